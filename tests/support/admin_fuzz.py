@@ -1,7 +1,7 @@
-"""Random requests of an administrator sent to every broker of a cluster at once, and what became of them.
+"""Sends random admin requests to every broker of a cluster in parallel, and counts the responses.
 
-A request is named by its seed and its number; broker N of three gets every third. Each is answered, or its
-connection ends, which is noted: then the next one opens another.
+A request is determined by the seed and its number; of three brokers each gets every third request. If a
+connection ends without a response, that is recorded, and the next request opens another connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AdminFuzz:
         self._seed = seed
         self.sent = 0
         self.answers: Counter[str] = Counter()
-        """By API and error code."""
+        """The number of responses by API and error code."""
         self.unanswered: list[str] = []
 
     def drive(self, numbers: Sequence[int]) -> None:

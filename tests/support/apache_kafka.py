@@ -1,7 +1,7 @@
-"""Apache Kafka itself, started for a comparison: one node, or several, on free loopback ports.
+"""Starts Apache Kafka for comparisons: one node, or several, on free loopback ports.
 
 `tests/java/build.sh` fetches it (once). The node's whole configuration is the `.properties` file in its
-folder, its output the `.out` file beside it; both stay, to show why it did not start.
+folder, its output the `.out` file next to it; both are kept, to show why a node did not start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLASSES = JAVA_PROJECT / "target" / "kafka-build" / "classes"
 LOGGING = JAVA_PROJECT / "log4j2.properties"
 
 JVM_SMALL = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Quick to start and light beside others: for tests, which ask what is right, not how fast."""
+"""JVM options for tests: a fast start and little memory."""
 
 JVM_AS_SHIPPED = (
     "-Xmx1G",
@@ -36,7 +36,7 @@ JVM_AS_SHIPPED = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
-"""What Kafka's own start script gives its broker: for benchmarks."""
+"""The JVM options of Kafka's own start script: for benchmarks."""
 
 CLUSTER_ID = "TmlsZU1ldGVyVGVzdDAwMQ"
 READY_TIMEOUT_S = 60.0
@@ -44,7 +44,7 @@ STOP_TIMEOUT_S = 20.0
 
 
 def ensure_java() -> None:
-    """Fetch and compile what is missing; the script names what it needs when it cannot."""
+    """Fetch and compile Kafka if it is missing. Raises RuntimeError with the script's output if it fails."""
     build = subprocess.run([str(JAVA_PROJECT / "build.sh")], capture_output=True, text=True, check=False)
     if build.returncode:
         raise RuntimeError(build.stderr.strip())
@@ -69,7 +69,7 @@ def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = JVM_SMAL
 
 
 def run_tool(main_class: str, *arguments: str, timeout_s: float = 120.0) -> str:
-    """One of Kafka's command-line classes, to its end: what it printed; a non-zero exit raises."""
+    """Run one of Kafka's command-line classes and return its output. Raises RuntimeError if it fails."""
     ensure_java()
     done = subprocess.run(
         java_command(main_class, *arguments), capture_output=True, text=True, check=False, timeout=timeout_s
@@ -120,7 +120,7 @@ class KafkaNode:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """As `kill` does it: leaderships move, logs are flushed and marked clean."""
+        """Stop the node with SIGTERM: leaderships move, logs are flushed and marked clean."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -217,7 +217,7 @@ class ApacheKafka:
             self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Until every broker is named in the metadata that any of them answers."""
+        """Wait until the metadata of a broker lists every broker."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
@@ -233,7 +233,7 @@ class ApacheKafka:
                 raise RuntimeError(f"Apache Kafka was not ready after {READY_TIMEOUT_S:.0f} s")
 
     def stop(self) -> None:
-        """Brokers first: a controlled shutdown asks the controller."""
+        """Stop brokers before a dedicated controller, which a controlled shutdown needs."""
         for node in self.nodes.values():
             node.stop()
 

@@ -1,4 +1,4 @@
-"""The audit's checks of single replicas, run in this process: what they find in folders, without Spark."""
+"""Runs the audit's checks of single replicas in this process, without Spark."""
 
 from __future__ import annotations
 

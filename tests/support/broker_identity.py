@@ -1,4 +1,4 @@
-"""What it takes to speak as a broker: the cluster's id and secret, and the exchange of proofs."""
+"""Authenticates a test's connection as a broker, by an exchange of proofs with the cluster's secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NONCE = bytes(range(32))
 
 
 class KnownSecrets:
-    """In the place of a SecretKeeper: what a test knows."""
+    """Replaces a SecretKeeper: has the secrets that the test gives it."""
 
     def __init__(self, secrets: ClusterSecrets) -> None:
         self.secrets = secrets
@@ -37,19 +37,19 @@ class Identity:
 
     @classmethod
     def of_store(cls, folder: Path) -> Identity:
-        """Read from the files of a folder store, as its owner can."""
+        """Read the identity from the files of a folder store."""
         described = layout.unwrap("store", (folder / layout.STORE).read_bytes())[1]
         newest = max((folder / layout.MEMBERS).iterdir())
         secrets = decode_secrets(layout.unwrap(str(newest), newest.read_bytes())[1])
         return cls(msgspec.json.decode(described)["cluster_id"], secrets)
 
     def peers(self, as_broker: int, runtime: Runtime) -> BrokerPeers:
-        """For connections of our own client."""
+        """Return the authentication of ``as_broker`` for connections of Nilometer's client."""
         keeper = cast(SecretKeeper, KnownSecrets(self.secrets))
         return BrokerPeers(as_broker, self.cluster_id, runtime, keeper, accept_unproved=False)
 
     def hello(self, as_broker: int, to_broker: int, nonce: bytes = NONCE) -> dict[str, object]:
-        """The fields of the first request."""
+        """Return the fields of the first request of the exchange."""
         return {
             "cluster_id": self.cluster_id,
             "broker_id": as_broker,
@@ -65,7 +65,7 @@ def ask_proof(peer: WirePeer, **fields: object) -> wire.ProveBrokerResponse:
 
 
 def prove(peer: WirePeer, identity: Identity, as_broker: int, to_broker: int) -> None:
-    """Make ``peer`` a connection of ``as_broker``; the broker at its other end proves itself too."""
+    """Authenticate ``peer``'s connection as ``as_broker``, and check the proof of the other broker."""
     told = ask_proof(peer, **identity.hello(as_broker, to_broker))
     assert told.error_code == 0, told.message
     exchange = ProofExchange(identity.cluster_id, as_broker, to_broker, NONCE, told.nonce)

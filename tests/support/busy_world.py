@@ -1,4 +1,4 @@
-"""A small world with everything in it that could hang on chance: for comparing traces."""
+"""A small simulation with all sources of nondeterminism, to compare the traces of two runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nilometer.simulation.world import World
 
 
 async def chatter(runtime: Runtime) -> None:
-    """Echoes to every client that connects, and connects to the others at random."""
+    """Echo to every client that connects, and connect to the other hosts at random."""
 
     class Echo(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -52,7 +52,7 @@ async def contender(runtime: Runtime, broker_id: int) -> None:
 
 
 def busy_world(seed: int) -> str:
-    """The hash of its trace."""
+    """Run the simulation with ``seed`` and return the hash of its trace."""
 
     async def scenario(world: World) -> None:
         for name in ("a", "b", "c"):

@@ -1,8 +1,7 @@
-"""An administrator who never rests beside a chaos run: names of topics used again, replicas moved about.
+"""Admin programs that run during a chaos run: one reuses topic names, one moves replicas.
 
-Both programs hold to what a careful client may rely on. A name is used again only while the outcome of all
-that was asked under it is known: a request whose outcome is not known may still arrive later, at a topic that
-it was not meant for.
+Both only rely on what a careful client may rely on. A topic name is reused only if the outcome of every
+request for it is known: a request with unknown outcome may still arrive later, at the new topic.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _ADMIN = {
 
 
 class _Program:
-    """A coroutine on a thread of its own, until it is told to stop."""
+    """Runs the coroutine ``work`` in a thread until it is stopped; collects findings."""
 
     def __init__(self, name: str) -> None:
         self.findings: list[str] = []
@@ -52,7 +51,7 @@ class _Program:
         self._thread.start()
 
     def stop(self, timeout_s: float = READ_WITHIN_S + 30) -> None:
-        """At the end of what it is doing."""
+        """Have the program end after its current step, and wait for it; a time-out is a finding."""
         self._stopping.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -73,10 +72,10 @@ class _Program:
 
 
 class TopicReuse(_Program):
-    """Creates a topic, writes, purges, reads all of it back, deletes it, and creates it again at once.
+    """Creates a topic, writes, deletes records, reads the rest back, deletes the topic, and creates it again.
 
-    A finding: an acknowledged record that was not purged and cannot be read, another record in its place, or
-    a record of an earlier topic of the name.
+    Findings are: an acknowledged record that was not deleted and cannot be read, another record at its
+    offset, or a record of an earlier topic of the same name.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class TopicReuse(_Program):
     ) -> None:
         super().__init__("topic reuse")
         self.cycles = 0
-        """Topics that were read back whole."""
+        """The number of topics whose records were read back."""
         self.abandoned = 0
         self.topic = "reused-0"
         self._bootstrap = bootstrap
@@ -107,7 +106,7 @@ class TopicReuse(_Program):
                 number += 1
 
     async def _cycle(self, admin: Admin, number: int) -> None:
-        """Raises KafkaError where the outcome of something is not known: this name is not used again."""
+        """Use the topic once. Raises KafkaError if an outcome is unknown: the name is then not reused."""
         topic = self.topic
         await admin.create_topic(NewTopic(topic, 1, self._replicas))
         topic_id = (await admin.client.topic(topic, REQUEST_TIMEOUT_MS)).topic_id
@@ -129,7 +128,7 @@ class TopicReuse(_Program):
         return written
 
     async def _purge(self, admin: Admin, topic: str, last: int) -> int:
-        """Half of the time, up to some offset; the offset."""
+        """Half of the time delete the records below a random offset; return the offset, else 0."""
         if self._chance.random() < 0.5:
             return 0
         offset = self._chance.randrange(last + 1)
@@ -173,7 +172,7 @@ class TopicReuse(_Program):
             self.findings.append(f"{topic}: records that were not written there: {strangers[:3]}")
 
     async def _delete(self, admin: Admin, topic_id: UUID) -> None:
-        """By id, which cannot hit a later topic; until it is certain."""
+        """Delete the topic by its id, which cannot delete a later topic; retry until the outcome is known."""
 
         def make(api: Api) -> Message:
             state = api.make_request("DeleteTopicState", name=None, topic_id=topic_id)
@@ -192,7 +191,7 @@ class TopicReuse(_Program):
 
 
 class Mover(_Program):
-    """Gives partitions other replicas, in another order, and has the preferred ones lead."""
+    """Reassigns partitions to other replicas in another order, and elects preferred leaders."""
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, brokers: tuple[int, ...], chance: random.Random
@@ -209,7 +208,7 @@ class Mover(_Program):
             while not self.stopping:
                 await self._attempt(self._move(admin))
                 await asyncio.sleep(self._chance.uniform(0.5, 4.0))
-            for _ in range(20):  # as it was: every broker holds every partition
+            for _ in range(20):  # restore: every broker has every partition
                 if await self._attempt(self._restore(admin)):
                     return
             self.findings.append("the mover could not give the partitions back all their replicas")

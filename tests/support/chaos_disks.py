@@ -1,4 +1,4 @@
-"""What happens to a broker's disk: the tail lost in a power cut, one bit turned over, no room, no data."""
+"""Faults of a broker's disk: unsynced data lost in a power cut, a flipped bit, no space, all data lost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .segments import StoredBatch, batches_of, segment_files
 
 
 def lose_unsynced_tail(data_dir: Path, topic: str, partitions: int, chance: random.Random) -> dict[int, int]:
-    """As a power cut does to a machine whose broker is down: of each log, some of what was written behind the
-    recovery point is gone, from the middle of a batch on; and nothing says any more that nothing was lost.
+    """Simulate a power cut for a broker that is down: truncate each log at a random place.
 
+    The place is inside a batch after the recovery point. Also removes the files that mark a clean shutdown.
     Returns the bytes lost of each partition.
     """
     (data_dir / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def _cut(data_dir: Path, topic: str, partition: int, recovery_point: int, chance
 
 
 def flip_bit(data_dir: Path, topic: str, partition: int, below: int, chance: random.Random) -> StoredBatch:
-    """One bit in the records of a batch that ends at or below the offset ``below``."""
+    """Flip one bit in the records of a random batch that ends below offset ``below``; return the batch."""
     batches = [
         batch
         for path in segment_files(data_dir, topic, partition)
@@ -78,8 +78,8 @@ def flip_bit(data_dir: Path, topic: str, partition: int, below: int, chance: ran
 
 
 def lose_everything(data_dir: Path) -> None:
-    """A new, empty disk in the old one's place."""
-    for entry in data_dir.iterdir():  # the folder itself may be where a file system is mounted
+    """Delete everything in ``data_dir``, as if its disk were replaced by a new one."""
+    for entry in data_dir.iterdir():  # keep the folder: a file system may be mounted on it
         if entry.is_dir():
             shutil.rmtree(entry)
         else:
@@ -88,7 +88,7 @@ def lose_everything(data_dir: Path) -> None:
 
 @dataclass(slots=True)
 class SmallDisk:
-    """A file system of its own under a broker's data folder. Needs root."""
+    """A small tmpfs mounted on a broker's data folder; needs root."""
 
     folder: Path
     size_bytes: int = 32 << 20
@@ -107,7 +107,7 @@ class SmallDisk:
         return self.folder / "filler"
 
     def fill(self, leave_bytes: int) -> None:
-        """Another file takes all but the given room, or all, where a broker is quicker to write."""
+        """Write a file that leaves about ``leave_bytes`` free; less if the broker writes meanwhile."""
         room = shutil.disk_usage(self.folder).free - leave_bytes
         try:
             with self._filler.open("wb") as file:

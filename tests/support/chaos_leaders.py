@@ -1,12 +1,12 @@
-"""Never two leaders that accept anything at one time: who accepts a write, and of which leader epoch it is.
+"""Checks that there are never two leaders of a partition that accept writes at the same time.
 
-Each broker is asked on a thread of its own, with no client's cache or retries in between: for its leader
-epoch, to append a record with acks=1, and for its epoch again. Where both answers name one epoch, the write
-was accepted in it. A broker that accepts in an older epoch a write that was *sent* after another broker's
-acceptance in a newer one had *arrived* is a second leader.
+A thread per broker, without a client's cache or retries, requests the broker's leader epoch, produces a
+record with acks=1, and requests the epoch again. If both epochs are equal, the write was accepted in that
+epoch. If a broker accepts in an older epoch a write that was *sent* after another broker's acknowledgement in
+a newer epoch had *arrived*, it is a second leader.
 
-Where a leadership moves while its leader is well, that one learns of it a little later, as in Apache Kafka,
-but no later than its lease lets it: so much is allowed.
+If a leadership moves while the old leader is running, that broker learns of it a little later, as in Apache
+Kafka, but at the latest when its lease ends: ``allowed_s`` allows for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOUND_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest epoch in which a write was accepted, by which broker, and when that was known first."""
+    """The newest epoch in which a write was accepted, by which broker, and when its response arrived."""
 
     epoch: int
     broker: str
@@ -39,7 +39,7 @@ class Newest:
 
 
 class LeadersWatcher:
-    """Needs a topic of its own: what it writes is not judged by other checks."""
+    """Runs the check on a topic, which no other check uses; ``allowed_s`` is the length of the lease."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, allowed_s: float) -> None:
         self.findings: list[str] = []
@@ -67,7 +67,7 @@ class LeadersWatcher:
             self.findings.append("no leader accepted anything from who watches leaders")
 
     def judge(self, broker: str, partition: int, epoch: int, sent_at: float, known_at: float) -> None:
-        """``broker`` accepted a write that was sent at the one time; at the other that was known."""
+        """Check a write that ``broker`` accepted: sent at ``sent_at``, acknowledged at ``known_at``."""
         with self._lock:
             self.accepted += 1
             newest = self._newest.get(partition)
@@ -92,7 +92,7 @@ class LeadersWatcher:
                     while not self._stopping.wait(PACE_S):
                         self._ask(broker, peer)
             except (OSError, ConnectionEnded):
-                continue  # down, paused or cut off: asked again on a new connection
+                continue  # down, paused or cut off: retry on a new connection
 
     def _ask(self, broker: str, peer: WirePeer) -> None:
         before = self._epochs(peer)
@@ -107,7 +107,7 @@ class LeadersWatcher:
                 self.judge(broker, partition, before[partition], sent_at, known_at)
 
     def _epochs(self, peer: WirePeer) -> dict[int, int]:
-        """Of the partitions that this broker says it leads."""
+        """Return the leader epochs of the partitions of which this broker says that it is the leader."""
         key, version = ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION
         asked = tuple(
             make(key, version, "ListOffsetsPartition", partition_index=partition, timestamp=-1)

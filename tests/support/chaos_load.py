@@ -1,9 +1,8 @@
-"""Load on a cluster under faults: producers and readers of two kinds that never rest, and a watcher of
-"latest".
+"""Load on a cluster under faults: producers and consumers of two kinds, and a watcher of latest offsets.
 
-librdkafka's are threads of their own; our own clients share one event loop on a thread. All outlive whatever
-happens to brokers; what they saw goes into one history. Time-outs are short, so that a client that hangs on a
-paused or cut-off broker asks again within a scenario.
+librdkafka's clients and Nilometer's clients run in threads. All keep running through all faults, and record
+what they did and read in one history. Time-outs are short, so that a client that hangs on a paused or cut-off
+broker retries within a scenario.
 """
 
 from __future__ import annotations
@@ -59,7 +58,10 @@ NEVER_APPENDED = frozenset({ErrorCode.message_too_large, ErrorCode.invalid_requi
 
 
 class TailReader:
-    """librdkafka reading every partition from its start on, for ever; a position it loses is a finding."""
+    """A librdkafka consumer that reads every partition from its start until stopped.
+
+    If it loses its position, that is a finding.
+    """
 
     def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, history: History) -> None:
         self.name = name
@@ -111,12 +113,12 @@ class TailReader:
 
 
 class LatestWatcher:
-    """Asks for "latest" again and again: what one leader said, neither it nor a later one may take back.
+    """Checks that the latest offset of a partition never decreases, within a leader epoch or in a later one.
 
-    Every broker is asked on a thread of its own, with no client's cache or retries in between; the broker
-    that leads answers. An answer counts against those that had come before it was asked for. A leader that
-    does not yet know that it was deposed may say an older offset, as in Apache Kafka: only the newest epoch
-    is held to it.
+    A thread per broker sends ListOffsets requests, without a client's cache or retries; only leaders respond
+    with offsets. A response is compared with those that had arrived before it was requested. A leader that
+    does not know yet that it was replaced may return an older offset, as in Apache Kafka: only responses of
+    the newest epoch are checked.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -124,7 +126,7 @@ class LatestWatcher:
         self.answers = 0
         self._topic = topic
         self._seen: dict[int, tuple[int, int]] = dict.fromkeys(range(partitions), (-1, -1))
-        """The newest epoch that answered, and the largest offset, by partition."""
+        """Partition to the newest leader epoch and the largest offset of all responses."""
         self._answered_at = dict.fromkeys(range(partitions), time.monotonic())
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -138,7 +140,7 @@ class LatestWatcher:
             thread.start()
 
     def stop(self) -> None:
-        """To be called while the cluster is well: each partition must have answered a moment ago."""
+        """Stop; the cluster must be healthy: a partition without a recent response is a finding."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -156,7 +158,7 @@ class LatestWatcher:
                     while not self._stopping.wait(LATEST_PACE_S):
                         self._ask(broker, peer)
             except (OSError, ConnectionEnded):
-                continue  # down, paused or cut off: asked again on a new connection
+                continue  # down, paused or cut off: retry on a new connection
 
     def _ask(self, broker: str, peer: WirePeer) -> None:
         with self._lock:
@@ -189,7 +191,7 @@ class LatestWatcher:
 
 
 class OwnClients:
-    """A producer and a reader of our own, each on an event loop beside the test."""
+    """Nilometer's producer and consumer, each on an event loop in a thread."""
 
     name = "own"
 
@@ -280,7 +282,7 @@ class OwnClients:
 
 
 class _KeptLines(logging.Handler):
-    """The newest lines that were logged, for the analysis of a failure."""
+    """Keeps the newest log lines, for the analysis of a failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +294,7 @@ class _KeptLines(logging.Handler):
 
 
 class ChaosLoad:
-    """All clients: what is asked of all of them, and what they found."""
+    """All clients of a chaos run together, with their history and findings."""
 
     def __init__(
         self,
@@ -308,7 +310,7 @@ class ChaosLoad:
         self.partitions = partitions
         self.bootstrap = bootstrap
         self.log = _KeptLines()
-        """What the idempotent producers say of their identities and sequences."""
+        """The log of the idempotent producers about their producer ids and sequences."""
         logger = logging.Logger("librdkafka", logging.DEBUG)
         logger.addHandler(self.log)
         telling: dict[str, Any] = {"debug": "eos", "log_level": 7, "logger": logger}
@@ -334,7 +336,7 @@ class ChaosLoad:
 
     @property
     def acknowledged(self) -> dict[tuple[str, int], int]:
-        """For each producer and partition."""
+        """The number of acknowledged records by producer and partition."""
         return {
             (each.name, partition): count
             for each in (*self.writers, self.own)
@@ -342,7 +344,7 @@ class ChaosLoad:
         }
 
     def stop_writing(self, timeout_s: float = 60.0) -> None:
-        """Send no more, and wait for every outcome."""
+        """Stop the producers, and wait for the outcome of every record."""
         for writer in self.writers:
             writer.stop(timeout_s)
         self.own.stop_writing(timeout_s)
@@ -354,6 +356,6 @@ class ChaosLoad:
 
     @property
     def findings(self) -> list[str]:
-        """What no client may ever see, beyond what the history tells."""
+        """Errors that no client may ever see, besides those that the history shows."""
         fatal = [f"{writer.name}: {error}" for writer in self.writers for error in writer.fatal_errors]
         return [*fatal, *self.reader.findings, *self.latest.findings, *self.own.findings]

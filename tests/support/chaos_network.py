@@ -1,10 +1,10 @@
-"""A small network of its own for each process: network namespaces on one bridge, links that are cut one way.
+"""A small network for a test: a network namespace per node on one bridge, whose links can be cut one way.
 
-Every node has a namespace with one interface; the bridge has a namespace too, so nothing of it shows on the
-host. All neighbours are written down for good, and a cut from A to B is a wrong hardware address for B at A:
-what A sends arrives nowhere, without an error and without a word, as with a pulled cable.
+Every node has a namespace with one interface; the bridge has a namespace too, so nothing is visible on the
+host. All neighbours have permanent hardware addresses, and a cut from A to B is a wrong address for B at A:
+packets from A to B are lost without an error, as with a pulled cable.
 
-Needs root and `ip`. A thread that has entered a namespace hands it on to the threads and processes it starts.
+Needs root and `ip`. Threads and processes inherit the namespace of the thread that starts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_available() -> bool:
-    """Whether namespaces can be made here at all."""
+    """Whether this process can create namespaces and links."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"nlm{os.getpid()}-probe"
@@ -75,7 +75,7 @@ class ChaosNetwork:
 
     @contextlib.contextmanager
     def entered(self, node: str) -> Iterator[None]:
-        """This thread, and all it starts, is at ``node`` meanwhile."""
+        """Put this thread, and all that it starts, into the namespace of ``node`` during the block."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             there = os.open(Path("/run/netns") / (self._prefix + node), os.O_RDONLY)
@@ -93,7 +93,7 @@ class ChaosNetwork:
     # --- faults
 
     def cut(self, sender: str, receiver: str) -> None:
-        """What ``sender`` sends to ``receiver`` is lost from now on; the other way it still arrives."""
+        """Lose all packets from ``sender`` to ``receiver``; the other direction still works."""
         self._cuts[sender, receiver] = None
         self._point(sender, receiver, NOWHERE)
 
@@ -107,12 +107,12 @@ class ChaosNetwork:
             self.cut_both(node, other)
 
     def heal(self) -> None:
-        """All links are whole again."""
+        """Restore all links."""
         for sender, receiver in list(self._cuts):
             self._point(sender, receiver, self._hardware_address(receiver))
         self._cuts.clear()
 
-    # --- how
+    # --- implementation
 
     def _build(self) -> None:
         _ip("netns", "add", self._bridge)

@@ -1,5 +1,4 @@
-"""One chaos run: a cluster under load, faults injected and ended, and at the end the verdict on all that was
-seen.
+"""One chaos run: a cluster under load, in which faults are injected and ended; at the end it is checked.
 
     with ChaosRun("kill-leaders", folder, seed=7) as run:
         run.wait_load()
@@ -7,10 +6,10 @@ seen.
         run.heal()
 
 Leaving the block stops the load, waits until every replica is in sync, reads everything to its end, and
-checks (`verdict`): nothing acknowledged is lost or repeated, each producer's records are in its order,
-readers never saw an offset change, go back or be passed over, "latest" never went back, and all replicas hold
-the same batches. When anything fails, the history, the brokers' logs and their data are kept, with one
-command that runs it again.
+checks (`verdict`): no acknowledged record is lost or repeated, each producer's records are in order, no
+consumer saw a record change or offsets decrease or be skipped, the latest offset never decreased, and all
+replicas have the same batches. If a check fails, the history, the brokers' logs and their data are kept, and
+the command that repeats the run is printed.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ KEPT = Path(__file__).resolve().parents[2] / "build" / "chaos"
 
 
 class Wound(Protocol):
-    """Something outside the brokers that has to be whole before a cluster can heal."""
+    """A fault outside the brokers (network, disk, store) that must be ended before a cluster can heal."""
 
     def heal(self) -> None: ...
 
@@ -93,7 +92,7 @@ class ChaosRun:
         self._idle = threading.Event()
         self._began = time.monotonic()
 
-    # --- the course
+    # --- beginning and end
 
     def __enter__(self) -> ChaosRun:
         try:
@@ -130,11 +129,11 @@ class ChaosRun:
             self.cluster.close()
 
     def record(self, what: str) -> None:
-        """Note what is being done, for the analysis of a failure."""
+        """Add a line to the timeline, for the analysis of a failure."""
         self.timeline.append(f"{time.monotonic() - self._began:7.2f} s  {what}")
 
     def wait_load(self, records: int = 5, timeout_s: float = 40.0) -> None:
-        """Until every producer has had that many further acknowledgements from every partition."""
+        """Wait until every producer has got ``records`` more acknowledgements from every partition."""
         load = self.load
         assert load is not None
         before = load.acknowledged
@@ -151,7 +150,7 @@ class ChaosRun:
             ) from None
 
     def heal(self) -> None:
-        """Everything outside is whole, every broker runs, every replica is in sync, and the load goes on."""
+        """End all faults, start all brokers, wait until every replica is in sync and the load continues."""
         self.record("heals")
         for wound in self._wounds:
             wound.heal()
@@ -162,7 +161,7 @@ class ChaosRun:
         self.wait_load()
         self.record("healed")
 
-    # --- what is done to brokers, and told
+    # --- faults of brokers, recorded in the timeline
 
     def kill(self, *broker_ids: int) -> None:
         self.record(f"kills {broker_ids}")
@@ -186,7 +185,7 @@ class ChaosRun:
         self.cluster.start(*broker_ids)
 
     def pass_time(self, seconds: float) -> None:
-        """Let a state last: here time is part of the fault, nothing is waited for."""
+        """Keep the present fault for this time; this is no wait for a condition."""
         self._idle.wait(seconds)
 
     def start_down(self) -> None:
@@ -203,7 +202,7 @@ class ChaosRun:
                 )
 
     def _is_whole(self, topic: str) -> bool:
-        """All replicas in sync, as every running broker sees it that knows the topic."""
+        """Whether all replicas are in sync in the metadata of every running broker that knows the topic."""
         for broker_id in self.cluster.running:
             try:
                 known = self.cluster.metadata_of(broker_id, [topic]).topics.get(topic)
@@ -214,18 +213,18 @@ class ChaosRun:
         return True
 
     def administer(self, *programs: TopicReuse | Mover) -> None:
-        """Have these run until the verdict."""
+        """Start programs, which run until the verdict."""
         self._programs += programs
         for program in programs:
             program.start()
 
-    # --- who is who
+    # --- leaders, followers, controller
 
     def leader(self, partition: int = 0) -> int:
         return self.cluster.wait_leader(TOPIC, partition, timeout_s=40)
 
     def leads_nothing(self, broker_id: int) -> bool:
-        """As all the others that run see it: every partition has a leader, and it is not this one."""
+        """Whether, for all other running brokers, every partition has a leader other than ``broker_id``."""
         for other in self.cluster.running:
             if other == broker_id:
                 continue
@@ -238,13 +237,15 @@ class ChaosRun:
         return True
 
     def wait_replaced(self, broker_id: int) -> None:
-        """Until others lead in its place."""
+        """Wait until other brokers are the leaders of all partitions."""
         eventually(lambda: self.leads_nothing(broker_id), f"others lead in place of {broker_id}", 20)
         self.record(f"others lead in place of {broker_id}")
 
     def wait_not_led_by(self, broker_id: int, partitions: Sequence[int]) -> None:
-        """Until the other brokers have seen each of these partitions without this leader, if not at one time:
-        replicas may be moved about meanwhile."""
+        """Wait until another broker has seen each of these partitions with another leader than ``broker_id``.
+
+        Not all at the same time, since replicas may be moved meanwhile.
+        """
         left = set(partitions)
 
         def is_seen() -> bool:
@@ -277,7 +278,7 @@ class ChaosRun:
     # --- the verdict
 
     def verdict(self) -> None:
-        """Heal, stop, read everything, and judge. Raises AssertionError with all that is wrong."""
+        """Heal, stop the load, read everything, run the checks. Raises AssertionError with the findings."""
         load = self.load
         assert load is not None
         self.heal()
@@ -322,7 +323,7 @@ class ChaosRun:
         return wrong
 
     def _compare_replicas(self) -> list[str]:
-        """As far as all must agree: from the highest log start to the lowest high watermark."""
+        """Compare the replicas' batches from the highest log start offset to the lowest high watermark."""
         eventually(self._are_level, "all replicas know that everything is committed", 20)
         wrong: list[str] = []
         for partition in range(self.partitions):
@@ -349,7 +350,7 @@ class ChaosRun:
         return len(ends) == self.partitions and all(len(found) == 1 for found in ends.values())
 
     def survey(self) -> Survey:
-        """What every broker says of its replicas now."""
+        """Return the state of every replica, as its broker reports it now."""
 
         async def look() -> Survey:
             async with ReplicaSurvey(Runtime.system(), self.cluster.bootstrap.split(",")) as survey:
@@ -360,7 +361,7 @@ class ChaosRun:
     # --- evidence
 
     def _keep(self) -> None:
-        """What is needed to find out why, in a folder that stays."""
+        """Copy everything needed for the analysis of a failure to a folder that is kept."""
         target = KEPT / f"{self.name}-seed-{self.seed}-{os.getpid()}"
         shutil.rmtree(target, ignore_errors=True)
         try:

@@ -1,9 +1,8 @@
-"""A schedule of faults from one seed: which fault, where, for how long, and whether the next waits for its
-end.
+"""A random schedule of faults from one seed: kind, place, duration, and whether to heal before the next.
 
-What is promised bounds it (acks=all, three replicas, min.insync.replicas 2): processes die, pause and are cut
-off as they like; but only one *machine* at a time loses what was not synced, or its whole disk, and the next
-not before every replica is in sync again.
+The faults stay within the guarantee for acks=all, three replicas and min.insync.replicas 2: any processes may
+be killed, paused and cut off; but only one *machine* at a time loses its unsynced data or its whole disk, and
+the next one only after every replica is in sync again.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ class Schedule:
     network: ChaosNetwork | None = None
     ensemble: ZooKeeperEnsemble | None = None
     small_disk: SmallDisk | None = None
-    """Under the first folder of broker 2."""
+    """The disk of the first log directory of broker 2."""
     second_disk: SmallDisk | None = None
-    """Under the second folder of broker 3."""
+    """The disk of the second log directory of broker 3."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
     outages_seen: int = 0
-    """How often others led what was in a folder that had failed, before its broker was started again."""
+    """How often other brokers became leaders for a failed log directory, before its broker was restarted."""
 
     def play(self, minutes: float) -> None:
-        """Rounds of faults until the time is over."""
+        """Inject rounds of faults for ``minutes``."""
         ends = time.monotonic() + minutes * 60
         while time.monotonic() < ends:
             self.round()
@@ -63,7 +62,7 @@ class Schedule:
             run.pass_time(chance.uniform(0.0, 2.0))
 
     def _mend(self) -> None:
-        """As `heal`, but nothing is waited for."""
+        """End all faults like `heal`, without waiting for anything."""
         if self.network is not None:
             self.network.heal()
         if self.ensemble is not None:
@@ -150,7 +149,7 @@ class Schedule:
     # --- machines
 
     def _crash(self, lose: Callable[[int], None]) -> None:
-        """One machine; the others may lose their processes at the same moment."""
+        """Crash one machine, which loses data by ``lose``; other brokers may be killed at the same time."""
         run = self.run
         run.heal()
         victim = run.chance.choice(BROKERS)
@@ -189,7 +188,10 @@ class Schedule:
         self._fill(self.second_disk, SECOND_DISK_OF)
 
     def _fill(self, disk: SmallDisk, broker_id: int) -> None:
-        """One folder of a broker fails, and others lead what was in it; it comes back with the next start."""
+        """Fill the disk of a broker's log directory; if the directory fails, wait for other leaders.
+
+        Then free the space and restart the broker, which uses the directory again.
+        """
         run = self.run
         broker = run.cluster.brokers[broker_id]
         if not broker.alive():
@@ -229,7 +231,7 @@ class Schedule:
             self.run.pass_time(self.run.chance.uniform(0.3, 3.0))
 
     def _isolate(self) -> None:
-        """From all brokers, or from clients too, or from all."""
+        """Cut a broker off from the other brokers, or also from clients, or also from the store."""
         assert self.network is not None
         victim = self.run.chance.choice(BROKERS)
         others = [node(one) for one in BROKERS if one != victim]
@@ -247,7 +249,7 @@ class Schedule:
         self._kill_some()
 
     def _cut_from_store(self) -> None:
-        """From one server, from two, or from all."""
+        """Cut some brokers off from one, two or all of the store's servers."""
         assert self.network is not None
         victims = self._some(2)
         servers = self.run.chance.sample(STORES, self.run.chance.randint(1, len(STORES)))
@@ -266,7 +268,7 @@ class Schedule:
         server.wait_ready()
 
     def _kill_store_servers(self) -> None:
-        """One, or the quorum; they are away for a while."""
+        """Kill one or two of the store's servers (two: no quorum), and start them again after a while."""
         assert self.ensemble is not None
         for server in self._some_servers():
             server.kill()
@@ -274,7 +276,7 @@ class Schedule:
         self.ensemble.heal()
 
     def _stop_store_servers(self) -> None:
-        """They hang, and go on where they were."""
+        """Pause some of the store's servers with SIGSTOP for a while."""
         assert self.ensemble is not None
         for server in self._some_servers():
             server.signal(signal.SIGSTOP)
@@ -288,7 +290,7 @@ class Schedule:
         return servers
 
     def _cut_store_servers(self) -> None:
-        """One server from the other two, both ways or one; brokers reach all three."""
+        """Cut one server off from the other two, in both directions or one; brokers reach all three."""
         assert self.network is not None and self.ensemble is not None
         victim = self.run.chance.choice(STORES)
         others = [one for one in STORES if one != victim]

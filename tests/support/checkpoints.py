@@ -1,4 +1,4 @@
-"""What brokers have written down of how far their replicas may be read."""
+"""Reads the high watermarks in brokers' checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WAIT_S = 60.0
 
 
 def checkpointed(data_dir: Path, topic: str) -> dict[int, int]:
-    """The high watermarks of a topic's partitions, by the broker's checkpoint."""
+    """Return the checkpointed high watermark of each partition of a topic."""
     path = data_dir / "replication-offset-checkpoint"
     lines = [line.split() for line in path.read_text().splitlines()[2:]] if path.exists() else []
     return {int(partition): int(offset) for name, partition, offset in lines if name == topic}

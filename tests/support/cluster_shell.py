@@ -1,4 +1,4 @@
-"""The `nilometer` command as its user has it, on one data folder of `nilometer up`."""
+"""Runs the `nilometer` command as a subprocess, on one data folder of `nilometer up`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMAND = Path(sys.executable).with_name("nilometer")
 
 
 class Shell:
-    """The command, on one data folder. Whatever is left running at the end is ended."""
+    """The `nilometer` command with ``--data-dir``."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -46,7 +46,7 @@ class Shell:
         return [broker["pid"] for broker in self.brokers()]
 
     def processes(self) -> list[int]:
-        """Of all processes of this machine, the brokers on this folder, recorded or not."""
+        """Return the pids of all broker processes on this folder, recorded in it or not."""
         folder = os.fsencode(self.data_dir)
         found: list[int] = []
         for entry in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""The `nilometer` command run in this process: what it printed, and how it ended."""
+"""The output and exit code of the `nilometer` command run in this process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A log that is compacted, and a naive model of it: a list of all records, and nothing else.
+"""A compacted log, and a simple model of it: a list of all records.
 
-A scenario appends batches (plain, idempotent, in transactions that commit or abort), rolls, lets time pass,
-and cleans; then the log is held against the model.
+A scenario appends batches (plain, idempotent, in transactions that commit or abort), rolls segments, advances
+the clock, and cleans the log; then the log is compared with the model.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ CONFIG = LogConfig(
 
 @dataclass
 class CompactionScenario:
-    """A log, and all that was ever written to it."""
+    """A log, and the model of everything that was written to it."""
 
     disk: MemoryDisk = field(default_factory=MemoryDisk)
     now_ms: int = 1_000_000
     records: dict[int, Record] = field(default_factory=dict[int, Record])
-    """Every record of data, by offset."""
+    """Offset to every data record."""
     aborted: set[int] = field(default_factory=set[int])
     """Offsets of records of aborted transactions."""
     open: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """Offsets of the records of each producer's open transaction."""
     sequences: dict[int, int] = field(default_factory=dict[int, int])
     tombstone_seen_ms: dict[int, int] = field(default_factory=dict[int, int])
-    """When a round first met a tombstone that is the newest of its key."""
+    """Offset of a tombstone that is its key's newest record to the time when a round first cleaned it."""
 
     def __post_init__(self) -> None:
         self.log = self.reopen()
@@ -110,10 +110,10 @@ class CompactionScenario:
                 self.tombstone_seen_ms.setdefault(offset, self.now_ms)
         return done
 
-    # -- what must be
+    # -- checks against the model
 
     def newest(self, end_offset: int) -> dict[bytes, int]:
-        """The newest offset of each key among what is committed below ``end_offset``."""
+        """Return the newest offset of each key among the records below ``end_offset`` not aborted."""
         return {
             record.key or b"": offset
             for offset, record in sorted(self.records.items())
@@ -121,7 +121,7 @@ class CompactionScenario:
         }
 
     def view(self) -> dict[bytes, bytes]:
-        """What a table of the topic holds, read up to the last stable offset."""
+        """Return the newest value of each key up to the last stable offset, without deleted keys."""
         stable = min((offsets[0] for offsets in self.open.values()), default=self.log.log_end_offset)
         table: dict[bytes, bytes | None] = {}
         for offset, record in sorted(self.records.items()):
@@ -152,7 +152,7 @@ class CompactionScenario:
         assert table_of(self.log) == self.view()
 
     def check_after_crash(self) -> None:
-        """What holds whatever part of a round was done, and whether or not its end was checkpointed."""
+        """Check what must hold after any part of a cleaning round, checkpointed or not."""
         found = {record.offset: record for _, records in read_all(self.log) for record in records}
         for offset, record in found.items():
             assert record == self.records[offset], "records stay as they were written"
@@ -165,7 +165,7 @@ class CompactionScenario:
                 assert offset in found, "a tombstone stays for delete.retention.ms"
 
     def check_producers(self) -> None:
-        """The producer state rebuilt from the batches knows every producer's last sequence."""
+        """Check that the producer state rebuilt from the batches has every producer's last sequence."""
         copy = follower_of(self.log)
         for producer, count in self.sequences.items():
             if count:
@@ -173,7 +173,7 @@ class CompactionScenario:
 
 
 def read_all(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
-    """The batches of the log, control batches left out, through its own reader."""
+    """Read the batches of the log with its own reader, without control batches."""
     found: list[tuple[BatchHeader, list[Record]]] = []
     offset = log.log_start_offset
     while (part := log.read(offset, 500, log.log_end_offset)) is not None and part.records:
@@ -185,7 +185,7 @@ def read_all(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
 
 
 def table_of(log: Log) -> dict[bytes, bytes]:
-    """As a read-committed consumer builds it, by the protocol: index entries and markers."""
+    """Return key to newest value, as a read_committed consumer computes it from aborted transactions."""
     table: dict[bytes, bytes | None] = {}
     offset, end = log.log_start_offset, log.last_stable_offset(log.log_end_offset)
     while (part := log.read(offset, 500, end)) is not None and part.records:
@@ -207,7 +207,7 @@ def table_of(log: Log) -> dict[bytes, bytes]:
 
 
 def follower_of(log: Log) -> Log:
-    """A new replica that copied the log."""
+    """Return a new log with a follower's copy of all batches."""
     disk = MemoryDisk()
     options = OpenOptions(clean=False, wall_ms=1)
     copy = Log.open(SegmentFiles.on(disk), FOLDER, KEY, CONFIG, options)

@@ -1,4 +1,4 @@
-"""One broker's side of conversations about groups of KIP-848: heartbeats, and what is told of members."""
+"""Sends requests of KIP-848 groups to one broker: heartbeats, descriptions, commits; for comparisons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COOPERATIVE = ((("cooperative-sticky"), encode_subscription(Subscription(("share
 
 
 class ConsumerGroup:
-    """One broker's side of a group and its members."""
+    """A group on one broker; ``name`` is part of its id."""
 
     def __init__(self, side: Side, name: str, version: int = 1) -> None:
         self.side = side

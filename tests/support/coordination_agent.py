@@ -1,8 +1,8 @@
-"""A process of its own that uses a coordination store as it is told, over a Unix socket; one line, one call.
+"""A process that uses a coordination store on command: it reads one call per line from a Unix socket.
 
-Run as a script it is a *zygote*: it imports everything once, and forks a member for each connection, so
-that tests can afford many processes. A member can be told to kill or stop itself at the n-th disk
-operation, before or after it.
+Run as a script it is a *zygote*: it imports everything once, and forks a member process for each connection,
+so that tests can use many processes. A member can be told to kill or stop itself before its n-th disk
+operation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 
 BACKGROUND = frozenset({"write_at", "is_locked", "exists", "list_directory", "read_file"})
-"""What the store's loops do at their own times is no step of an append (and questions change nothing)."""
+"""Disk operations that are not counted: those of the store's background loops, and reads."""
 
 
 class FaultyDisk:
-    """Counts the operations of a disk, and strikes at the one it was told to strike at."""
+    """Counts the operations of a disk, and sends a signal to this process at the chosen one."""
 
     def __init__(self, disk: Any, hits: FaultPlan) -> None:
         self._disk = disk
@@ -111,7 +111,7 @@ class Agent:
         return self.plan.steps
 
     async def append_next(self, data: str, count: int) -> list[int]:
-        """Win ``count`` numbers against all others; which."""
+        """Append ``count`` entries in competition with other members; return their numbers."""
         won: list[int] = []
         number = 0
         while len(won) < count:
@@ -126,7 +126,10 @@ class Agent:
         return won
 
     async def _win(self, number: int, data: bytes) -> bool:
-        """A store in doubt is asked again. What a snapshot covers by then was put in place before."""
+        """Append one entry; return whether it was appended. If the outcome is unknown, read the entry.
+
+        If a snapshot covers the number by then, the entry was appended before.
+        """
         try:
             return await self.store.append(number, data)
         except OutcomeUnknown:
@@ -147,7 +150,7 @@ class Agent:
         await self.store.sync()
 
     async def follow(self, first: int, end: int) -> list[tuple[int, str]]:
-        """Read on, whenever the signal says so, until ``end``."""
+        """Read the entries from ``first`` up to ``end``, waiting for the change signal between reads."""
         found: list[tuple[int, str]] = []
         seen = -1
         while first < end:
@@ -200,14 +203,17 @@ class Agent:
         return self.session.is_live()
 
     async def hear_that_the_session_expired(self) -> None:
-        """As from a ZooKeeper server that is cut off from the others: for them the session goes on."""
+        """Have the client believe that its session expired, while it goes on at the servers.
+
+        A ZooKeeper server that is cut off from the others can tell it so.
+        """
         from kazoo.protocol.connection import _SESSION_EXPIRED
 
         client: Any = self.store._ensemble._client  # type: ignore[attr-defined]
         client._call(_SESSION_EXPIRED, client.handler.async_result())
 
     async def block(self, seconds: float) -> None:
-        """Hold up the event loop, as a long garbage collection or a page fault would."""
+        """Block the event loop, as a long garbage collection or a page fault would."""
         import time
 
         time.sleep(seconds)  # noqa: ASYNC251

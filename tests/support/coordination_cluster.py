@@ -1,4 +1,4 @@
-"""Processes that share a coordination store, for tests: start, call, kill, stop, go on."""
+"""Processes that share a coordination store, for tests: starts, calls, kills, stops and continues them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any
 
 AGENT = Path(__file__).with_name("coordination_agent.py")
 PATIENCE_S = 30
-"""A test that waits longer than this for one thing has failed. Nothing is measured by it."""
+"""A wait that takes longer than this fails the test; it measures nothing."""
 
 
 class Refused(Exception):
-    """The store's error, by name."""
+    """An error of the store in a member process; ``kind`` is the name of its class."""
 
     def __init__(self, kind: str, message: str, number: int | None) -> None:
         super().__init__(f"{kind}: {message}")
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 
 class Zygote:
-    """The process that members are forked from."""
+    """The process from which members are forked."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="nilometer-agents-")
@@ -69,7 +69,7 @@ class Member:
                 else:
                     call.set_result(answer["result"])
         except ConnectionResetError:
-            pass  # it was killed with an answer under way
+            pass  # it was killed while it sent a response
         self.gone.set_result(None)
         for call in self._calls.values():
             if not call.done():
@@ -87,7 +87,7 @@ class Member:
             return await self.start(method, *arguments)
 
     async def refusal(self, method: str, *arguments: Any) -> Refused:
-        """The error that a call must end with."""
+        """Return the error with which a call ends. Raises AssertionError if it succeeds."""
         try:
             result = await self.call(method, *arguments)
         except Refused as refused:
@@ -95,7 +95,7 @@ class Member:
         raise AssertionError(f"{method}{arguments} was not refused but returned {result!r}")
 
     async def until(self, method: str, wanted: Callable[[Any], bool]) -> Any:
-        """Ask again after every signal until the answer is as wanted."""
+        """Call ``method`` again after every change signal until ``wanted`` accepts the result; return it."""
         async with asyncio.timeout(PATIENCE_S):
             seen = -1
             while True:
@@ -118,7 +118,7 @@ class Member:
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     async def wait_stopped(self) -> None:
-        """Until the process has stopped itself: the kernel offers no event for that."""
+        """Wait until the process has stopped itself; polls, since the kernel offers no event for that."""
         async with asyncio.timeout(PATIENCE_S):
             while not self.is_stopped():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
@@ -131,7 +131,7 @@ class Member:
 
 
 class Cluster:
-    """Makes members of one store. ``setting`` is a value of ``nilometer.coordination``."""
+    """Starts members of one store. ``setting`` is a value of ``nilometer.coordination``."""
 
     def __init__(self, zygote: Zygote, kind: str, setting: str, session_timeout_ms: int) -> None:
         self._zygote = zygote
@@ -143,7 +143,7 @@ class Cluster:
     async def start(
         self, broker_id: int | None = None, *, opened: bool = True, cluster_id: str | None = None
     ) -> Member:
-        """A process with the store open, and registered where an id is given."""
+        """Start a member process, open its store, and register it if ``broker_id`` is given."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(self._zygote.path)
         reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 26)

@@ -1,4 +1,4 @@
-"""A group's coordinator killed, and the one that comes after it."""
+"""Kills a group's coordinator and finds the next one; commits and reads offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .two_brokers import Side
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TOPIC = "read"
-"""What the groups read: two partitions."""
+"""The topic that the groups read; it has two partitions."""
 
 
 def coordinator(cluster: NilometerCluster, group: str, *, other_than: int | None = None) -> tuple[int, Side]:
@@ -22,7 +22,7 @@ def coordinator(cluster: NilometerCluster, group: str, *, other_than: int | None
 
 
 def kill_coordinator(cluster: NilometerCluster, group: str) -> Side:
-    """The one that came after it."""
+    """Kill the group's coordinator; return the next one."""
     broker_id = cluster.wait_leader(OFFSETS_TOPIC, 0)
     cluster.kill(broker_id)
     return coordinator(cluster, group, other_than=broker_id)[1]

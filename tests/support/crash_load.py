@@ -1,7 +1,7 @@
-"""Load on a broker that dies: idempotent producers that never rest, a reader that misses nothing.
+"""Load on a broker that is killed: idempotent producers that write all the time, and a reader.
 
-A producer outlives the broker's deaths, as a service's would: librdkafka sends again what was not
-acknowledged, and the broker has to know it from its log. What it gives up is unknown for good.
+A producer keeps running when the broker is killed: librdkafka sends unacknowledged records again, and the
+restarted broker must recognise duplicates from its log. The outcome of records that it gives up is unknown.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ PADDING = "." * 400
 RECONNECTING: dict[str, Any] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
-    # Else librdkafka forgets all metadata when its last broker goes, and asks again a second too late.
+    # Otherwise librdkafka drops all metadata with its last broker, and refreshes it a second too late.
     "metadata.recovery.strategy": "none",
     "topic.metadata.refresh.fast.interval.ms": 20,
     "log_level": 0,
 }
 READ_TIMEOUT_S = 30.0
 GATHER_S = 0.03
-"""`consume` waits this long for its batch to fill, however much there is."""
+"""How long `consume` waits for its batch to fill."""
 
 
 class Writer:
-    """One producer on a thread of its own, writing to every partition in turn until stopped."""
+    """A producer in a thread that writes to every partition in turn until stopped."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Writer:
         self._thread.start()
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """Send no more and wait for every outcome."""
+        """Stop sending, and wait for the outcome of every record. Raises TimeoutError."""
         self._stopping.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive() or self._producer.flush(timeout_s):
@@ -93,7 +93,7 @@ class Writer:
                     self._topic, value, partition=partition, on_delivery=self._outcome_of(send)
                 )
             except BufferError:
-                send.failed()  # it never left
+                send.failed()  # it was never sent
             except confluent_kafka.KafkaException as refusal:
                 send.failed()
                 self._renew(str(refusal))
@@ -101,7 +101,7 @@ class Writer:
             self._producer.poll(0)
 
     def _renew(self, reason: str) -> None:
-        """A fatal error ends an idempotent producer for good: its successor starts with new values."""
+        """Replace the producer after a fatal error, which an idempotent producer cannot recover from."""
         self.fatal_errors.append(reason)
         self._producer.flush(READ_TIMEOUT_S)
         self._producer = confluent_kafka.Producer(self._config)
@@ -119,7 +119,7 @@ class Writer:
 
 
 class Reader:
-    """Reads on from where it was, across the broker's restarts."""
+    """A consumer that keeps its position across the broker's restarts."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Reader:
         self.at: dict[int, int] = dict.fromkeys(range(partitions), -1)
 
     def read_past(self, offsets: dict[int, int]) -> list[Seen]:
-        """Until every partition was read up to and with the given offset."""
+        """Read until every partition was read up to and including its offset; return the records."""
         found: list[Seen] = []
         deadline = time.monotonic() + READ_TIMEOUT_S
         while any(self.at[partition] < offset for partition, offset in offsets.items()):
@@ -171,7 +171,7 @@ class Reader:
         return Seen(f"{self._topic}-{message.partition()}", message.offset(), message.value().decode())
 
     def ends(self) -> dict[int, int]:
-        """The last offset that can be read now in each partition."""
+        """Return the last readable offset of each partition."""
         return {
             partition: self._consumer.get_watermark_offsets(
                 confluent_kafka.TopicPartition(self._topic, partition), timeout=READ_TIMEOUT_S

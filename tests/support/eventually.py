@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a bound: for what a server promises to do soon, but not at once."""
+"""Waits for a condition with a time-out: for results that a server promises soon, but not at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 15.0
 
 
 async def becomes(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    """The same on an event loop, which goes on meanwhile."""
+    """Wait for ``condition`` without blocking the event loop. Raises AssertionError after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What the metrics pipeline is to make of measurements, in plain Python."""
+"""Computes the expected result of the metrics pipeline in plain Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rollup = tuple[int, float, float, float, float]
 def expected_rollups(
     values: Iterable[bytes],
 ) -> tuple[dict[tuple[datetime, str, str], Rollup], set[str]]:
-    """Count, mean, least, greatest and sum by minute, service and metric; and the ids of the alerts."""
+    """Return (minute, service, metric) to (count, mean, least, greatest, sum), and the ids of the alerts."""
     by_window: dict[tuple[datetime, str, str], list[float]] = defaultdict(list)
     newest = datetime.min.replace(tzinfo=UTC)
     for value in values:

@@ -1,4 +1,4 @@
-"""Topics with known records in them, made and filled through a client of another project."""
+"""Creates topics with known records, through a client of another project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 KEEP = {"retention.ms": "-1"}
-"""The records of tests were made long ago by what they say: retention would drop them in between."""
+"""No retention: the records of tests have old timestamps, and retention would delete them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Topics:
             future.result(30)
 
     def end(self, name: str, partition: int) -> int:
-        """The partition's high watermark."""
+        """Return the partition's high watermark."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused"})
         try:
             return consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=30)[1]

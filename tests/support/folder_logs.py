@@ -1,7 +1,6 @@
-"""A partition's folder written by hand: batches, indexes, checkpoints, in Kafka's formats.
+"""Writes a partition's folder without the storage engine: batches, indexes, checkpoints, in Kafka's formats.
 
-Nothing of the storage engine is used but the encoding of a batch, so that what reads folders is held against
-files whose every byte a test has decided.
+Only the encoding of a batch is shared, so that readers of folders are tested with independent files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class FolderLog:
         self.roll()
 
     def roll(self) -> None:
-        """Seal the segment with its largest timestamp, and begin another at the end of the log."""
+        """End the segment with a time index entry for its largest timestamp, and begin another one."""
         if self.next_offset and hasattr(self, "base_offset"):
             self._time_entry()
         self.base_offset = self.next_offset
@@ -55,7 +54,7 @@ class FolderLog:
         transactional: bool = False,
         skip: int = 0,
     ) -> int:
-        """A batch at the end of the log, after ``skip`` offsets that nothing has; its base offset."""
+        """Append a batch, after a gap of ``skip`` offsets; return its base offset."""
         builder = BatchBuilder(codec)
         for timestamp, key, value in rows:
             builder.append(timestamp, key, value, [])
@@ -83,7 +82,7 @@ class FolderLog:
             file.write(struct.pack(">hqqqq", 0, producer_id, first, last, last_stable))
 
     def checkpoint(self, high_watermark: int | None = None, log_start: int | None = None) -> None:
-        """Write what a broker writes beside its logs, and the epochs."""
+        """Write the log directory's checkpoints and the partition's leader epoch checkpoint."""
         end = self.next_offset if high_watermark is None else high_watermark
         self._checkpoint("replication-offset-checkpoint", end)
         self._checkpoint("recovery-point-offset-checkpoint", end)

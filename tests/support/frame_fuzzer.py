@@ -1,9 +1,9 @@
-"""Requests that are wrong in every way a byte stream can be.
+"""Generates malformed requests, by random mutations of valid ones.
 
-Pure: ``mutated_frame(seed, index, ...)`` always gives the same frame for the same arguments, so a failure is
-named by two numbers. Every API and version that has a schema takes its turn, starting from a valid request
-in which a vocabulary (the topics and groups that exist where the frames are sent) lets mutations reach beyond
-the decoder. A frame starts with its length, right or wrong.
+Pure: ``mutated_frame(seed, index, ...)`` always returns the same frame for the same arguments, so two numbers
+reproduce a failure. Every API and version with a schema is used in turn, starting from a valid request. Its
+fields use a vocabulary of existing topics and groups, so that mutated requests are not all rejected by the
+decoder. A frame starts with its length, right or wrong.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _request(
     *,
     damaged_records: bool = False,
 ) -> list[bytes]:
-    """A valid request in the pieces its writer makes of it: one for the header, then about one a field."""
+    """Return a valid request in pieces: one for the header, then about one per field."""
     codec = api(key, version)
     if key is ApiKey.PRODUCE:
         vocabulary = _with_records(vocabulary, chance, damaged=damaged_records)
@@ -133,7 +133,7 @@ def random_batch(chance: random.Random) -> bytes:
 
 
 def damaged_batch(batch: bytes, chance: random.Random) -> bytes:
-    """Under a CRC that is right, so that only what looks at the contents can notice."""
+    """Damage a batch's records or header and give it a correct CRC, so that only its contents are wrong."""
     header = read_header(batch)
     records = bytearray(batch[HEADER_BYTES:])
     match chance.randrange(3):
@@ -187,7 +187,7 @@ def _overwrite(pieces: list[bytes], chance: random.Random, vocabulary: Vocabular
 
 
 def _hostile_count(pieces: list[bytes], chance: random.Random, vocabulary: Vocabulary) -> bytes:
-    """Pieces as short as a count are replaced whole, so what follows stays in step."""
+    """Replace whole pieces that are as short as a count by large numbers; the other pieces stay unchanged."""
     short = [at for at in range(1, len(pieces)) if 0 < len(pieces[at]) <= _COUNT_BYTES_MAX] or [
         len(pieces) - 1
     ]

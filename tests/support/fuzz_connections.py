@@ -1,10 +1,10 @@
-"""Frames sent over several connections at once, each followed by a question that any broker can answer.
+"""Sends mutated frames over several connections at once, each followed by a harmless request.
 
-A connection carries one mutated frame at a time and is opened again whenever the broker closes
-it. Behind every frame goes a harmless request: either its answer comes, so the frame was consumed and the
-connection is in step, or the connection ends. Anything else within ``PATIENCE_S`` is a connection that is
-stuck, and the frame to blame is known. A frame that announces a wrong length is followed by the end of the
-stream instead, since what stands behind it would be taken for a part of it.
+A connection sends one mutated frame at a time and is opened again whenever the broker closes it. After every
+frame a harmless request is sent: either its response arrives, which shows that the broker has consumed the
+frame, or the connection ends. If neither happens within ``PATIENCE_S``, the connection is stuck because of
+that frame. After a frame with a wrong length the stream is ended instead, since a following request would be
+taken as a part of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PATIENCE_S = 20.0
 _QUESTION_ID = 0x7FFF_FFF0
 _QUESTION_BODY = struct.pack(">hhihii", 21, 0, _QUESTION_ID, -1, 0, 1000)
 _QUESTION = struct.pack(">i", len(_QUESTION_BODY)) + _QUESTION_BODY
-"""DeleteRecords of no topics."""
+"""The harmless request: DeleteRecords without topics."""
 _ABORT = struct.pack("ii", 1, 0)
 _RECEIVE_BYTES = 256 * 1024
 
 
 class Stuck(AssertionError):
-    """A connection on which neither an answer nor its end came."""
+    """A connection got neither a response nor its end in time."""
 
 
 class FuzzConnections:
@@ -41,10 +41,10 @@ class FuzzConnections:
         self.answered = 0
         self.closed = 0
         self.last_frame_of_port: dict[int, MutatedFrame] = {}
-        """By the client's port, as a broker names a connection in its output."""
+        """Client port to the last frame sent from it: brokers' log lines name the port."""
 
     def drive(self, frames: Iterator[MutatedFrame]) -> None:
-        """Raises Stuck, or OSError where the broker takes no connections any more."""
+        """Send all frames. Raises Stuck, or OSError if the broker accepts no connections any more."""
         selector = selectors.DefaultSelector()
         connections = [_FuzzConnection(self, selector) for _ in range(self._count)]
         try:
@@ -102,13 +102,13 @@ class _FuzzConnection:
                     connection.shutdown(socket.SHUT_WR)
                 break
             except (BrokenPipeError, ConnectionResetError):
-                # The frame before was answered, and its connection then closed: a race the broker may win.
+                # The broker closed the connection after the response to the previous frame: open another.
                 self._drop()
         self.deadline = time.monotonic() + PATIENCE_S
         return True
 
     def receive(self) -> bool:
-        """Take what has come; True when the frame has been dealt with."""
+        """Read received bytes; return True when the frame's response or the connection's end has arrived."""
         assert self._socket is not None
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
@@ -144,7 +144,7 @@ class _FuzzConnection:
     def _drop(self) -> None:
         if self._socket is not None:
             self._selector.unregister(self._socket)
-            # Reset rather than end in order: ports are free again at once, and the broker sees both ways.
+            # Reset the connection: its port is free again at once, and the broker sees resets too.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
             self._socket.close()
             self._socket = None

@@ -1,7 +1,8 @@
-"""Logs that hold whatever Kafka's format allows, generated from a seed, and the rows that a reader must get.
+"""Generates logs with everything that Kafka's format allows, by seed, and the rows that a reader must return.
 
-The batches are encoded here, with nothing of Nilometer's but the codecs: gaps as compaction leaves them,
-emptied batches, control batches, aborted and open transactions, nulls, headers, times before 1970.
+The batches are encoded here, with only the compression codecs of Nilometer. They contain gaps as after
+compaction, empty batches, control batches, aborted and open transactions, nulls, headers, and timestamps
+before 1970.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nilometer.wire.compression import Codec, compress
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 PRODUCERS = (7, 8, 9)
-"""Of transactions; producer 5 is idempotent only."""
+"""The ids of the transactional producers; producer 5 is idempotent only."""
 _STARTS = (0, 0, 0, 0, 17, 2**31 - 9, 5_000_000_000)
 _TIMES = (-1, 0, 1, -86_400_000, -1_900_000_000_000, 1_700_000_000_000, 4_000_000_000_000)
 _HEADER_KEYS = (b"", b"a", b"a", "ü€😀".encode(), b"\xff\xfe", b"half \xe2\x82", b"k" * 300)
@@ -28,7 +29,7 @@ _CODECS = tuple(Codec)
 
 
 class Row(NamedTuple):
-    """What a reader gets of a record; the timestamp in milliseconds."""
+    """A record as a reader returns it; the timestamp is in milliseconds."""
 
     offset: int
     key: bytes | None
@@ -54,7 +55,7 @@ class GeneratedLog:
     rows: list[Row] = field(default_factory=list[Row])
     aborted: set[int] = field(default_factory=set[int])
     times: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """(offset, timestamp) of every record, those of control batches too."""
+    """(offset, timestamp) of every record, including those of control batches."""
     last_stable: int = 0
     operations: list[str] = field(default_factory=list[str])
 
@@ -67,7 +68,7 @@ class GeneratedLog:
         return self.last_stable if committed else self.end
 
     def write(self, folder: Path) -> None:
-        """In place of the files of an empty partition whose broker has stopped."""
+        """Replace the files of an empty partition's folder by this log; its broker must be stopped."""
         for path in folder.iterdir():
             if path.name != "partition.metadata":
                 path.unlink()
@@ -194,7 +195,7 @@ def encode_batch(
     producer_id: int,
     sequence: int,
 ) -> bytes:
-    """A record batch of format 2 (KIP-98), of leader epoch 0 and producer epoch 0."""
+    """Encode a record batch of format 2 (KIP-98), with leader epoch 0 and producer epoch 0."""
     oldest = records[0].timestamp if records else -1
     body = b"".join(map(bytes, (_encode_record(one, oldest) for one in records)))
     payload = compress(Codec(attributes & 7), body) if records else b""
@@ -222,7 +223,7 @@ def _field(data: bytes | None) -> Iterator[bytes]:
 
 
 def _varint(number: int) -> bytes:
-    """Zigzag, then seven bits a byte from the lowest on."""
+    """Encode a zigzag varint: seven bits per byte, the lowest first."""
     left = (number << 1) ^ (number >> 63)
     out = bytearray()
     while left > 0x7F:

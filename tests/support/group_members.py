@@ -1,7 +1,7 @@
-"""Members of consumer groups of every make, ours among them: each polls, notes what it read, and commits.
+"""Consumer group members with various clients, Nilometer's too: each polls, records values, and commits.
 
-All of them read strings from one topic, from its beginning where nothing is committed, and commit what they
-have noted. An error that a client recovers from by itself is not told; one that ends it is `failure`.
+All of them read strings from one topic, from its beginning if nothing is committed, and commit what they have
+recorded. An error from which a client recovers is ignored; one that ends the member is in `failure`.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ POLL_S = 0.1
 
 class GroupMember(Protocol):
     def seen(self) -> list[str]:
-        """Everything it has read so far, in order; values may repeat."""
+        """Return all values read so far, in order; values may repeat."""
         ...
 
     @property
     def assigned(self) -> int:
-        """How many partitions it had when it polled last."""
+        """Return the number of partitions assigned at the last poll."""
         ...
 
     @property
     def failure(self) -> str | None: ...
 
     def leave(self) -> None:
-        """Leave the group in order."""
+        """Leave the group with a leave request."""
         ...
 
 
 class _ThreadedMember:
-    """Runs ``_consume`` on a thread until it is to leave."""
+    """Runs ``_consume`` in a thread until the member must leave."""
 
     def __init__(self) -> None:
         self._seen: list[str] = []
@@ -118,7 +118,7 @@ class ConfluentMember(_ThreadedMember):
         except confluent_kafka.KafkaException as refusal:
             if refusal.args[0].fatal():
                 raise
-            # Another generation, or the coordinator is away: what is not committed is read again.
+            # Another generation, or no coordinator: uncommitted records are read again.
 
 
 class KafkaPythonMember(_ThreadedMember):
@@ -153,7 +153,7 @@ class KafkaPythonMember(_ThreadedMember):
         try:
             consumer.commit()
         except kafka.errors.KafkaError:
-            pass  # another generation, or the coordinator is away: what is not committed is read again
+            pass  # another generation, or no coordinator: uncommitted records are read again
 
 
 class AiokafkaMember(_ThreadedMember):
@@ -192,11 +192,11 @@ class AiokafkaMember(_ThreadedMember):
         try:
             await consumer.commit()
         except aiokafka.errors.KafkaError:
-            pass  # another generation, or the coordinator is away: what is not committed is read again
+            pass  # another generation, or no coordinator: uncommitted records are read again
 
 
 class OurMember(_ThreadedMember):
-    """Our own consumer; ``protocol`` is `classic` or `consumer` (KIP-848)."""
+    """Nilometer's consumer; ``protocol`` is `classic` or `consumer` (KIP-848)."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, protocol: str) -> None:
         self._topic = topic
@@ -232,7 +232,7 @@ class OurMember(_ThreadedMember):
         try:
             await consumer.commit()
         except KafkaError:
-            pass  # another generation, or the coordinator is away: what is not committed is read again
+            pass  # another generation, or no coordinator: uncommitted records are read again
 
 
 class JavaMember:
@@ -286,11 +286,11 @@ class JavaMember:
 
 
 MakeMember = Callable[[str, str, str], GroupMember]
-"""From bootstrap servers, group and topic."""
+"""Makes a member from bootstrap servers, group id and topic."""
 
 
 def kinds_of_members(driver: JavaDriver) -> dict[str, MakeMember]:
-    """Every kind of member, by name; those that end in `-848` speak the protocol of KIP-848."""
+    """Return a factory for each kind of member by name; names with `-848` use the protocol of KIP-848."""
 
     def java(protocol: str) -> MakeMember:
         return lambda bootstrap, group, topic: JavaMember(

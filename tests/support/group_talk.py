@@ -1,7 +1,7 @@
-"""One broker's side of conversations about groups: members that join, sync and leave, byte by byte.
+"""Sends requests of classic group members to one broker: JoinGroup, SyncGroup, LeaveGroup; for comparisons.
 
-A member has a connection of its own, since a JoinGroup is answered when its group has come together. Ids that
-the broker made up get names, so that two brokers' answers can be compared.
+A member has its own connection, since the response to JoinGroup waits for the other members. Generated ids
+are replaced by names, so that two brokers' responses can be compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .wire_peer import WirePeer, make
 
 
 def subscription(*topics: str) -> bytes:
-    """Kafka's coordinator reads what consumers say of their topics, and takes nothing else for it."""
+    """Encode a consumer's subscription: Kafka's coordinator decodes it, so arbitrary bytes would not do."""
     named = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + named + struct.pack(">i", -1)
 
@@ -80,7 +80,7 @@ def sync_fields(
 
 
 def wait_for_coordinator(side: Side, group: str) -> None:
-    """Until it is found and has loaded its groups: until then answers are about that, not about the group."""
+    """Wait until the group's coordinator is found and has loaded its groups."""
     not_yet = (
         ErrorCode.coordinator_not_available,
         ErrorCode.coordinator_load_in_progress,
@@ -100,7 +100,7 @@ def wait_for_coordinator(side: Side, group: str) -> None:
 
 
 class Member:
-    """A member of a classic group; ``name`` stands for its id in answers."""
+    """A member of a classic group; ``name`` replaces its id in responses."""
 
     def __init__(self, side: Side, group: str, name: str, instance_id: str | None = None) -> None:
         self.side = side
@@ -115,7 +115,7 @@ class Member:
         self.peer.close()
 
     def ask_to_join(self, version: int = NEW_JOIN, **fields: Any) -> None:
-        """Send a JoinGroup, having got an id first where the version wants that."""
+        """Send JoinGroup, after getting a member id if the version requires one; do not wait."""
         if version >= 4 and not self.id and self.instance_id is None:
             answer = self.peer.ask(ApiKey.JOIN_GROUP, version, **join_fields(version, self.group, **fields))
             assert answer.error_code == ErrorCode.member_id_required, answer
@@ -228,7 +228,10 @@ def commit_fields(
 def fetch_fields(
     version: int, groups: dict[str, dict[str | UUID, tuple[int, ...]] | None], *, stable: bool = False
 ) -> dict[str, object]:
-    """By group: partitions by topic, or None for all that is committed. One group only before version 8."""
+    """Return the fields of an OffsetFetch request for ``groups``: group id to partitions by topic.
+
+    None requests all committed offsets of a group. Before version 8 there must be one group.
+    """
     key = ApiKey.OFFSET_FETCH
 
     def topics(kind: str, wanted: dict[str | UUID, tuple[int, ...]] | None) -> tuple[object, ...] | None:

@@ -1,4 +1,4 @@
-"""The judge of histories, under the name that tests of real processes know it by."""
+"""Exports the simulation's history checker for tests of real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ingest from real files into a small cluster, as tests run it."""
+"""Runs ingest from real files into a LogCluster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ QUICK = {
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """Simulates the end of the process."""
 
 
 class CrashingDisk(SystemDisk):
-    """Dies in place of the ``n``-th writing of the state."""
+    """Raises Crash instead of writing the state for the ``n``-th time."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def ingest_of(
 
 
 def lines_in(cluster: LogCluster) -> list[tuple[str, int, bytes]]:
-    """(name of the file, line, content) of all records, by file and line."""
+    """Return (file name, line number, content) of all records, sorted."""
     found: list[tuple[str, int, bytes]] = []
     for _, log in sorted(cluster.logs.items(), key=lambda item: item[0]):
         for record in log.records():
@@ -73,7 +73,7 @@ def write_lines(path: Path, lines: list[str], mode: str = "a") -> None:
 
 @asynccontextmanager
 async def following(ingest: Ingest) -> AsyncIterator[Callable[[int], Any]]:
-    """Follows while the block runs; what is yielded waits until so many lines were sent."""
+    """Run ingest with ``follow`` during the block; yield a function that waits for a number of sent lines."""
     task = asyncio.create_task(ingest.run())
 
     async def sent(count: int) -> None:

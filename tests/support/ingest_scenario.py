@@ -1,8 +1,8 @@
-"""A scenario of ingest: what happens to files, broker and process, step by step, and what must come out.
+"""A scenario of ingest: changes of files, broker and process, step by step, and the expected records.
 
-The file system and the topic are models, in memory; what looks at the files, tells them apart, reads them and
-keeps the state is ingest's own. Each line written has to be in the topic once at the end. Excused are only
-lines of a file that was deleted before a look found them, or while only a process that was killed had it
+The file system and the topic are models, in memory; the code that looks at the files, recognises them, reads
+them and keeps the state is ingest's. At the end each line written must be in the topic once. Excused are only
+lines of a file that was deleted before a look found them, or while only a process that was then killed had it
 open: such a line may be missing, but not be there twice.
 """
 
@@ -27,7 +27,7 @@ BANNER = b"the same first line in every file\n"
 
 
 class Topic:
-    """One partition; what was sent is in the log only when the broker took it."""
+    """One partition; sent records are in the log only once the broker has taken them."""
 
     def __init__(self) -> None:
         self.log: list[tuple[bytes, int, bytes]] = []
@@ -39,7 +39,7 @@ class Topic:
 
 
 class Process:
-    """A running ingest: the shell's steps, one at a time, with nothing that waits."""
+    """A running ingest, which performs the steps of ``Ingest`` one at a time, without waiting."""
 
     def __init__(
         self, disk: ModelDisk, topic: Topic, saved: bytes | None, *, named: bool, follow: bool
@@ -90,7 +90,7 @@ class Process:
             self.save()
 
     def read(self, pieces: int) -> bool:
-        """Read and send up to so many pieces; whether there was one."""
+        """Read and send up to ``pieces`` pieces; return whether any file was ready."""
         runs = self.tracker.ready(self.now_ms)
         for run in runs[:pieces]:
             self._read_piece(run)
@@ -161,10 +161,10 @@ class IngestScenario:
         self._named = named
         self._banner = BANNER if banner else b""
         self._at_risk: Counter[bytes] = Counter()
-        """Lines that only the process has still."""
+        """Lines of deleted files that only the process can still read."""
         self._lines = 0
         self._halves: dict[Inode, bytes] = {}
-        """By file, the rest of a line that was not written to its end."""
+        """File to the rest of a line that was only partly written."""
         self._copied: set[Inode] = set()
         self._truncated: set[Inode] = set()
         self._copying: tuple[Inode, str] | None = None
@@ -194,7 +194,7 @@ class IngestScenario:
             self._write(self.disk.names[LOG], 1 + argument % 4)
 
     def _on_write_old(self, argument: int) -> None:
-        """By a writer that has not noticed that its file was renamed."""
+        """Append to a renamed file, as a writer does that still has it open."""
         plain = [path for path in sorted(self.disk.names) if path != LOG and not path.endswith(".gz")]
         copied = self._copying[1] if self._copying else None
         if self.disk.mounted and plain and plain[0] not in (copied, self._packing):
@@ -208,14 +208,14 @@ class IngestScenario:
             self.disk.append(inode, self._next_line() + b"\n")
 
     def _next_line(self) -> bytes:
-        """Lines differ at both ends, as those of logs do."""
+        """Return a new line; lines differ at their beginning and end, as those of logs do."""
         line = b"line %d " % self._lines + b"." * LINE_BYTES + b" line %d" % self._lines
         self._lines += 1
         self.expected[line] += 1
         return line
 
     def _on_half(self, _argument: int) -> None:
-        """The writer pauses in the middle of a line."""
+        """Write the first part of a line."""
         if self.disk.mounted and LOG in self.disk.names:
             inode = self.disk.names[LOG]
             self._complete(inode)
@@ -231,7 +231,7 @@ class IngestScenario:
     # --- rotation
 
     def _shift(self) -> None:
-        """``app.log.1`` becomes ``app.log.2``, and so on."""
+        """Rename ``app.log.1`` to ``app.log.2``, and so on."""
         numbered = [path for path in self.disk.names if path != LOG]
         for path in sorted(numbered, key=_number, reverse=True):
             suffix = ".gz" if path.endswith(".gz") else ""
@@ -265,7 +265,7 @@ class IngestScenario:
                 self.disk.append(copy, bytes(original.content[: 1024 + argument]))
 
     def _on_copied(self, _argument: int) -> None:
-        """The copy is complete, but for what is written from now on."""
+        """Complete the copy with everything written so far."""
         if self.disk.mounted and self._copying is not None:
             original, path = self._copying
             self._complete(original)
@@ -301,19 +301,19 @@ class IngestScenario:
             del self.disk.names[path]
 
     def _on_delete(self, argument: int) -> None:
-        """The oldest file is removed; now and then the newest."""
+        """Delete the oldest file, or sometimes the newest."""
         if not self._is_quiet() or not self.disk.names:
             return
         path = LOG if argument % 7 == 0 else max(self.disk.names, key=_number)
         inode = self.disk.names.get(path)
         if inode is None or inode in self._truncated:
-            return  # of a file that is gone, little content does not tell a copy from a successor
+            return  # short content of a deleted file does not distinguish a copy from a successor
         del self.disk.names[path]
         self.excused[self._banner[:-1]] += 1
         self._complete(inode)
         content = bytes(inode.content)
         lines = Counter((gzip.decompress(content) if path.endswith(".gz") else content).splitlines())
-        # Of a line that many files have, it is unknown from which file it is in the topic.
+        # The banner is in many files, so it is unknown which file's is in the topic.
         lines -= Counter({line: 1 for line in self._in_topic() if line != self._banner[:-1]})
         if self.process is not None and inode.opened and inode.modified_ns <= self.process.looked_ns:
             self._at_risk += lines
@@ -323,7 +323,7 @@ class IngestScenario:
     # --- the machine
 
     def _on_unmount(self, _argument: int) -> None:
-        """Not while a copy is being made: what is left of that would be taken for a file."""
+        """Unmount the folder, unless a copy is being made: its part would be taken for a complete file."""
         if self._is_quiet():
             self.disk.mounted = False
 
@@ -353,7 +353,7 @@ class IngestScenario:
             self.process.checkpoint()
 
     def _on_turn(self, _argument: int) -> None:
-        """Everything in a row, as it is without disturbance."""
+        """Perform one normal round of all steps."""
         for name in ("look", "take", "read", "read", "checkpoint"):
             self.step(name, 2)
 
@@ -363,7 +363,7 @@ class IngestScenario:
             self.process.retire()
 
     def _on_kill(self, argument: int) -> None:
-        """Some of what is on its way arrives still."""
+        """Kill the process; the broker still takes the first ``argument`` records in flight."""
         if self.process is not None:
             self.topic.take(argument)
             self.topic.sent.clear()
@@ -378,7 +378,7 @@ class IngestScenario:
             self.process = Process(self.disk, self.topic, self.saved, named=self._named, follow=True)
 
     def _on_run_once(self, _argument: int) -> None:
-        """A run that ends, unless one is there that follows."""
+        """Perform a run without ``follow``, unless a process is running."""
         if self.process is None and not self._halves and self._copying is None and self._packing is None:
             process = Process(self.disk, self.topic, self.saved, named=self._named, follow=False)
             process.read_everything()
@@ -406,7 +406,7 @@ class IngestScenario:
         return Counter(value for _, _, value in self.topic.log)
 
     def verdict(self) -> tuple[list[bytes], list[bytes]]:
-        """Lines lost, and lines repeated."""
+        """Return the lost and the repeated lines."""
         there = self._in_topic()
         lost = self.expected - there - self.excused
         repeated = there - self.expected

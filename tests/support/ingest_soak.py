@@ -1,10 +1,11 @@
-"""`nilometer ingest` on real brokers while logs rotate and processes die: each line is there once at the end.
+"""Runs `nilometer ingest` with real brokers, rotated logs and killed processes; checks that no line is lost.
 
     with IngestSoak(folder, seed=17) as soak:
         soak.play(minutes=3)
 
-What goes wrong is kept in ``timeline``. Ingest may end by itself where its brokers are away; it is started
-again, as a service manager does, and ``exits`` counts how often. It must not end in a traceback.
+Each line must be in the topic once at the end. ``timeline`` records the faults. Ingest may exit if its
+brokers are down; then it is started again, as a service manager does, and ``exits`` counts that. It must not
+exit with a traceback.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OVERRIDES = {
     "min.insync.replicas": "2",
 }
 ZOOKEEPER_OVERRIDES = {"zookeeper.session.timeout.ms": "6000"}
-"""On a busy machine ZooKeeper itself may not answer for a second or two."""
+"""A long timeout: on a busy machine ZooKeeper may not respond for a second or two."""
 CLIENT = {"request.timeout.ms": "5000", "socket.connection.setup.timeout.ms": "1000"}
 LAST_RUN_S = 300
 START_PATIENCE_S = 60.0
@@ -47,7 +48,7 @@ class IngestSoak:
     def __init__(
         self, folder: Path, seed: int, *, by_folder: bool | None = None, coordination: str | None = None
     ) -> None:
-        """``by_folder``: whether ingest is given the folder or the files; by default the seed decides."""
+        """``by_folder`` tells whether ingest gets the folder or the files; None: the seed decides."""
         self.seed = seed
         self.chance = random.Random(seed)
         overrides = {**OVERRIDES, **(ZOOKEEPER_OVERRIDES if coordination else {})}
@@ -103,11 +104,11 @@ class IngestSoak:
                 self._ingest = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
     def wait_ingest(self) -> None:
-        """Until it has written its state since it was started: it has seen the files."""
+        """Wait until ingest has written its state since it was started, after its first look."""
         eventually(lambda: self._state_stamp() != self._state_before, "ingest has begun", START_PATIENCE_S)
 
     def wait_first_look(self) -> None:
-        """What was rotated before that is not promised."""
+        """Wait until ingest knows all files: files rotated before its first look are not guaranteed."""
         names = [str(path) for path in self.logs.paths]
         state = self._folder / "ingest.json"
         eventually(
@@ -141,7 +142,7 @@ class IngestSoak:
             self._ingest_is_paused = False
 
     def _supervise(self) -> None:
-        """Start ingest again where it ended by itself."""
+        """Record the exit of ingest, if it has exited, and start it again."""
         process = self._ingest
         if process is not None and process.poll() is not None:
             last = (self.output.splitlines() or [""])[-1]
@@ -165,7 +166,7 @@ class IngestSoak:
             time.sleep(WRITE_EVERY_S)
 
     def play(self, minutes: float) -> None:
-        """Faults drawn from the seed, for so long."""
+        """Write lines and inject faults drawn from the seed, for ``minutes``."""
         acts: dict[str, Callable[[], None]] = {
             "rotation": self.rotate_some,
             "kill of ingest": self.restart_ingest_after_a_kill,
@@ -187,7 +188,7 @@ class IngestSoak:
             self.write_for(self.chance.uniform(0.1, 2))
 
     def rotate_some(self) -> None:
-        """Up to three rotations in quick succession."""
+        """Rotate up to three files in quick succession."""
         for name in self.chance.choices(NAMES, k=self.chance.randint(1, 3)):
             self.logs.rotate(name)
             self.write_for(self.chance.choice([0.0, 0.05, 0.7]))
@@ -255,7 +256,7 @@ class IngestSoak:
     # --- the verdict
 
     def finish(self) -> None:
-        """Heal everything, read what is left, and compare. Raises AssertionError."""
+        """End all faults, run ingest to the end, and compare topic and files. Raises AssertionError."""
         self.logs.bring_back()
         self.resume_ingest()
         for broker_id in self.cluster.brokers:
@@ -290,7 +291,7 @@ class IngestSoak:
 
 
 async def lines_in_topic(bootstrap: str, topic: str) -> Counter[bytes]:
-    """All values, and how often each is there."""
+    """Return how often each value is in the topic."""
     found: Counter[bytes] = Counter()
     async with Consumer(Runtime.system(), {"bootstrap.servers": bootstrap}) as consumer:
         partitions = await consumer.partitions_for(topic)

@@ -1,4 +1,4 @@
-"""Apache Kafka's Java clients, driven from Python: one JVM, one line of JSON a command."""
+"""Runs Apache Kafka's Java clients from Python: one JVM, which reads a command as JSON per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .apache_kafka import JVM_SMALL, ensure_java, java_command
 
 
 class JavaError(Exception):
-    """What a Java client was refused: `code` is the protocol's name of the error, or a Java class."""
+    """An error of a Java client; `code` is the protocol's name of the error, or a Java class."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -46,7 +46,7 @@ class JavaDriver:
     def __exit__(self, *_: object) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.communicate(timeout=30)  # closes its input, at which it ends
+            process.communicate(timeout=30)  # closes its input, which ends it
 
     def run(self, command: str, **arguments: Any) -> Any:
         process = self._process
@@ -56,7 +56,7 @@ class JavaDriver:
         process.stdin.flush()
         try:
             line = process.stdout.readline()
-        except BaseException:  # a test's time ran out: the answer must not be taken for the next one's
+        except BaseException:  # a test's time-out: the response must not be read as that of the next command
             process.kill()
             process.wait()
             self._launch()

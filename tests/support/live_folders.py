@@ -1,4 +1,4 @@
-"""Copies of folders that a running broker writes to: files come and go while they are copied."""
+"""Copies folders that a running broker writes to, in which files appear and vanish meanwhile."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def copy_live_folder(source: Path, target: Path) -> None:
-    """Copy all files below ``source`` that are still there when their turn comes.
+    """Copy all files below ``source``, except those that vanish meanwhile.
 
     A broker replaces a checkpoint by renaming a temporary file, and renames segments before it deletes them:
-    ``shutil.copytree`` fails on a name that is gone. The caller waits until the broker has written down
-    what the copy must have.
+    ``shutil.copytree`` fails for a name that is gone. The caller first waits until the broker has written
+    everything that the copy must contain.
     """
     target.mkdir(parents=True)
     with contextlib.suppress(FileNotFoundError):  # the folder was deleted

@@ -1,4 +1,4 @@
-"""A round of compaction over one log, from its plan to its end, as a broker has it done."""
+"""Performs a complete round of compaction of one log, as a broker does."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def clean_log(
     slice_bytes: int = 200,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> RoundStatistics | None:
-    """None where nothing may be cleaned; whether it is worth it is not asked. ``meanwhile`` is called between
-    the slices. The files that were replaced are removed."""
+    """Clean a log and return the round's statistics; None if nothing may be cleaned.
+
+    Does not check ``min.cleanable.dirty.ratio``. ``meanwhile`` is called between the slices. Replaced files
+    are removed.
+    """
     bound = log.log_end_offset if high_watermark is None else high_watermark
     view = CleanableView.of(
         log, last_stable_offset=log.last_stable_offset(bound), durable_recovery_point=log.recovery_point

@@ -1,8 +1,8 @@
-"""A cluster in a few hundred lines: logs in memory behind real sockets, and faults where a test wants them.
+"""A simple test cluster: logs in memory, real sockets, and faults that a test injects.
 
-It keeps Kafka's rules as far as clients can tell: one leader per partition, leader epochs, offsets, the
+It implements what clients can observe of Kafka: one leader per partition, leader epochs, offsets, the
 sequence checks of idempotent producers (five batches remembered), fetch sessions, aborted transactions. It
-shares no code with the broker, so that a mistake in one does not hide a mistake in the other.
+shares no code with the broker, so that an error in one does not hide an error in the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Fault = Callable[[int, int], Any]
 """(API key, number of the request) -> None, an ErrorCode, HANG_UP, or LOSE_ANSWER."""
 
 LOSE_ANSWER = object()
-"""Do what is asked, then close the connection instead of answering."""
+"""Process the request, then close the connection instead of responding."""
 REMEMBERED = 5
 
 
@@ -47,7 +47,7 @@ class PartitionLog:
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     """(producer id, first offset, last offset)"""
     held_at: int | None = None
-    """Where the high watermark stands still, as for want of a follower; None: all is committed at once."""
+    """Keeps the high watermark at this offset, as if a follower lagged; None: commit records at once."""
 
     @property
     def high_watermark(self) -> int:
@@ -96,13 +96,13 @@ class PartitionLog:
         return found
 
     def truncate(self, offset: int) -> None:
-        """Forget the batches from ``offset`` on, as an unclean election does."""
+        """Truncate the log to ``offset``, as an unclean election does."""
         self.batches = [data for data in self.batches if read_header(data).last_offset < offset]
         self.end = read_header(self.batches[-1]).next_offset if self.batches else self.log_start
         self.epoch_starts = [entry for entry in self.epoch_starts if entry[1] < max(self.end, 1)]
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Committed batches."""
+        """Return committed batches from ``offset`` on, at most ``max_bytes`` but at least one batch."""
         out: list[bytes] = []
         size = 0
         for data in self.batches:
@@ -137,7 +137,7 @@ class LogCluster:
         self.fault: Fault = lambda _key, _number: None
         self.next_producer_id = 1000
         self.max_message_bytes: int | None = None
-        """Of every topic; clients may read it where it is set."""
+        """``max.message.bytes`` of every topic; None: no limit."""
         self.tells_configs = True
         self._numbers: dict[int, int] = {}
         for name, count in (topics or {}).items():
@@ -164,7 +164,7 @@ class LogCluster:
         return sum(broker.count(key) for broker in self.brokers)
 
     def publish(self) -> None:
-        """Bring what the brokers answer to Metadata up to date."""
+        """Update the brokers' Metadata responses."""
         for broker in self.brokers:
             broker.peers = list(self.brokers)
             broker.topic_ids = self.topic_ids
@@ -282,7 +282,7 @@ class _LogBroker(ScriptedBroker):
             )
         if struck is LOSE_ANSWER:
             return HANG_UP
-        # With acks=all no producer is answered before the records are committed.
+        # With acks=all there is no response before the records are committed.
         return SILENCE if is_held else codec.response(responses=tuple(topics))
 
     def _append(self, log: PartitionLog, records: bytes) -> tuple[ErrorCode, int]:

@@ -1,4 +1,4 @@
-"""Log lines of every format, whole and damaged, and a count in plain Python to hold results against."""
+"""Log lines of every format, intact and damaged, and the pipeline's counts for comparison with a census."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDED = datetime(2024, 2, 3, 12, 0, tzinfo=UTC)
-"""When the records say that the lines came; it gives the year to lines that state none."""
+"""The timestamp of the records, from which lines without a year get theirs."""
 
 HAND_PICKED = rb"""
 127.0.0.1 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache_pb.gif HTTP/1.0" 200 2326
@@ -72,7 +72,7 @@ HOSTILE = [
 
 
 def generated(count: int, seed: int) -> list[bytes]:
-    """Lines of every format, whole and damaged."""
+    """Return ``count`` random lines of every format, intact and damaged."""
     rng = random.Random(seed)
     whole = [line for line in HAND_PICKED if line]
     lines: list[bytes] = []
@@ -103,7 +103,7 @@ def expected(lines: list[bytes]) -> Census:
 
 
 def counted(spark: SparkSession, output: Path | str) -> Census:
-    """What the pipeline's table says, in the same form."""
+    """Return the counts in the pipeline's table as a Census."""
     counts = spark.read.parquet(f"{output}/counts").collect()
     census = Census()
     for row in counts:

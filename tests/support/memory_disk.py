@@ -1,9 +1,9 @@
 """A disk in memory that can lose power.
 
-Keeps what the seam promises and nothing more: bytes below a file's last ``sync`` and names as of their
+It guarantees only what ``Disk`` promises: bytes written before a file's last ``sync`` and names as of their
 folder's last ``sync_directory`` survive :meth:`MemoryDisk.crash_machine`; of the rest, a seed decides what is
-lost, kept or torn. Everything written survives :meth:`MemoryDisk.crash_process`. An error can be made to
-happen at the n-th operation that changes something.
+lost, kept or torn. Everything written survives :meth:`MemoryDisk.crash_process`. An error can be injected at
+the n-th operation that changes something.
 
 Of names changed since the last sync a *prefix* of the changes survives, as on a journaling file system.
 """
@@ -81,7 +81,7 @@ class MemoryFile:
         try:
             self._disk.operation(verb, self._path)
         except OSError:
-            node.append(data[: self._disk.chance.randint(0, len(data))])  # how much arrived is not known
+            node.append(data[: self._disk.chance.randint(0, len(data))])  # a random part was written
             raise
         node.modified_ms = self._disk.now_ms
         return node
@@ -97,7 +97,7 @@ class MemoryLock:
 
 
 class NoWatch:
-    """Nothing that is tested on this disk waits for names."""
+    """A watch that never reports anything: no test of this disk waits for file names."""
 
     async def wait(self, timeout_ms: int) -> None:
         raise NotImplementedError
@@ -112,7 +112,7 @@ class MemoryDisk:
         self.root = FolderNode()
         self.now_ms = 0
         self.is_cold = False
-        """Whether ``read_at_if_cached`` has nothing."""
+        """Whether ``read_at_if_cached`` returns nothing."""
         self.crashes = 0
         self.boots = 1
         self.locks: set[str] = set()
@@ -120,19 +120,19 @@ class MemoryDisk:
         self.open_files = 0
         self.open_files_peak = 0
         self.operations = 0
-        """Operations that changed something, or tried to."""
+        """The number of operations that changed something, or tried to."""
         self.fails: Callable[[int, str, str], OSError | None] = lambda number, verb, path: None
-        """Asked before every such operation: its number, its verb, its path."""
+        """Called before each of them with number, verb and path; returns the error to raise, or None."""
 
     # -- faults
 
     def fail_from(self, number: int, code: int = errno.EIO) -> None:
-        """Every changing operation from the ``number``-th on (counted from now) fails."""
+        """Have every changing operation from the ``number``-th on (counted from now) fail."""
         first = self.operations + number
         self.fails = lambda count, verb, path: OSError(code, verb, path) if count >= first else None
 
     def fail_once(self, number: int, code: int = errno.EIO) -> None:
-        """The ``number``-th changing operation from now on fails, and no other."""
+        """Have only the ``number``-th changing operation from now on fail."""
         only = self.operations + number
         self.fails = lambda count, verb, path: OSError(code, verb, path) if count == only else None
 
@@ -140,13 +140,13 @@ class MemoryDisk:
         self.fails = lambda number, verb, path: None
 
     def crash_process(self) -> None:
-        """Descriptors and locks are gone; all bytes and names stay."""
+        """Drop open files and locks; all bytes and names stay."""
         self.crashes += 1
         self.open_files = 0
         self.locks.clear()
 
     def crash_machine(self, seed: int | None = None) -> None:
-        """What was not synced is lost, kept or torn, as ``seed`` has it."""
+        """Lose, keep or tear everything that was not synced, as ``seed`` decides."""
         self.crash_process()
         self.boots += 1
         chance = self.chance if seed is None else random.Random(seed)
@@ -158,7 +158,7 @@ class MemoryDisk:
         if error is not None:
             raise error
 
-    # -- the seam
+    # -- the interface Disk
 
     def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         folder, name = self._parent(path)
@@ -298,7 +298,7 @@ class MemoryDisk:
     # -- helpers
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Damage at rest: one bit of a file changes, durably, without an error."""
+        """Flip one bit of a file, durably and without an error."""
         self._file(path).flip_bit(position, bit)
 
     def _find(self, path: str) -> FileNode | FolderNode | None:

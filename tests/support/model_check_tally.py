@@ -1,4 +1,4 @@
-"""How many states the model check went through in this test run, told at its end."""
+"""Counts the states that the model check explored in this test run, for a line at its end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _explored: list[Exploration] = []
 
 
 def explore(world: Explorable[Any], **limits: Any) -> Exploration:
-    """As the model check does it, and counted."""
+    """Explore as the model check does, and count the result."""
     seen = model_check.explore(world, **limits)
     _explored.append(seen)
     return seen
 
 
 def summary() -> str | None:
-    """None where nothing was explored."""
+    """Return the summary line; None if nothing was explored."""
     if not _explored:
         return None
     states = sum(seen.states for seen in _explored)

@@ -1,4 +1,4 @@
-"""A file system in memory, for ingest's model: names, inodes that are used again, a folder to be mounted."""
+"""A file system in memory, for tests of ingest: names, reused inodes, a folder that can be unmounted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Inode:
     content: bytearray = field(default_factory=bytearray)
     modified_ns: int = 0
     opened: int = 0
-    """How many open files there are of it: meanwhile its number is not used again."""
+    """The number of open files of this inode; while there are any, its number is not reused."""
 
 
 class ModelFile:
@@ -50,7 +50,7 @@ class ModelFile:
 
 
 class ModelDisk:
-    """Time passes with every change."""
+    """The file system; its clock advances with every change."""
 
     def __init__(self) -> None:
         self.names: dict[str, Inode] = {}

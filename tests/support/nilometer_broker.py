@@ -1,6 +1,6 @@
-"""One Nilometer broker as `nilometer up` starts it: a process on a free loopback port, killed at will.
+"""One Nilometer broker as a process on a free loopback port, which tests start, stop and kill.
 
-Its output is kept beside its data folder, in `<folder>.out`.
+Its output is in `<folder>.out`, next to its data folder.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from .ports import HOST, free_ports
 
 READY_TIMEOUT_S = 120.0
-"""On a busy machine an interpreter alone may take half a minute to import its modules."""
+"""Long: on a busy machine the imports alone may take half a minute."""
 STOP_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker runs: its address, and what has to hold while its process is started."""
+    """Where a broker runs: its address, and a context manager in which its process is started."""
 
     host: str = HOST
     entered: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -56,11 +56,11 @@ class NilometerBroker:
 
     @property
     def log_dirs(self) -> list[Path]:
-        """The folders of its logs; the first is `data_dir` unless the settings say otherwise."""
+        """The log directories; the first is `data_dir` unless the settings change that."""
         return [Path(one) for one in self._settings["log.dirs"].split(",")]
 
     def log_dir_of(self, topic: str, partition: int) -> Path:
-        """The one that holds the replica."""
+        """Return the log directory that contains the replica; `data_dir` if none does."""
         name = f"{topic}-{partition}"
         return next((one for one in self.log_dirs if (one / name).is_dir()), self.data_dir)
 
@@ -84,7 +84,7 @@ class NilometerBroker:
         return self._output_path.read_text() if self._output_path.exists() else ""
 
     def outages(self, folder: Path) -> int:
-        """How often it has taken this one of its folders out of use."""
+        """Return how often the broker has taken this log directory offline."""
         return self.output.count(f"Log directory {folder} failed, taken offline")
 
     @property
@@ -112,7 +112,10 @@ class NilometerBroker:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Until it says so: it writes its address to the pipe it was given, which closes should it end."""
+        """Wait until the broker is ready: it writes its address to the pipe, which closes if it ends.
+
+        Raises RuntimeError if it ends, is fenced, or is not ready in time.
+        """
         if self._ready_fd is None:
             return
         told, _, _ = select.select([self._ready_fd], [], [], READY_TIMEOUT_S)
@@ -131,7 +134,7 @@ class NilometerBroker:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> int:
-        """As `kill` does it; the exit code."""
+        """Stop the broker with SIGTERM; return the exit code."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:

@@ -1,7 +1,7 @@
 """Several Nilometer brokers that form one cluster: real processes on free loopback ports.
 
-Broker ids count from 1. Brokers are killed, stopped, paused and started by id; what they know is asked
-over the wire, of each running broker for itself. `operate` lends the cluster to one of our own admin clients.
+Broker ids count from 1. Brokers are killed, stopped, paused and started by id; their metadata is requested
+from each running broker. `operate` runs operations with Nilometer's admin client.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ OPERATION_TIMEOUT_MS = 20_000
 class NilometerCluster:
     """`with NilometerCluster(folder) as cluster: … cluster.kill(2)`.
 
-    ``coordination`` is a value of `nilometer.coordination`; by default the brokers share a folder beside
-    their data. ``overrides`` hold for all brokers, ``own_overrides`` for one each.
+    ``coordination`` is a value of `nilometer.coordination`; by default the brokers share a folder next to
+    their data. ``overrides`` are settings of all brokers, ``own_overrides`` those of single brokers by id.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class NilometerCluster:
 
     @property
     def bootstrap(self) -> str:
-        """All brokers, whether they run or not."""
+        """The addresses of all brokers, running or not."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     @property
     def running(self) -> list[int]:
-        """Those that live and are not paused."""
+        """The ids of the brokers whose processes run and are not paused."""
         return [
             broker_id
             for broker_id, broker in self.brokers.items()
@@ -90,7 +90,7 @@ class NilometerCluster:
         ]
 
     def start(self, *broker_ids: int) -> None:
-        """Start brokers side by side (all that are down, by default) and wait until they serve."""
+        """Start brokers in parallel (default: all that are down) and wait until they are ready."""
         wanted = broker_ids or tuple(one for one, broker in self.brokers.items() if not broker.alive())
         for broker_id in wanted:
             self.brokers[broker_id].launch()
@@ -98,7 +98,7 @@ class NilometerCluster:
             self.brokers[broker_id].wait_ready()
 
     def add_broker(self, overrides: Mapping[str, str] | None = None) -> int:
-        """Configure one more broker and start it; its id."""
+        """Configure one more broker and start it; return its id."""
         broker_id = max(self.brokers) + 1
         self._own = {**self._own, broker_id: overrides or {}}
         self._configure(broker_id, free_ports(1)[0])
@@ -106,7 +106,7 @@ class NilometerCluster:
         return broker_id
 
     def kill(self, *broker_ids: int) -> None:
-        """kill -9; several die as nearly at once as signals go."""
+        """Kill brokers with SIGKILL, all at about the same time."""
         for broker_id in broker_ids:
             os.kill(self.brokers[broker_id].pid, signal.SIGKILL)
         for broker_id in broker_ids:
@@ -114,7 +114,7 @@ class NilometerCluster:
             self.brokers[broker_id].kill()
 
     def stop(self, broker_id: int) -> int:
-        """A clean stop; the exit code."""
+        """Stop a broker with SIGTERM; return its exit code."""
         self.resume(broker_id)
         return self.brokers[broker_id].stop()
 
@@ -128,13 +128,13 @@ class NilometerCluster:
             os.kill(self.brokers[broker_id].pid, signal.SIGCONT)
 
     def output(self) -> str:
-        """What all brokers printed, for messages about failures."""
+        """The output of all brokers, for messages about failures."""
         return "\n".join(f"── broker {one} ──\n{broker.output}" for one, broker in self.brokers.items())
 
-    # --- asking the cluster
+    # --- requests to the cluster
 
     def operate(self, work: Callable[[Admin], Awaitable[T]]) -> T:
-        """The result of ``work``, which is lent an admin client of the cluster. Raises what it raises."""
+        """Call ``work`` with an admin client of the cluster; return its result or raise its exception."""
 
         async def with_admin() -> T:
             async with Admin(
@@ -158,7 +158,7 @@ class NilometerCluster:
         configs: Mapping[str, str] | None = None,
         assignments: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """Create a topic and wait until every running broker knows it whole, all replicas in sync."""
+        """Create a topic and wait until every running broker has its metadata with all replicas in sync."""
         topic = (
             NewTopic(name, configs=configs or {}, assignments=assignments)
             if assignments
@@ -168,7 +168,7 @@ class NilometerCluster:
         self.wait_full_isr(name)
 
     def metadata_of(self, broker_id: int, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """The cluster as one broker sees it. Raises KafkaError where it does not answer."""
+        """Return one broker's metadata of the cluster. Raises KafkaError if it does not respond."""
         broker = self.brokers[broker_id]
         names = None if topics is None else list(topics)
 
@@ -189,7 +189,7 @@ class NilometerCluster:
         return self._client_loop.run(ask())
 
     def partition(self, topic: str, partition: int = 0) -> PartitionMetadata | None:
-        """As the first running broker that answers sees it."""
+        """Return a partition's metadata from the first running broker that responds; None if unknown."""
         for broker_id in self.running:
             try:
                 known = self.metadata_of(broker_id, [topic]).topics.get(topic)
@@ -203,7 +203,7 @@ class NilometerCluster:
         return known.leader_id if known is not None and known.leader_id != NO_LEADER else None
 
     def controller(self) -> int | None:
-        """The controller's id as the running brokers see it, once they agree on one that runs."""
+        """Return the controller's id if all running brokers agree on a running one, else None."""
         running = self.running
         found = {self._controller_seen_by(broker_id) for broker_id in running}
         return next(iter(found)) if len(found) == 1 and found <= set(running) else None
@@ -217,7 +217,7 @@ class NilometerCluster:
     # --- waiting
 
     def wait_full_isr(self, topic: str, timeout_s: float = 20.0) -> None:
-        """Until every running broker knows the topic, each partition led and all its replicas in sync."""
+        """Wait until, for every running broker, each partition has a leader and all replicas in sync."""
         eventually(
             lambda: all(self._is_full(broker_id, topic) for broker_id in self.running),
             f"all replicas of {topic} in sync",
@@ -225,7 +225,7 @@ class NilometerCluster:
         )
 
     def wait_settled(self, timeout_s: float = 20.0) -> None:
-        """Until that holds for every topic: nothing is left to be decided of what happened so far."""
+        """Wait until that holds for every topic: the controller has handled everything that happened."""
         for name in self.metadata_of(self.running[0]).topics:
             self.wait_full_isr(name, timeout_s)
 
@@ -242,7 +242,7 @@ class NilometerCluster:
     def wait_leader(
         self, topic: str, partition: int = 0, *, other_than: int | None = None, timeout_s: float = 20.0
     ) -> int:
-        """The leader, once there is one that runs (and is not ``other_than``)."""
+        """Wait for a running leader (other than ``other_than``) and return its broker id."""
         found: list[int] = []
 
         def is_led() -> bool:
@@ -272,13 +272,13 @@ class NilometerCluster:
         self.close()
 
     def close(self) -> None:
-        """End all that runs, without ceremony."""
+        """Kill all running brokers, and close the client's event loop."""
         self.kill(*(one for one, broker in self.brokers.items() if broker.alive()))
         self._client_loop.close()
 
 
 class _LoopThread:
-    """An event loop beside the test, for clients."""
+    """An event loop in a thread, for clients."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

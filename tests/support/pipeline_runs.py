@@ -1,4 +1,4 @@
-"""What tests of shipped pipelines share: input into topics, and a run through the pipeline's own module."""
+"""Shared by the tests of shipped pipelines: writes input to topics, and runs a pipeline's module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_pipeline(
     table: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> runner.Progress | None:
-    """All there is, then stop."""
+    """Run a pipeline until everything is read; return the last batch's progress."""
     job = runner.Job(
         topic,
         str(output),
@@ -59,14 +59,14 @@ def read_values(spark: SparkSession, topics: Topics, topic: str) -> list[bytes]:
 
 
 def forget_last_commit(output: Path) -> None:
-    """As a crash leaves it between a batch's output and the note that it is done: the batch comes again."""
+    """Remove the last commit of the checkpoint, as after a crash before it: the batch is run again."""
     last = max((output / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
 
 
 def assert_reported(spark: SparkSession, name: str, output: Path) -> None:
-    """The page that `--report` writes has every table and at least one plot of what came out."""
+    """Assert that the page that `--report` writes has every result table and at least one plot."""
     module = SHIPPED[name].load()
     page = output / "report.html"
     render_report(spark, module, SHIPPED[name], RunFolder(output, name), str(output), page)

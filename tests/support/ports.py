@@ -1,7 +1,7 @@
-"""Free loopback ports for servers that cannot be told "port 0", or that come back on the port they had.
+"""Free loopback ports for servers that cannot use "port 0", or that restart on the same port.
 
-They lie below the range from which the kernel takes ports for outgoing connections: out of that range, any
-connection of any test could take the port of a server that has not started yet, or is down for a moment.
+They are below the range of ports for outgoing connections: within it, any connection of any test could take
+the port of a server that has not started yet, or is down for a moment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _next = itertools.count(os.getpid() * 101)
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that are not in use, none of them given out before by this process."""
+    """Return ``count`` unused ports that this process has not returned before."""
     found: list[int] = []
     for _ in range(COUNT):
         if len(found) == count:
@@ -30,7 +30,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def neighbouring_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """Return the first of ``count`` consecutive free ports."""
     while True:
         ports = free_ports(count)
         if ports == list(range(ports[0], ports[0] + count)):
@@ -38,7 +38,7 @@ def neighbouring_ports(count: int) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server could listen on ``port`` now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,6 +1,6 @@
-"""A PostgreSQL server of its own for a test: logical decoding on, a free loopback port, gone afterwards.
+"""A temporary PostgreSQL server for a test, with logical decoding, on a free loopback port.
 
-Its folder is not pytest's: PostgreSQL does not run as root, and another user cannot enter that one.
+Its folder is not below pytest's: PostgreSQL does not run as root, and another user cannot enter that one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTINGS = (
 
 
 def programs() -> Path | None:
-    """The folder of PostgreSQL's programs, the newest if there are several."""
+    """Return the folder of PostgreSQL's programs, the newest version if there are several; or None."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     if found:
         return found[-1].parent
@@ -71,7 +71,7 @@ class PostgresServer:
         command = [str(self._programs / program), *arguments]
         if os.geteuid() == 0:
             command = ["runuser", "-u", USER, "--", *command]
-        # The server inherits what its starter writes to: a pipe would stay open as long as it runs.
+        # The server inherits the standard output of its starter: a pipe would stay open while it runs.
         with (self._folder / "said").open("ab") as said:
             done = subprocess.run(command, stdout=said, stderr=said, cwd=self._folder, check=False)
         if done.returncode:

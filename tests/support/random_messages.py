@@ -1,4 +1,4 @@
-"""Random but valid messages of any schema, made from the seed given and nothing else."""
+"""Generates random but valid messages of any schema, determined by a seed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LETTERS = "abcxyz019._-äß水𝄞"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Values that mean something to the reader of the message, used for half of the fields of their kind.
+    """Meaningful values, such as existing topics, used for half of the fields of their kind.
 
-    The empty one makes messages that are valid and nothing more.
+    With an empty vocabulary messages are valid but contain only random values.
     """
 
     strings: Sequence[str] = ()
@@ -38,7 +38,7 @@ class Vocabulary:
     numbers: Sequence[int] = ()
     records: Sequence[bytes] = ()
     duration_ms_max: int | None = None
-    """Above this no duration lies: so that no request waits for weeks."""
+    """The maximum of durations, so that no request waits for weeks; None: no limit."""
 
 
 NOTHING_IN_PARTICULAR = Vocabulary()
@@ -50,7 +50,7 @@ def random_message(
     length_max: int = 3,
     vocabulary: Vocabulary = NOTHING_IN_PARTICULAR,
 ) -> Any:
-    """An instance of ``entity`` with random values; arrays have at most ``length_max`` elements."""
+    """Return an instance of ``entity`` with random values; arrays have at most ``length_max`` elements."""
     maker = _Maker(chance, length_max, vocabulary)
     return maker.message(entity)
 

@@ -1,8 +1,8 @@
-"""Whether the replicas of a partition hold the same batches: read from their folders, beside the brokers.
+"""Compares the batches of a partition's replicas, read from their folders without the brokers.
 
-Compared is what all of them must have: from the highest log start to the lowest high watermark. A batch is
-the same if all its bytes are, its leader epoch included: followers keep batches as they came. Segments may
-begin elsewhere on each replica, which is no difference.
+All replicas must have the batches from the highest log start offset to the lowest high watermark. Batches are
+equal if all their bytes are equal, including the leader epoch: followers do not change batches. Segments may
+begin at different offsets on each replica.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """One batch without its records."""
+    """One batch's next offset, leader epoch and digest of all its bytes."""
 
     next_offset: int
     epoch: int
@@ -41,7 +41,7 @@ class _Outline:
 def compare_replicas(
     data_dirs: Mapping[int, Path], topic: str, partition: int, log_start_offset: int, high_watermark: int
 ) -> list[Divergence]:
-    """The first difference of each replica from the one with the lowest id, between the two offsets."""
+    """Return gaps, and each replica's first difference from the one with the lowest broker id."""
     name = f"{topic}-{partition}"
     outlines = {
         broker_id: _outlines(data_dir / name, log_start_offset, high_watermark)
@@ -82,7 +82,7 @@ def _outline(batch: FolderBatch) -> _Outline:
 def _gap(
     name: str, broker_id: int, outline: Mapping[int, _Outline], log_start_offset: int, high_watermark: int
 ) -> Divergence | None:
-    """The first offset within the bounds that a replica has nothing for."""
+    """Return the first missing offset of a replica within the bounds, or None."""
     expected = log_start_offset
     for base_offset, batch in outline.items():
         if base_offset > expected:

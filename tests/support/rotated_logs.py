@@ -1,6 +1,6 @@
-"""Log files that are written and rotated in the three ways of logrotate, and the list of what was written.
+"""Writes log files and rotates them in the three ways of logrotate; records all lines written.
 
-Writing and rotating take turns, so that nothing is lost by a copytruncate itself.
+Writing and rotating alternate, so that no line is lost by a copytruncate itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 RENAMED, COPIED, PACKED = "renamed.log", "copied.log", "packed.log"
-"""By how each is rotated: renamed and created; copied and truncated; renamed, created and compressed."""
+"""Named by their rotation: renamed and created; copied and truncated; renamed, created and compressed."""
 NAMES = (RENAMED, COPIED, PACKED)
 
 
@@ -34,7 +34,7 @@ class RotatedLogs:
         return [self.folder / name for name in NAMES]
 
     def write(self, lines: int) -> None:
-        """Append some lines to each file; nothing while the folder is away."""
+        """Append ``lines`` lines to each file; none while the folder is away."""
         if self.is_away:
             return
         for name in NAMES:
@@ -67,7 +67,7 @@ class RotatedLogs:
             plain.unlink()
 
     def _rename(self, path: Path, rotated: Path) -> None:
-        """And a writer that has not noticed yet writes one line more."""
+        """Rename the file and create a new one; sometimes a writer still appends a line to the old one."""
         with path.open("ab") as writer:
             path.rename(rotated)
             path.touch()
@@ -81,7 +81,7 @@ class RotatedLogs:
         return self._away.exists()
 
     def take_away(self) -> None:
-        """As if it were not mounted: now and then its mount point is there still, and is empty."""
+        """Make the folder vanish, as if unmounted; sometimes an empty mount point stays."""
         if not self.is_away:
             self.folder.rename(self._away)
             if self._chance.random() < 0.5:

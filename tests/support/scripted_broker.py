@@ -1,7 +1,7 @@
-"""A broker that says what a test tells it to: real sockets and frames, no log behind them.
+"""A broker whose responses a test determines: real sockets and frames, without a log.
 
 A test gives a handler per API; a handler gets the request and the API's version and returns the response,
-or SILENCE (never answered), or HANG_UP (the connection is closed instead). Handlers may be coroutines.
+or SILENCE (no response), or HANG_UP (the connection is closed instead). Handlers may be coroutines.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ScriptedBroker:
             ApiKey.METADATA: self._metadata,
         }
         self.versions = versions or {}
-        """Versions to advertise in place of all that the schemas have."""
+        """The API versions to advertise, instead of all that the schemas have."""
         self.requests: list[tuple[AnyApiKey, Any]] = []
-        """All requests but ApiVersions, in the order they came."""
+        """All received requests except ApiVersions, in order."""
         self.topics: dict[str, list[tuple[int, int]]] = {}
-        """For Metadata: topic to the (leader, epoch) of each partition."""
+        """The content of Metadata responses: topic to (leader, leader epoch) of each partition."""
         self.peers: list[ScriptedBroker] = [self]
         self.writers: list[asyncio.StreamWriter] = []
         self.topic_ids: dict[str, Any] = {}
@@ -76,7 +76,7 @@ class ScriptedBroker:
         return sum(1 for seen, _ in self.requests if seen == key)
 
     async def wait_for(self, key: int, count: int) -> None:
-        """Return once ``count`` requests of an API have come."""
+        """Wait until ``count`` requests of an API have been received."""
         while self.count(key) < count:
             self._arrival.clear()
             await self._arrival.wait()

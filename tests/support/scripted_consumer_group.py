@@ -1,8 +1,8 @@
-"""A coordinator of one group of KIP-848 in a page: what members hear of it, and what they told it, for tests.
+"""A simple coordinator of one KIP-848 group, for tests of clients; it records the members' heartbeats.
 
-The partitions are dealt out in order of the members' coming. First out, then in: a member enters an epoch
-once it says that it has let go, and is given what no member holds. Shares no code with the brokers'
-coordinator. Offsets, and ``fault``, are as in :class:`ScriptedGroup`.
+Partitions are assigned in the order in which members joined. A member enters a new epoch once it has reported
+that it gave up its revoked partitions, and gets only partitions that no other member owns. Shares no code
+with the brokers' coordinator. Offsets, and ``fault``, are as in :class:`ScriptedGroup`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Member:
     topics: tuple[str, ...] = ()
     assigned: Held = frozenset()
     pending: Held = frozenset()
-    """To be given back."""
+    """The partitions that the member must give up."""
     told: Held | None = None
     timer: asyncio.TimerHandle | None = None
     is_away: bool = False
@@ -40,13 +40,13 @@ class _Member:
 
 @dataclass
 class Heard:
-    """One heartbeat, as the coordinator heard it."""
+    """One received heartbeat."""
 
     member_id: str
     epoch: int
     topics: tuple[str, ...] | None
     owned: list[int] | None
-    """Partition numbers; None: not said."""
+    """The reported partition indexes; None: not in the request."""
 
 
 class ScriptedConsumerGroup(ScriptedGroup):
@@ -109,7 +109,7 @@ class ScriptedConsumerGroup(ScriptedGroup):
         holder = self._holder(request.instance_id)
         if holder is not None:
             holder.member_id, holder.is_away = request.member_id, False
-            self.consumers = {one.member_id: one for one in self.consumers.values()}  # in the same place
+            self.consumers = {one.member_id: one for one in self.consumers.values()}  # keeps the order
             return holder
         member = self.consumers.setdefault(request.member_id, _Member(request.member_id, request.instance_id))
         member.assigned = member.pending = frozenset()
@@ -128,7 +128,7 @@ class ScriptedConsumerGroup(ScriptedGroup):
             member.assigned |= target.difference(*others)
 
     def _targets(self) -> dict[str, Held]:
-        """Every member's share of what it subscribes to, in order of its coming."""
+        """Return the target assignment of every member, in the order in which they joined."""
         dealt: dict[str, set[tuple[UUID, int]]] = {member_id: set() for member_id in self.consumers}
         for topic, number in sorted(self.cluster.logs):
             readers = [one.member_id for one in self.consumers.values() if topic in one.topics]
@@ -185,7 +185,7 @@ class ScriptedConsumerGroup(ScriptedGroup):
             self.remove(member.member_id)
 
     def _error(self, request: Any, generation: int) -> ErrorCode | None:
-        """Of a commit."""
+        """Return the error of a commit by this member and epoch, or None."""
         member = self.consumers.get(request.member_id)
         if member is None:
             return ErrorCode.unknown_member_id

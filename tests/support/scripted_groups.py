@@ -1,8 +1,8 @@
-"""A group coordinator in a page: the classic protocol as members see it, and what they told it, for tests.
+"""A simple coordinator of a classic group, for tests of clients; it records the members' requests.
 
-It keeps Kafka's rules as far as a client can tell: member ids are given out first, joins wait for all members
-(or for the rebalance time-out), generations fence, sessions end, offsets are kept. Shares no code with the
-coordinator of the brokers. ``fault`` may answer in its place.
+It implements what clients can observe: member ids are assigned first, joins wait for all members (or for the
+rebalance time-out), old generations are fenced, sessions expire, offsets are kept. Shares no code with the
+brokers' coordinator. ``fault`` may return an error instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.wire.messages import Api, milliseconds
 from support.log_cluster import LogCluster
 
 Fault = Callable[[int, Any], Any]
-"""(API key, request) -> None, or the ErrorCode to answer with."""
+"""(API key, request) -> None, or the ErrorCode to respond with."""
 
 
 @dataclass
@@ -46,10 +46,10 @@ class ScriptedGroup:
         self.members: dict[str, _Member] = {}
         self.offsets: dict[tuple[str, int], tuple[int, int]] = {}
         self.left: list[tuple[str, str]] = []
-        """(member id, reason) of those who said that they leave."""
+        """(member id, reason) of each leave request."""
         self.expired: list[str] = []
         self.joins: list[tuple[str, str]] = []
-        """(member id, reason), as they came."""
+        """(member id, reason) of each JoinGroup request, in order."""
         self.fault: Fault = lambda _key, _request: None
         self._next = 0
         self._window: asyncio.TimerHandle | None = None
@@ -92,7 +92,7 @@ class ScriptedGroup:
             self._add(member_id, request)
         if code is not None:
             return codec.response(error_code=code, generation_id=-1, member_id=member_id, protocol_name=None)
-        if not member_id:  # a static member: it takes the place of the one before it
+        if not member_id:  # a static member: it replaces its predecessor
             self._next += 1
             member_id = f"{request.group_instance_id}-{self._next}"
             for other in list(self.members.values()):
@@ -164,7 +164,7 @@ class ScriptedGroup:
         self._complete(False)
 
     def _complete(self, late: bool) -> None:
-        """End the join phase when all members are there, or the time for it is over."""
+        """End the join phase if all members have joined, or (``late``) the rebalance time-out has passed."""
         if self.state != "PreparingRebalance":
             return
         missing = [one for one in self.members.values() if one.joining is None]
@@ -248,7 +248,7 @@ class ScriptedGroup:
             self.remove(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Have a member be none any more, and the others rebalance."""
+        """Remove a member, and start a rebalance of the others."""
         self._remove(member_id)
         if self.members:
             self._begin_rebalance()

@@ -1,4 +1,4 @@
-"""What is in segment files, read by this code alone: tests trust the bytes, not a client's word."""
+"""Reads segment files without the storage engine, so that tests can check the bytes in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CRC_FROM = 21
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One record batch, where it lies and what its header says."""
+    """One record batch: its file, position and header fields."""
 
     path: Path
     position: int
@@ -51,17 +51,17 @@ def segment_files(data_dir: Path, topic: str, partition: int) -> list[Path]:
 
 
 def stored_batches(data_dir: Path, topic: str, partition: int) -> list[StoredBatch]:
-    """All batches of a log, also of one whose broker removes segments meanwhile: it is listed again then."""
+    """Return all batches of a log; list it again if its broker removes a segment meanwhile."""
     while True:
         paths = segment_files(data_dir, topic, partition)
         try:
             return [batch for path in paths for batch in batches_of(path.read_bytes(), path)]
         except FileNotFoundError:
-            continue  # compacted or deleted since it was listed; the next listing does not have it
+            continue  # compacted or deleted since it was listed
 
 
 def batches_of(data: bytes, path: Path) -> Iterator[StoredBatch]:
-    """Every whole batch of one segment; trailing zeros of a preallocated file and a torn tail end it."""
+    """Yield every complete batch of one segment, up to preallocated zeros or a torn tail."""
     position = 0
     while position + _HEADER.size <= len(data):
         base_offset, length = _LENGTH.unpack_from(data, position)

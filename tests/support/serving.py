@@ -1,4 +1,4 @@
-"""Where some broker answers, and where it keeps its log: all that a test of clients needs to know of it."""
+"""A broker's address and data folder, for tests of clients that run with any broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file system that is full soon: a tmpfs of its own, mounted for one test by root."""
+"""A small file system that a test can fill: a tmpfs, which only root can mount."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 class CannotMount(Exception):
-    """This user, or this container, may not mount anything."""
+    """This user or container may not mount file systems."""
 
 
 @contextmanager
 def small_disk(path: Path, size_bytes: int) -> Iterator[SmallDisk]:
-    """Raises CannotMount."""
+    """Mount a tmpfs of ``size_bytes`` at ``path`` during the block. Raises CannotMount."""
     path.mkdir(parents=True)
     if os.geteuid() != 0:
         raise CannotMount("only root mounts file systems")
@@ -39,7 +39,7 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def fill(self, leaving_bytes: int) -> Path:
-        """Take what is free, but for so much."""
+        """Fill the file system except ``leaving_bytes``; return the file that takes the space."""
         filler = self.path / "filler"
         with filler.open("ab") as file:
             os.posix_fallocate(file.fileno(), file.tell(), max(1, self.free_bytes - leaving_bytes))

@@ -1,7 +1,7 @@
-"""A standalone Spark cluster on this machine: a master and workers, each a process, killed at will.
+"""A standalone Spark cluster on this machine: a master and workers as processes, which tests can kill.
 
-It is started from the installed pyspark as its own scripts do it. A worker and its executors form a process
-group: killed together, as a machine that fails takes all of them.
+It is started from the installed pyspark like by Spark's scripts. A worker and its executors form a process
+group and are killed together, like the processes of a machine that fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SparkCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of a session on this cluster: executors that fit the workers, and are quick to start."""
+        """The settings of a session on this cluster: executors that fit the workers and start fast."""
         return {
             "spark.executor.memory": EXECUTOR_MEMORY,
             "spark.executor.extraJavaOptions": JVM,
@@ -49,7 +49,7 @@ class SparkCluster:
         }
 
     def work_dir(self, number: int) -> Path:
-        """Where a worker has the folders of its executors: `<application>/<executor>`."""
+        """Return the folder of a worker; its executors have `<application>/<executor>` in it."""
         return self._folder / f"worker-{number}"
 
     def alive_workers(self) -> int:
@@ -57,7 +57,7 @@ class SparkCluster:
             with urllib.request.urlopen(f"http://{HOST}:{self._ui_port}/json/", timeout=10) as answer:
                 return int(json.load(answer)["aliveworkers"])
         except (urllib.error.URLError, ConnectionError, json.JSONDecodeError):
-            return 0  # it is starting: nothing answers yet, or a page that is no JSON
+            return 0  # it is starting: there is no response yet, or one that is not JSON
 
     def kill_worker(self, number: int) -> None:
         self._kill(f"worker-{number}")

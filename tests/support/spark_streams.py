@@ -1,4 +1,4 @@
-"""Streaming queries that read a topic into Parquet files, run to the end of what there is."""
+"""Runs streaming queries that read a topic to its present end and write Parquet files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stream_reader(options: dict[str, str]) -> StreamReader:
 
 
 class Stream:
-    """A query into a folder of Parquet files, run as often as wanted; its checkpoint lies in the folder."""
+    """A query that writes Parquet files and its checkpoint to a folder; it can be run several times."""
 
     def __init__(
         self, spark: SparkSession, folder: Path, options: dict[str, str], connector: str = "nilometer"
@@ -59,7 +59,7 @@ class Stream:
         return self._to_the_end(writer)
 
     def run_with(self, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        """With a function for each batch in place of the files; raises what it raises."""
+        """Run the query with ``write`` for each batch instead of writing files; raise its exception."""
         return self._to_the_end(self.frame().writeStream.foreachBatch(write))
 
     def rows(self) -> DataFrame:

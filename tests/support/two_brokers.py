@@ -1,7 +1,7 @@
-"""The same questions put to Apache Kafka and to Nilometer, and answers made comparable.
+"""Sends the same requests to Apache Kafka and to Nilometer, and makes the responses comparable.
 
-An answer becomes plain data: what no two brokers can agree on (addresses, ids, time, words) is left out or
-named by what it stands for, lists are sorted by what identifies their items, record sets are decoded.
+A response becomes plain data: values that differ between any two brokers (addresses, ids, times, error texts)
+are left out or replaced by names, lists are sorted by the identity of their items, record sets are decoded.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Side:
         self.bootstrap = bootstrap
         self.topic_ids: dict[str, UUID] = {}
         self.aliases: dict[str, str] = {}
-        """What stands for names that the broker made up."""
+        """Generated ids to the names that replace them."""
         self._peer: WirePeer | None = None
 
     def __repr__(self) -> str:
@@ -79,11 +79,11 @@ class Side:
             self._peer = None
 
     def message(self, key: int, version: int, /, **fields: object) -> Any:
-        """The response itself. Raises ConnectionEnded."""
+        """Send a request and return the response. Raises ConnectionEnded."""
         try:
             return self.peer.ask(key, version, **fields)
         except (ConnectionEnded, OSError, KafkaError):
-            self.hang_up()  # what comes next on it would answer another question
+            self.hang_up()  # the next response on this connection could be to this request
             raise
 
     def ask(self, key: int, version: int, /, **fields: object) -> Plain:
@@ -93,7 +93,10 @@ class Side:
             return CLOSED
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> str:
-        """A topic whose leaders are known; underscores in the names of settings stand for dots."""
+        """Create a topic and wait for its leaders; underscores in ``configs`` keys stand for dots.
+
+        Returns its name.
+        """
         topic = make(
             ApiKey.CREATE_TOPICS,
             7,
@@ -122,7 +125,7 @@ class Side:
         return [partition.leader_id for partition in found.partitions]
 
     def append(self, topic: str, *values: bytes, partition: int = 0, timestamp: int = 1_000) -> None:
-        """One batch, acknowledged; waits until a new topic's leader knows that it is one."""
+        """Append one batch and wait for its acknowledgement; retry while a new topic has no ready leader."""
         fields = produce_fields(9, topic, {partition: batch(*values, timestamp=timestamp)})
 
         def appended() -> bool:
@@ -164,7 +167,7 @@ def _identity(item: Plain) -> str:
 
 
 def records_of(data: bytes) -> Plain:
-    """(offset, key, value) of whole batches."""
+    """Return (offset, key, value) of all records in complete batches, or the name of a decoding error."""
     found: list[tuple[int, bytes | None, bytes | None]] = []
     for position, header in batches(data):
         try:
@@ -206,7 +209,7 @@ def produce_fields(
 
 
 def differences(expected: Plain, found: Plain, path: str = "") -> list[str]:
-    """Where two plain answers part, one line each."""
+    """Return one line for each difference between two responses as plain data."""
     if isinstance(expected, dict) and isinstance(found, dict):
         lines: list[str] = []
         for name in dict.fromkeys([*expected, *found]):

@@ -1,4 +1,4 @@
-"""Scripted brokers in a simulated world: the same handlers, a network and a clock that are virtual."""
+"""Scripted brokers in a simulation: the same handlers, with a virtual network and clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.scripted_broker import ScriptedBroker
 
 
 class _Session(asyncio.Protocol):
-    """One connection: requests are answered one after the other, as Kafka does."""
+    """One connection: requests are processed one after the other, as in Kafka."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self._broker = broker
@@ -50,7 +50,7 @@ class _Session(asyncio.Protocol):
 
 
 async def serve(runtime: Runtime, brokers: list[Any], host: str, first_port: int = 9092) -> None:
-    """Have ``brokers`` listen on neighbouring ports; they live as long as the process."""
+    """Have ``brokers`` listen on consecutive ports from ``first_port``, as long as the process runs."""
     for index, broker in enumerate(brokers):
         broker.host, broker.port = host, first_port + index
         listener = await runtime.network.listen(

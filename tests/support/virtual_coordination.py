@@ -1,4 +1,4 @@
-"""Members of a coordination store in a virtual world, with the interface of ``coordination_cluster``.
+"""Members of a coordination store in a simulation, with the interface of ``coordination_cluster``.
 
 The store is the shipped one, on a virtual ensemble of three ZooKeeper servers; time is virtual.
 """
@@ -21,7 +21,7 @@ from support.coordination_cluster import PATIENCE_S, Refused
 
 
 class VirtualAgent(Agent):
-    """The same calls, on a store that was made elsewhere."""
+    """An Agent with a store that it is given."""
 
     def __init__(self, store: ZooKeeperStore) -> None:
         self.store = store
@@ -29,7 +29,7 @@ class VirtualAgent(Agent):
 
 
 class VirtualMember:
-    """A process of the world that uses the store as it is told."""
+    """A simulated process that uses the store on command."""
 
     def __init__(self, world: World, process: Process, agent: Agent) -> None:
         self._world = world
@@ -97,7 +97,7 @@ class VirtualMember:
 
 
 class VirtualCluster:
-    """Makes members of one store on a virtual ensemble, each on a machine of its own."""
+    """Starts members of one store on a virtual ensemble, each on its own virtual machine."""
 
     kind = "zookeeper"
 

@@ -1,7 +1,7 @@
-"""The other end of a broker's connection, byte by byte: any API in any version, one question at a time.
+"""A low-level connection to a broker: sends requests of any API in any version, one at a time.
 
-No negotiation, no retries, no metadata: what a test asks is what goes over the wire, and what comes back is
-what it gets. Blocking, with a bound on every wait.
+No version negotiation, no retries, no metadata: a test determines every request, and gets every response.
+Blocking, with a time-out for every wait.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ class WirePeer:
         self._socket.close()
 
     def ask(self, key: int, version: int, /, **fields: object) -> Message:
-        """The response to one request. Raises ConnectionEnded."""
+        """Send a request and return its response. Raises ConnectionEnded."""
         self.tell(key, version, **fields)
         return self.hear(key, version)
 
     def tell(self, key: int, version: int, /, **fields: object) -> None:
-        """Send a request and do not wait."""
+        """Send a request without waiting for the response."""
         self._correlation_id += 1
         request = api(key, version).request(**fields)
         self._socket.sendall(encode_request(self._correlation_id, self._client_id, request))
 
     def hear(self, key: int, version: int) -> Message:
-        """The next response, which must be to a request of this kind. Raises ConnectionEnded."""
+        """Return the next response, which must be of this API and version. Raises ConnectionEnded."""
         return decode_response(key, version, self.receive())[1]
 
     def tell_bytes(self, frame: bytes) -> None:
-        """A frame as it is; its length is put before it."""
+        """Send ``frame`` after its length."""
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def receive(self) -> bytes:
-        """The next frame without its length. Raises ConnectionEnded."""
+        """Return the next frame without its length. Raises ConnectionEnded."""
         (size,) = struct.unpack(">i", self._receive_exactly(4))
         return self._receive_exactly(size)
 
     def is_ended(self) -> bool:
-        """Whether the broker closes the connection, rather than sending anything. Waits for either."""
+        """Wait until the broker closes the connection or sends something; return whether it closed it."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:
@@ -88,5 +88,5 @@ class WirePeer:
 
 
 def make(key: int, version: int, name: str, /, **fields: object) -> Message:
-    """A part of a request, by its type's name."""
+    """Make a nested message of a request; ``name`` is its type."""
     return api(key, version).make_request(name, **fields)

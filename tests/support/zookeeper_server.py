@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers on loopback, from Debian's package: one, or an ensemble that can lose members."""
+"""Starts real ZooKeeper servers on loopback, from Debian's package: one, or an ensemble."""
 
 from __future__ import annotations
 
@@ -46,9 +46,12 @@ class ZooKeeperServer:
         sync_limit: int = 10,
         session_timeouts_ms: tuple[int, int] = (400, 60_000),
     ) -> None:
-        """``members``: host and the two ports among servers of each. ``entered`` holds while it is started.
-        ``sync_limit``: after so many ticks of 200 ms without its leader a follower stops to serve.
-        ``session_timeouts_ms``: the least and the most that is granted."""
+        """``members`` are host and the two ports between servers of each server, by number.
+
+        ``entered`` makes a context manager in which the process is started. ``sync_limit`` is the number of
+        ticks of 200 ms without its leader after which a follower stops serving. ``session_timeouts_ms`` are
+        the minimum and maximum session timeout.
+        """
         self._folder = folder
         self._entered = entered
         self.host = host
@@ -85,7 +88,7 @@ class ZooKeeperServer:
             )
 
     def ask(self, word: str) -> str:
-        """The answer to one of the server's four-letter words; empty when it does not answer."""
+        """Return the response to a four-letter command; empty if the server does not respond."""
         try:
             with socket.create_connection((self.host, self.port), timeout=2) as connection:
                 connection.sendall(word.encode())
@@ -95,7 +98,7 @@ class ZooKeeperServer:
 
     @property
     def mode(self) -> str:
-        """standalone, leader or follower; empty while it does not serve."""
+        """The server's mode: standalone, leader or follower; empty while it does not serve."""
         return next((line[6:] for line in self.ask("srvr").splitlines() if line.startswith("Mode: ")), "")
 
     def wait_ready(self) -> None:
@@ -110,7 +113,7 @@ class ZooKeeperServer:
 
     @property
     def is_running(self) -> bool:
-        """Stopped by a signal or not."""
+        """Whether the process exists, even if it is stopped by SIGSTOP."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
@@ -133,7 +136,7 @@ class ZooKeeperEnsemble:
         places: Sequence[Place] | None = None,
         **options: Any,
     ) -> None:
-        """``places``: one for each server, where they differ. ``options``: those of every server."""
+        """``places`` are those of the servers, if they differ; ``options`` are those of every server."""
         at = places or [Place(host)] * size
         ports = free_ports(3 * size)
         members = {i + 1: (at[i].host, ports[size + 2 * i], ports[size + 2 * i + 1]) for i in range(size)}
@@ -167,7 +170,7 @@ class ZooKeeperEnsemble:
         return next(server for server in self.servers if server.mode in ("leader", "standalone"))
 
     def heal(self) -> None:
-        """All servers run."""
+        """Continue or start all servers, and wait until they are ready."""
         for server in self.servers:
             if server.is_running:
                 server.signal(signal.SIGCONT)

@@ -1,6 +1,7 @@
 """Kafka clients of other projects, behind one small interface.
 
-Each keeps its own default configuration but for what a test names, so that what is shown is what users get.
+Each uses its own default configuration, except for the options that a test gives, so that tests show what
+users get.
 """
 
 from .aio import AiokafkaClient

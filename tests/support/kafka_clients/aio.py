@@ -1,4 +1,4 @@
-"""aiokafka, on an event loop of its own."""
+"""aiokafka, on its own event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class AiokafkaClient:
-    """aiokafka, on an event loop of its own."""
+    """aiokafka, on its own event loop."""
 
     bootstrap: str
     name: str = "aiokafka"

@@ -13,7 +13,7 @@ from .face import DEFAULTS, TIMEOUT_S, Options, Read, Refused, Written, ordered
 
 @dataclass
 class ConfluentClient:
-    """confluent-kafka: librdkafka, whose own default partitioner is not Java's and is told so."""
+    """confluent-kafka: librdkafka, configured with Java's partitioner, which is not its default."""
 
     bootstrap: str
     name: str = "confluent-kafka"

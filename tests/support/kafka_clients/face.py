@@ -1,4 +1,4 @@
-"""What a test asks of any client: write records, read a topic to its end.
+"""The interface of all clients: write records, read a topic to its end.
 
 Options a test may name: `codec`, `acks` ("0", "1", "all"), `idempotent`, `max_request_bytes`.
 """
@@ -25,7 +25,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A record as a client gave it."""
+    """A record as a client returned it."""
 
     partition: int
     offset: int
@@ -48,7 +48,7 @@ DEFAULTS = Options()
 
 @dataclass(frozen=True, slots=True)
 class Refused(Exception):
-    """A client's error, by the protocol's name."""
+    """A client's error; ``code`` is the protocol's name of the error."""
 
     code: str
 
@@ -59,22 +59,22 @@ class KafkaClient(Protocol):
     def write(
         self, topic: str, records: Sequence[Written], options: Options = ...
     ) -> list[tuple[int, int] | None]:
-        """Sends all and waits for all: (partition, offset) of each, None where the client does not tell."""
+        """Send all records and wait; return (partition, offset) of each, None if the client has none."""
         ...
 
     def read(self, topic: str, partitions: int) -> list[Read]:
-        """Every record from the start to the end that the topic has now, by partition and offset."""
+        """Return every record of the topic up to its present end, by partition and offset."""
         ...
 
     def close(self) -> None: ...
 
 
 def ordered(records: Iterable[Read]) -> list[Read]:
-    """By partition; within one, as the client gave them, so that going back is not hidden."""
+    """Sort records by partition only, so that a wrong order within a partition stays visible."""
     return sorted(records, key=lambda record: record.partition)
 
 
 def constant_case(class_name: str) -> str:
-    """`MessageSizeTooLargeError` as the protocol writes it."""
+    """Return a class name such as `MessageSizeTooLargeError` as the protocol's `MESSAGE_SIZE_TOO_LARGE`."""
     words = class_name.removesuffix("Error")
     return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in words).lstrip("_")

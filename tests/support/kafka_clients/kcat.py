@@ -13,7 +13,7 @@ from .face import DEFAULTS, TIMEOUT_S, Options, Read, Written, ordered
 
 @dataclass
 class KcatClient:
-    """Debian's kcat: a librdkafka of its own age. It reports no offsets, and reads text."""
+    """Debian's kcat, with Debian's librdkafka. It returns no offsets of written records, and reads text."""
 
     bootstrap: str
     name: str = "kcat"
