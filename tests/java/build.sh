@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Apache Kafka, its clients and tools, and Spark's Kafka connector into tests/java/target/, once per change of the sources here.
+# Apache Kafka, its clients and tools, Spark's Kafka connector and the applications that the tests run into tests/java/target/, once per
+# change of the sources here.
 # Missing Java or Maven: installed with apt when root on Debian or Ubuntu, else named. KAFKA_VERSION=x.y.z tries another release.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -27,9 +28,9 @@ install_if_root_on_debian() {
 if ! command -v javac >/dev/null || [ "$(java_major)" -lt 17 ]; then install_if_root_on_debian default-jdk-headless maven; fi
 command -v mvn >/dev/null || install_if_root_on_debian maven
 
-echo "Building tests/java: Apache Kafka and Spark's Kafka connector through Maven (once; about a minute) ..." >&2
+echo "Building tests/java: Apache Kafka, Spark's Kafka connector and applications through Maven (once; about two minutes) ..." >&2
 rm -f target/.stamp-*
-if [ "$(cat target/.versions 2>/dev/null)" != "$versions" ]; then rm -rf target/kafka target/spark target/kafka-build; fi
+if [ "$(cat target/.versions 2>/dev/null)" != "$versions" ]; then rm -rf target/{kafka,spark,apicurio,connect-plugins,*-build}; fi
 if ! mvn -B -q package ${KAFKA_VERSION:+-Dkafka.version=$KAFKA_VERSION} >target/maven.log 2>&1 9>&-; then
   grep -m5 ERROR target/maven.log >&2 || tail -20 target/maven.log >&2
   echo "Maven could not build tests/java (log: tests/java/target/maven.log). It needs to reach Maven Central, directly or through a mirror of ~/.m2/settings.xml." >&2

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.descriptions import NewTopic, ResourceType
 from nilometer.client.network.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionMetadata
 from nilometer.client.network.connection import Connection
 from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
@@ -187,6 +187,14 @@ class NilometerCluster:
                 connection.close()
 
         return self._client_loop.run(ask())
+
+    def topics(self) -> list[str]:
+        """The names of all topics, internal ones too."""
+        return list(self.operate(lambda admin: admin.list_topics()))
+
+    def topic_setting(self, topic: str, key: str) -> str | None:
+        """The value in force."""
+        return self.operate(lambda admin: admin.describe_configs(ResourceType.TOPIC, topic))[key].value
 
     def partition(self, topic: str, partition: int = 0) -> PartitionMetadata | None:
         """Return a partition's metadata from the first running broker that responds; None if unknown."""

@@ -1,0 +1,95 @@
+"""An application of Kafka from another project, started unmodified: one process, its output in a file.
+
+The output stays, to show why it ended.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .apache_kafka import JVM_SMALL, ensure_java, java_command
+from .eventually import eventually
+
+WAIT_S = 240.0
+"""A JVM that shares two cores with a test suite takes a minute to start; a dead member's session takes ten
+seconds to end, and so does a dead producer's transaction."""
+STOP_TIMEOUT_S = 60.0
+TAIL = 6_000
+
+
+class Application:
+    """`with Application(command, folder / "streams.out") as it: it.wait_until(…)`."""
+
+    def __init__(self, command: Sequence[str], output: Path) -> None:
+        self._command = list(command)
+        self._output = output
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def output(self) -> str:
+        """Of all its processes so far."""
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
+    def start(self) -> None:
+        ensure_java()
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+        """Raises AssertionError with the end of its output if it ends before that, or time runs out."""
+
+        def holds() -> bool:
+            assert self._process is not None, "the application is not running"
+            assert self._process.poll() is None, f"it ended with {self._process.returncode}: {self._tail()}"
+            return condition()
+
+        try:
+            eventually(holds, what, timeout_s)
+        except AssertionError as missed:
+            raise AssertionError(f"{missed}\n{self._tail()}") from None
+
+    def _tail(self) -> str:
+        return self.output[-TAIL:]
+
+    def stop(self) -> int:
+        """As `kill` does it; the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        return self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        try:
+            return process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"it did not end on {how.name}: {self._tail()}") from None
+
+    def __enter__(self) -> Application:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            print(self._tail())
+        self.kill()
+
+
+def kafka_application(
+    name: str, folder: Path, main_class: str, properties: dict[str, str], jvm: Sequence[str] = JVM_SMALL
+) -> Application:
+    """One of Kafka's own, which take a file of properties as their argument."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / f"{name}.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return Application(java_command(main_class, str(config), jvm=jvm), folder / f"{name}.out")
