@@ -98,7 +98,7 @@ def test_a_key_of_another_version_is_not_read() -> None:
 @pytest.mark.parametrize("state", [8, -1])
 def test_a_state_that_does_not_exist_is_malformed(state: int) -> None:
     value = struct.pack(">hqhibiqq", 0, 1, 1, 1, state, -1, 1, 1)
-    with pytest.raises(MalformedMessage, match="state of no transaction"):
+    with pytest.raises(MalformedMessage, match="unknown transaction state"):
         decode_record(KEY, value)
 
 

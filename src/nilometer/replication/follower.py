@@ -212,7 +212,7 @@ class FollowerRole:
             if self.rule is TruncationRule.TO_HIGH_WATERMARK and answer.high_watermark < log.log_end_offset:
                 return self._truncate_to(max(answer.high_watermark, log.log_start_offset))
         return (
-            BackOff(answer.error, f"leader {self.leader} in epoch {self.leader_epoch} refused the fetch"),
+            BackOff(answer.error, f"leader {self.leader} in epoch {self.leader_epoch} rejected the fetch"),
         )
 
     def _on_diverging(self, diverging: EpochEnd) -> Effects:

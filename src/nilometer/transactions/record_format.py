@@ -128,4 +128,4 @@ def _state(number: int) -> TransactionState:
     try:
         return TransactionState(number)
     except ValueError:
-        raise MalformedMessage(f"{number} is the state of no transaction") from None
+        raise MalformedMessage(f"unknown transaction state {number}") from None

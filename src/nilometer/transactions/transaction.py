@@ -124,7 +124,7 @@ class Transaction:
         """
         bumps = version >= EPOCH_BUMP_VERSION
         epoch = self.producer_epoch + (1 if bumps or fences else 0)
-        check(epoch <= INT16_MAX, "there is an epoch left to end a transaction with", self)
+        check(epoch <= INT16_MAX, "an epoch is left to fence the producer", self)
         if bumps:
             last_epoch = self.producer_epoch
         else:
@@ -155,5 +155,5 @@ class Transaction:
         )
 
     def _become(self, state: TransactionState, **changes: object) -> Transaction:
-        check(self.state.may_become(state), "a transaction takes a lawful step", self, state)
+        check(self.state.may_become(state), "the transition is allowed", self, state)
         return replace(self, state=state, **changes)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def why_not_broker(services: Services, request: Request, broker_id: int) -> str 
     if not connection.refused_as_broker:
         connection.refused_as_broker = True
         logger.warning(
-            "Refused %s as broker %d from %s:%d, which has not proved to be a broker of this cluster",
+            "Rejected %s as broker %d from %s:%d, which has not proved to be a broker of this cluster",
             request.api.key.name,
             broker_id,
             context.client_address,

@@ -81,7 +81,8 @@ def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
     if kind == RESOURCE_BROKER:
         if name not in ("", str(services.broker_id)):
             raise KafkaError(
-                ErrorCode.invalid_request, f"Ask broker {name} itself; this is broker {services.broker_id}."
+                ErrorCode.invalid_request,
+                f"Send this request to broker {name}; this is broker {services.broker_id}.",
             )
         return broker_config(services, name)
     if kind == RESOURCE_GROUP and name:

@@ -69,7 +69,7 @@ class RequestDispatcher:
             else:
                 header, body = messages.decode_request(frame)  # type: ignore[arg-type]
         except MalformedMessage as error:
-            raise CloseConnection(f"a request that cannot be read: {error.message}") from None
+            raise CloseConnection(f"malformed request: {error.message}") from None
         api = messages.api(header.api_key, header.api_version)
         request = Request(header, body, api, connection, connection.context)
         return self._handle(spec, request)
@@ -96,6 +96,6 @@ class RequestDispatcher:
         if answer is None:
             raise CloseConnection(
                 f"{spec.key.name} version {header.api_version} is not served (only {spec.versions[0]}"
-                f" to {spec.versions[1]}), and there is no format for an error answer"
+                f" to {spec.versions[1]}), and there is no format for an error response"
             )
         return (answer,)

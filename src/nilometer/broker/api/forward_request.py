@@ -66,7 +66,7 @@ async def _answer(services: Services, request: Request, spec: ApiSpec, inner: Re
         frame = await reply if isinstance(reply, asyncio.Future) else reply
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
-    assert frame is not None, "every forwardable request has an answer"
+    assert frame is not None, "every forwardable request has a response"
     return request.respond(response=b"".join(frame)[FRAME_LENGTH_BYTES:])
 
 

@@ -94,7 +94,7 @@ async def _look_up(
         return ErrorCode.none, found or _UNKNOWN
     except KafkaError as error:
         if isinstance(error, CorruptRecordFound):  # or batches that their producer made unreadable
-            logger.warning("A look-up by time met records that cannot be read: %s", error.message)
+            logger.warning("ListOffsets found unreadable records: %s", error.message)
         code = error.code
         if code is ErrorCode.offset_not_available and request.version < 5:
             code = ErrorCode.leader_not_available  # the code on which readers before KIP-207 retry

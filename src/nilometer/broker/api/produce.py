@@ -142,7 +142,7 @@ def _check_passes_none(
     if header is None or header.producer_id in partition.log.producers.producers:
         return
     if (error := refused.error_before((topic, part.partition), header, now_ms)) is not None:
-        raise KafkaError(error, "A batch before this one was refused.")
+        raise KafkaError(error, "An earlier batch of this producer was rejected.")
 
 
 def _remember(

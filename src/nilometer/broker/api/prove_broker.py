@@ -72,7 +72,7 @@ def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
     connection, context = request.connection, request.context
     pending, connection.pending_proof = connection.pending_proof, None
     if pending is None:
-        raise CloseConnection("a proof to which no nonce was given")
+        raise CloseConnection("a proof without a preceding nonce exchange")
     exchange, secret = pending
     if not is_proof(secret, Side.INITIATOR, exchange, body.proof):
         logger.warning(

@@ -272,7 +272,7 @@ class LogCleaner:
         if (report := self.report.current.get(log.topic_partition)) is not None:
             report.given_up = str(error)
         if isinstance(error, RoundOvertaken):
-            logger.info("The compaction of %s was given up: %s", log.name, error)
+            logger.info("The compaction of %s was stopped: %s", log.name, error)
             return
         self._not_before_ms[log] = self._runtime.clock.monotonic_ms() + RETRY_MS
         if isinstance(error, CorruptRecordFound):
@@ -287,7 +287,7 @@ class LogCleaner:
             return
         statistics = report.statistics
         logger.info(
-            "Compacted %s up to offset %d: %d of %d records stay, %d of %d bytes, in %d ms",
+            "Compacted %s up to offset %d: %d of %d records remain, %d of %d bytes, in %d ms",
             name,
             report.end_offset,
             statistics.records_kept,

@@ -112,7 +112,8 @@ class BrokerPeers:
     ) -> wire.ProveBrokerResponse:
         response: wire.ProveBrokerResponse = await connection.send(request)
         if response.error_code:
-            raise PeerNotProved(f"{connection.host}:{connection.port} refused: {response.message}")
+            peer = f"{connection.host}:{connection.port}"
+            raise PeerNotProved(f"{peer} rejected the proof of this broker: {response.message}")
         return response
 
     def _warn(self, broker_id: int, error: KafkaError) -> None:

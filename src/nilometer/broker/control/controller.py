@@ -152,9 +152,9 @@ class Controller:
         try:
             self._metadata.image.check_entry(EntryNumber(number), entry)
         except BrokenInvariant as error:
-            logger.critical("A decision is dropped, because it would break the metadata: %s", error)
+            logger.critical("A decision is dropped: it would violate a metadata invariant: %s", error)
             raise KafkaError(
-                ErrorCode.unknown_server_error, f"The decision would break the metadata: {error}"
+                ErrorCode.unknown_server_error, f"The decision would violate a metadata invariant: {error}"
             ) from error
 
     def _check_is_active(self) -> None:
@@ -169,6 +169,6 @@ def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
     if deciding.cancelled() or (error := deciding.exception()) is None:
         return
     if isinstance(error, KafkaError | CoordinationError):
-        logger.info("A decision whose requester is gone was not applied: %s", error)
+        logger.info("A decision whose client has disconnected was not applied: %s", error)
     else:
-        logger.error("A decision whose requester is gone failed", exc_info=error)
+        logger.error("A decision whose client has disconnected failed", exc_info=error)

@@ -72,7 +72,7 @@ class ControllerLink:
             ApiKey.ALTER_PARTITION, lambda api: self._alter_partition_request(api, broker_epoch, requests)
         )
         if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, "the controller refused AlterPartition")
+            raise KafkaError(response.error_code, "the controller rejected AlterPartition")
         # This broker must have folded the metadata by which the controller decided (min.insync.replicas, live
         # brokers) before it uses the response; the store has it already.
         await self._metadata.catch_up_with_all()
@@ -145,7 +145,7 @@ class ControllerLink:
         )
         if response.error_code or len(response.outcomes) != len(replicas):
             raise KafkaError(
-                ErrorCode(response.error_code), response.message or "ForfeitReplicas was refused"
+                ErrorCode(response.error_code), response.message or "the controller rejected ForfeitReplicas"
             )
         await self._metadata.catch_up_with_all()
         return [Outcome(ErrorCode(one.error_code), one.message) for one in response.outcomes]
@@ -159,7 +159,7 @@ class ControllerLink:
             ApiKey.ALLOCATE_PRODUCER_IDS,
             lambda api: api.request(broker_id=self._broker_id, broker_epoch=self._broker_epoch),
         )
-        outcome = OK if response.error_code is ErrorCode.none else Outcome(response.error_code, "refused")
+        outcome = OK if response.error_code is ErrorCode.none else Outcome(response.error_code, "rejected")
         return ProducerIdBlock(outcome, response.producer_id_start, response.producer_id_len)
 
     async def announce_shutdown(self) -> None:
@@ -176,7 +176,9 @@ class ControllerLink:
             response = await self._channel.call(ApiKey.BROKER_HEARTBEAT, self._shutdown_request)
             outcome = Outcome(response.error_code)
         if not outcome.ok:
-            raise KafkaError(outcome.error, outcome.message or "the controller refused the shutdown")
+            raise KafkaError(
+                outcome.error, outcome.message or "the controller rejected the controlled shutdown"
+            )
         await self._metadata.catch_up_with_all()
 
     def _shutdown_request(self, api: Api) -> Message:

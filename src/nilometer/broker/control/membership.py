@@ -137,7 +137,7 @@ class Membership:
                 seen = -1
             except KafkaError as error:
                 if error.code is ErrorCode.not_controller:
-                    logger.info("No longer controller: %s", error.message)
+                    logger.info("This broker is no longer the controller: %s", error.message)
                 elif error.code is ErrorCode.unknown_server_error:
                     logger.error(
                         "A task of the controller failed; the next change of the cluster tries it again: %s",
@@ -218,7 +218,11 @@ class Membership:
                     if outcome.ok:
                         logger.info("Broker %d is up", registration.broker_id)
                     else:
-                        logger.warning("Broker %d is refused: %s", registration.broker_id, outcome.message)
+                        logger.warning(
+                            "The registration of broker %d is rejected: %s",
+                            registration.broker_id,
+                            outcome.message,
+                        )
 
     def _note_registered(self) -> None:
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))

@@ -76,7 +76,7 @@ async def read_records(
                 end,
             )
     if unreadable:
-        logger.warning("%d records of %s are of no kind that is known here", unreadable, partition)
+        logger.warning("%d records of %s have an unknown type and were skipped", unreadable, partition)
     if offset > first:
         took_ms = clock.monotonic_ms() - started_ms
         logger.info(
@@ -88,7 +88,7 @@ def _read_slice(
     partition: Partition, offset: int, end: int, max_bytes: int, decode: Decode[RecordT]
 ) -> _Slice[RecordT]:
     found = partition.log.read(offset, max_bytes, end, min_one=True)
-    assert found is not None, "only a read from memory may find nothing to say"
+    assert found is not None, "only a read from memory may return None"
     records, unreadable = _decode(found.records, decode)
     return _Slice(records, found.next_offset, unreadable)
 

@@ -222,7 +222,11 @@ class FetchReader:
         self._describe(partition, role.high_watermark, outcome)
         if isinstance(role, FollowerRole):
             if asked.fetch_offset > role.high_watermark:
-                raise KafkaError(ErrorCode.offset_not_available, f"{partition} does not exist here yet")
+                raise KafkaError(
+                    ErrorCode.offset_not_available,
+                    f"{partition}: offset {asked.fetch_offset} is above this follower's high watermark "
+                    f"{role.high_watermark}",
+                )
         elif self._replicas.serves_from_followers:
             preferred = self._replicas.preferred_read_replica(role, self.identity.rack, asked.fetch_offset)
             outcome.preferred_read_replica = -1 if preferred is None else preferred

@@ -56,7 +56,7 @@ class HostedLogs:
         log = self._manager.get(wanted.name)
         if log is not None and log.topic_id is not None and log.topic_id != wanted.topic_id:
             logger.warning(
-                "The log of %s belongs to an earlier topic of that name and is removed", log.folder
+                "The log of %s belongs to an earlier topic of that name and is deleted", log.folder
             )
             self._disposal.delete(wanted.name)
             log = None

@@ -78,5 +78,5 @@ class IsrRequests:
         try:
             return await self._link.alter_partitions(broker_epoch, requests)
         except (KafkaError, CoordinationError) as error:
-            logger.info("No answer to an AlterPartition of %d partitions: %s", len(batch), error)
+            logger.info("AlterPartition for %d partitions failed: %s", len(batch), error)
             return {}

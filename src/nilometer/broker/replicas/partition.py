@@ -451,7 +451,7 @@ class Partition(ReadablePartition):
             case AdvanceLogStart(offset):
                 self.log.advance_log_start_offset(offset, self.replica.high_watermark)
             case AdvanceHighWatermark() | AppendBatches() | BackOff():
-                raise AssertionError(f"{effect} of {self} belongs to the answer to a fetch")
+                raise AssertionError(f"{effect} of {self} is only valid in a fetch response")
             case _:
                 assert_never(effect)
 

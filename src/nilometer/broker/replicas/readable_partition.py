@@ -91,14 +91,14 @@ class ReadablePartition:
         if last_fetched_epoch > self.leader_epoch:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
-                f"{self} is in leader epoch {self.leader_epoch}; nothing was read in {last_fetched_epoch}",
+                f"{self} is in leader epoch {self.leader_epoch}; no reader has read in {last_fetched_epoch}",
             )
         found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
         if found.epoch == NO_EPOCH and found is not NO_DIVERGENCE:
             # A follower may not have a batch yet of an epoch in which its leader has written already.
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
-                f"{self} ends before the leader epoch {last_fetched_epoch} that was read in",
+                f"{self} has no records of leader epoch {last_fetched_epoch}, in which the reader has read",
             )
         return None if found is NO_DIVERGENCE else found
 

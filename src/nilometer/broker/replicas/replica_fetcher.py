@@ -219,7 +219,10 @@ class ReplicaFetcher:
         codec = connection.api(ApiKey.FETCH, VERSION_MAX)
         if codec.version < VERSION_MIN:
             connection.close()
-            raise KafkaError(ErrorCode.unsupported_version, f"broker {self._leader_id} is too old")
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"broker {self._leader_id} does not support Fetch version {VERSION_MIN}",
+            )
         self._codec = codec
         self._connection = connection
         return connection
@@ -339,7 +342,7 @@ class ReplicaFetcher:
     # ── the response ────────────────────────────────────────────────────────────────────────────
     def _take(self, answer: LeaderAnswer) -> None:
         if answer.error is not ErrorCode.none:
-            raise KafkaError(answer.error, f"broker {self._leader_id} refused the fetch")
+            raise KafkaError(answer.error, f"broker {self._leader_id} rejected the fetch")
         self._session_id = answer.session_id
         self._session_epoch = (self._session_epoch + 1) & 0x7FFF_FFFF or 1
         if not self._session_id:
@@ -375,7 +378,10 @@ class ReplicaFetcher:
         """Report that a response could not be applied to ``partition``, and end its outstanding fetch."""
         if isinstance(error, KafkaError) and not isinstance(error, LogFenced):
             logger.warning(
-                "The fetch answer of broker %d for %s was refused: %s", self._leader_id, partition, error
+                "The fetch response of broker %d for %s could not be applied: %s",
+                self._leader_id,
+                partition,
+                error,
             )
         else:
             self._replica_failures.met(partition, _WORK, error)

@@ -269,7 +269,7 @@ class ReplicaManager:
         assigned.update(self._hosted.ahead)  # a log created ahead, not hosted yet, is no stray either
         for name in [name for name in self.logs.logs if name not in assigned]:
             logger.warning(
-                "The log of %s is not assigned to this broker by the metadata and is removed", name
+                "The log of %s is not assigned to this broker by the metadata and is deleted", name
             )
             self._disposal.delete(name)
 
@@ -405,7 +405,7 @@ class ReplicaManager:
             return
         self._forget(partition)
         partition.resign()
-        logger.info("%s is removed: %s", partition, why)
+        logger.info("The replica of %s is deleted: %s", partition, why)
         self._disposal.delete(partition.log.topic_partition)
 
     def _forget(self, partition: Partition) -> None:

@@ -63,7 +63,7 @@ class ReplicaRepair:
         try:
             damage = await self._confirmed(partition, found)
             if damage is None:
-                logger.warning("No damage was found when %s was read again: it stays as it is", found.path)
+                logger.warning("No damage was found when %s was read again: nothing is repaired", found.path)
                 return
             self._replicas.begin_repair(partition)
             try:

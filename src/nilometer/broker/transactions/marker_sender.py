@@ -149,10 +149,12 @@ class MarkerSender:
             connection = await self._connections.to(leader)
             response = await connection.request(ApiKey.WRITE_TXN_MARKERS, lambda api: _request(api, batch))
         except KafkaError as refused:
-            logger.info("No answer to %d markers from broker %d: %s", len(batch), leader, refused)
+            logger.info(
+                "No response to %d transaction markers from broker %d: %s", len(batch), leader, refused
+            )
             return [ErrorCode.network_exception] * len(batch)
         except Exception:  # the transactions must be finished all the same
-            logger.exception("Markers to broker %d failed and are sent again", leader)
+            logger.exception("Transaction markers to broker %d failed and are sent again", leader)
             return [ErrorCode.unknown_server_error] * len(batch)
         return _errors(response, batch)
 
@@ -175,10 +177,17 @@ class MarkerSender:
             case ErrorCode.none:
                 self._written(entry)
             case ErrorCode.invalid_producer_epoch:
-                logger.warning("%s has come past the end of %s", entry.partition, entry.end.action)
+                logger.warning(
+                    "%s already has a later transaction than %s: it needs no marker",
+                    entry.partition,
+                    entry.end.action,
+                )
                 self._written(entry)
             case ErrorCode.transaction_coordinator_fenced:
-                logger.warning("%s is ended by a later coordinator", entry.end.action.transactional_id)
+                logger.warning(
+                    "The transaction of %s is completed by a newer coordinator",
+                    entry.end.action.transactional_id,
+                )
             case _:
                 self._retry(entry)
 
@@ -201,7 +210,7 @@ class MarkerSender:
         try:
             end.shell.submit(request, lambda _reply: None)
         except KafkaError as refused:
-            logger.info("The end of %s is left to the next coordinator: %s", action, refused)
+            logger.info("The next coordinator must complete %s: %s", action, refused)
 
 
 def _marker(end: _End, timestamp_ms: int) -> Marker:

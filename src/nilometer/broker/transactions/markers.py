@@ -96,6 +96,6 @@ def _check_epoch(partition: Partition, marker: Marker) -> None:
     ):
         raise KafkaError(
             ErrorCode.invalid_producer_epoch,
-            f"the open transaction of producer {marker.producer_id} in {partition} is of epoch "
-            f"{known.producer_epoch}, which epoch {marker.producer_epoch} does not end",
+            f"the open transaction of producer {marker.producer_id} in {partition} has producer "
+            f"epoch {known.producer_epoch}; a marker of epoch {marker.producer_epoch} cannot end it",
         )

@@ -188,7 +188,7 @@ class TransactionVerification:
                 lambda api: _request(api, transactional_id, guards, adds=adds),
             )
         except KafkaError as refused:
-            logger.info("The coordinator of %s gave no answer: %s", transactional_id, refused)
+            logger.info("No response from the transaction coordinator of %s: %s", transactional_id, refused)
             return {guard.name: ErrorCode.network_exception for guard in guards}
         return _errors(response, guards)
 

@@ -243,7 +243,7 @@ class ClassicGroup:
         for member in self.members.values():
             vote = member.vote(candidates)
             if vote is None:
-                raise BrokenGroup(f"group {self.group_id}: no protocol that all members speak")
+                raise BrokenGroup(f"group {self.group_id}: no protocol that all members support")
             votes[vote] += 1
         return max(votes, key=votes.__getitem__)
 
