@@ -1,2 +1,2 @@
-"""Judges of what happened in a world. They share no code with the product: they read histories, the bytes on
-virtual disks, and what each broker believes, and compare."""
+"""Checkers of simulation runs. They read histories, the bytes on virtual disks, and each broker's state, and
+compare them. They do not use the code that they check."""

@@ -1,21 +1,21 @@
-"""What must stay small, or come back to nothing: every broker's queues, sessions, tasks, descriptors, caches.
+"""Checks that each broker's queues, sessions, tasks, open files and caches stay bounded.
 
-Looked at again and again, and with stricter bounds once the cluster is at rest: no client sends any more, and
-all is replicated. A leak breaks one of them sooner or later:
+They are checked periodically, and with stricter bounds once the cluster is at rest: no client sends any more,
+and all records are replicated. A leak exceeds one of the bounds sooner or later:
 
 | always | at rest |
 |---|---|
 | fetch sessions: the configured slots | |
-| frames and answers that wait on one connection: the connection's own limits | none that waits, but fetches |
+| frames and responses that wait on one connection: the connection's own limits | none but fetches |
 | connections that a broker holds: those that the network has open to it | |
 | unfinished tasks: a few for the broker, each connection, each partition, one for each file to be removed | |
-| produce requests that wait: not more than their connections may have under way | none, nor tickets |
+| produce requests that wait: at most as many as their connections may have in flight | none, nor tickets |
 | listeners of a partition for changes: one each of the sessions and waiting fetches | |
-| open files: those that there are | |
+| open files: the existing files | |
 | producers that a log remembers: those that ever wrote | |
-| entries of the metadata log: about one snapshot's worth | |
+| entries of the metadata log: about those between two snapshots | |
 
-The numbers are counted in the broker's own parts; what they are held against comes from the world.
+The numbers are counted in the broker; the bounds come from the simulation.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from nilometer.simulation.file_tree import FileNode, FolderNode
 
 VIOLATIONS_MAX = 20
 READ_AT_ONCE = 256 * 1024
-"""What one read may add to a queue that was not full before."""
+"""How many bytes one read may add to a queue that was not full before."""
 SMALLEST_FRAME = 14
 TASKS_OF_A_BROKER = 80
 TASKS_OF_A_CONNECTION = 4
 TASKS_OF_A_PARTITION = 2
 WAITS_OF_A_CONNECTION = 5 * FRAMES_QUEUED_MAX
 OWED_AT_REST = 3
-"""A reader's long poll, or the commits that it sends on."""
+"""How many responses a connection may owe: a consumer's long poll, or its commits."""
 CLOSING = 6
-"""Connections whose end the broker learns of in the next turn of its loop."""
+"""How many connections may have been closed that the broker has not noticed yet."""
 FILES_BESIDE_THOSE_ON_DISK = 16
 DELETED = "delete"
-"""In the names of what is to be removed."""
+"""A part of the names of files that are to be removed."""
 PRODUCERS_PER_INCARNATION = 4
-"""A producer that was fenced, or lost its place, comes back with another id."""
+"""A producer gets another id if it was fenced, or if its state was lost."""
 
 
 class Bounds:
-    """``violations`` only grows; ``highest`` is the most that was seen of each kind."""
+    """Checks the bounds. ``violations`` are the findings; ``highest`` the highest observed values by kind."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -58,14 +58,14 @@ class Bounds:
         self.highest: dict[str, int] = {}
 
     def look(self, producers: int) -> None:
-        """``producers``: how many there ever were."""
+        """Check the bounds; ``producers`` is the number of producers so far."""
         self._look(producers, at_rest=False)
 
     def look_at_rest(self, producers: int) -> None:
         self._look(producers, at_rest=True)
 
     def waiting_at_rest(self) -> list[str]:
-        """What is to come to nothing, and has not yet."""
+        """Return the numbers that are still above the bounds at rest."""
         return [
             f"not at rest: {_describe(node.name, kind, found, limit)}"
             for node, broker in self._serving()
@@ -144,7 +144,7 @@ def _of_connections(connections: list[Connection]) -> Iterator[tuple[str, int, i
 
 
 def _at_rest(broker: Broker) -> Iterator[tuple[str, int, int]]:
-    """Of each kind what is left, and what may be: nothing, but for the long polls of followers."""
+    """Yield (kind, number, bound) at rest: 0 except for responses owed."""
     partitions = list(broker.services.replicas)
     yield "produce requests that wait", sum(len(each._produce_waits) for each in partitions), 0
     yield "writes that wait for a flush", sum(len(each._flush_waits) for each in partitions), 0
@@ -164,7 +164,7 @@ def _files(node: BrokerNode, named: str = "") -> int:
 
 
 def _count(folder: FolderNode, named: str) -> int:
-    """The files below with ``named`` in their names, or in their folder's."""
+    """Count the files in a folder and its subfolders with ``named`` in their names or their folder's."""
     return sum(
         named in name if isinstance(each, FileNode) else _count(each, "" if named in name else named)
         for name, each in folder.entries.items()

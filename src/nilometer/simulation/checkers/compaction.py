@@ -1,7 +1,7 @@
-"""A compacted partition at rest: on every replica the same newest value of each key, whatever else is left.
+"""Checking a compacted partition at rest: every replica must have the same newest value of each key.
 
-Each replica compacts its log on its own. So the batches on their disks differ, and only what a reader from
-the start ends up with is compared. Offsets rise, CRCs are right.
+Each replica compacts its log independently, so the batches on their disks differ, and only the table that a
+reader from the start gets is compared. Offsets must increase, and CRCs be correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.wire.records import decode_records
 def compare_cluster(
     cluster: Cluster, partition: TopicPartition, judge: Callable[[Mapping[str, str]], list[str]]
 ) -> list[str]:
-    """What is wrong on the disks of a cluster at rest; ``judge`` knows what a table must hold."""
+    """Return the errors on the disks of a cluster at rest; ``judge`` returns those of one table."""
     name = f"{partition.topic}-{partition.partition}"
     image = next(node.image for node in cluster.nodes.values() if node.image is not None)
     state = image.partition(*partition)
@@ -60,6 +60,6 @@ def _inside(replica: StoredReplica) -> list[str]:
 
 
 def records_removed(cluster: Cluster) -> int:
-    """By the brokers that run now, since they were started."""
+    """Return how many records the running brokers have removed since their starts."""
     reports = (node.broker.cleaner_report for node in cluster.nodes.values() if node.broker is not None)
     return sum(report.records_removed for report in reports)

@@ -1,4 +1,4 @@
-"""Whether a cluster, and a group, are well again: what is not yet as it must be once nothing is broken."""
+"""Checking whether a cluster, and a consumer group, have converged after all faults were healed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from nilometer.simulation.workload.members import GroupMember
 
 
 def not_converged(cluster: Cluster) -> list[str]:
-    """All members serve, no other broker is registered, they know the same metadata, and every partition is
-    led, in sync, and the same everywhere."""
+    """Return why the cluster has not converged; empty if it has.
+
+    All members must serve, no other broker be registered, all have the same metadata, and every partition
+    have a leader, all replicas in sync, and the same offsets on all of them.
+    """
     nodes = list(cluster.nodes.values())
     down = [f"not converged: {node.name} does not serve" for node in nodes if not node.is_serving]
     if down:
@@ -49,7 +52,8 @@ def _partition_not_converged(cluster: Cluster, key: TopicIdPartition, state: Par
 
 
 def group_not_settled(members: Sequence[GroupMember], partitions: Sequence[TopicPartition]) -> list[str]:
-    """The members are of one generation and share all partitions among them."""
+    """Return why the group has not settled; empty if all members are in one generation and share all
+    partitions."""
     found = {member.name: member.consumer for member in members}
     generations = {
         name: consumer.group_identity().generation if consumer is not None else None

@@ -1,8 +1,8 @@
-"""The bytes on the machines' disks, read with a parser of its own and compared.
+"""Comparing the logs on the machines' disks, read with a separate parser.
 
-For each partition, from the highest log start to the lowest end: the same batches, byte for byte, on every
-replica, without a hole, with leader epochs that never fall; and each replica's epoch chain says of every
-batch the epoch that the batch says of itself. CRCs are recomputed from the bytes.
+For each partition, from the highest log start offset to the lowest end: the same batches, byte for byte, on
+every replica, without gaps, with leader epochs that never decrease; and each replica's epoch checkpoint has
+for every batch the epoch in the batch. CRCs are computed from the bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class StoredReplica:
     broker_id: int
     batches: tuple[StoredBatch, ...]
     epochs: tuple[tuple[int, int], ...]
-    """The epoch chain: (epoch, start offset), rising."""
+    """The epoch checkpoint: (epoch, start offset), ascending."""
     log_start: int = 0
-    """Below, the chain need not say anything, though batches may lie there still."""
+    """Log start offset: below it there may still be batches, but the epoch checkpoint need not have them."""
 
     @property
     def start(self) -> int:
@@ -55,7 +55,7 @@ class StoredReplica:
 
 
 def read_replica(disk: HostDisk, folder: str, broker_id: int, log_start: int = 0) -> StoredReplica | None:
-    """The replica in ``folder``; None where there is none."""
+    """Read the replica in ``folder``; None if there is no such folder."""
     found = disk.find(folder)
     if not isinstance(found, FolderNode):
         return None
@@ -71,7 +71,7 @@ def read_replica(disk: HostDisk, folder: str, broker_id: int, log_start: int = 0
 
 
 def batches_with_positions(data: bytes) -> Iterator[tuple[int, StoredBatch]]:
-    """The whole batches of a log file, and where each begins."""
+    """Yield (position, batch) of the complete batches of a log file."""
     position = 0
     while position + _HEADER.size <= len(data):
         base, length, epoch, _, _, _, last_delta, *_ = _HEADER.unpack_from(data, position)
@@ -83,7 +83,7 @@ def batches_with_positions(data: bytes) -> Iterator[tuple[int, StoredBatch]]:
 
 
 def compare(name: str, replicas: list[StoredReplica]) -> list[str]:
-    """What is wrong between (and inside) the replicas of one partition."""
+    """Return the errors in the replicas of one partition, and the differences between them."""
     wrong = [violation for replica in replicas for violation in _inside(name, replica)]
     if len(replicas) < 2:
         return wrong
@@ -142,7 +142,7 @@ def _describe(batch: StoredBatch | None) -> str:
 
 
 def compare_cluster(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[str]:
-    """What is wrong on the disks of a cluster at rest."""
+    """Return the errors on the disks of a cluster at rest."""
     wrong: list[str] = []
     image = next(node.image for node in cluster.nodes.values() if node.image is not None)
     for partition in partitions:

@@ -1,9 +1,8 @@
-"""What one error of a disk may lead to: the log directory that it hit is out of use, and nothing else.
+"""Checking the effect of a disk error: the broker takes that log directory offline, and nothing else.
 
-Whatever a broker was doing when an operation in a log directory failed, it must take that directory out of
-use, or end. Nothing else fails along with it: no request, no service and no other log. So an error of a
-log directory that is logged with a traceback was not dealt with. Errors of the coordination store's disk are
-excused: they are recognised by what the broker does then.
+When an operation in a log directory fails, the broker must take that directory offline, or end. No request,
+service or other log may fail because of it, so an error of a log directory that is logged with a traceback
+was not handled. Errors of the coordination store's disk are excused; other checkers check their effects.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from nilometer.simulation.host_disk import PlayedError
 from nilometer.simulation.world import Process
 
 SETTLE_S = 2.0
-"""How soon after an error its log directory must be out of use."""
+"""Seconds after an error within which its log directory must be offline."""
 VIOLATIONS_MAX = 10
 
 
@@ -29,12 +28,12 @@ class _Failure:
 
 
 class FailedDisks:
-    """``violations`` only grows."""
+    """Checks that failed log directories are taken offline; ``violations`` are the findings."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._open: dict[tuple[Process, str], _Failure] = {}
-        """The first failure of each directory that its broker has not taken out of use."""
+        """The first failure of each directory that its broker has not taken offline yet."""
         self.violations: list[str] = []
 
     def look(self) -> None:
@@ -56,7 +55,7 @@ class FailedDisks:
                 self._open.setdefault((node.process, directory), failure)
 
     def excuses(self, error: BaseException | None) -> bool:
-        """Whether ``error``, or what it was raised from, is an error of the store's disk."""
+        """Return whether ``error`` or its cause is an injected error of the coordination store's disk."""
         while error is not None and not isinstance(error, PlayedError):
             error = error.__cause__
         return error is not None and not any(

@@ -1,7 +1,7 @@
-"""What must happen to replicas whose log directory failed, while their broker goes on with its other ones.
+"""Checking replicas whose log directory failed while their broker continues with its other ones.
 
-Looked at while nothing but log directories is broken: each such replica must have lost the leadership and its
-place in the ISR, unless it is the only member. Where replicas lie is read off the virtual disks.
+This is checked while only log directories are broken: each such replica must have lost the leadership and be
+removed from the ISR, unless it is the only member. The location of replicas is read from the virtual disks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from nilometer.simulation.cluster import BrokerNode, Cluster
 
 
 def not_converged(cluster: Cluster) -> list[str]:
-    """Who does not serve although it has a folder in use, and failed replicas that still have their place."""
+    """Return the brokers that do not serve although they have another directory, and the failed replicas that
+    still lead or are in the ISR."""
     down = [
         f"failed folder: {node.name} does not serve, although other folders of it are in order"
         for node in cluster.nodes.values()

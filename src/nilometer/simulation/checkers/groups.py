@@ -1,9 +1,9 @@
-"""What the members of one group were given and did, and the judge of it. Pure.
+"""The ledger of one consumer group: assignments, processed records and commits; and its checks.
 
-Four promises: a partition belongs to at most one member of a generation; every acknowledged record is
-processed at least once, by any member; a member that gets a partition begins at or behind what was committed
-of it before, and acknowledged; and commits that a member makes in the background are acknowledged in order.
-A fifth, that the group settles once nothing is broken any more, is checked by :mod:`convergence`.
+Four promises are checked: a partition is assigned to at most one member in a generation; every acknowledged
+record is processed at least once, by any member; a member that gets a partition starts at or after the offset
+committed (and acknowledged) before; and a member's asynchronous commits are acknowledged in order. A fifth,
+that the group settles after all faults are healed, is checked by :mod:`convergence`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class GroupLedger:
         self._owners: dict[int, dict[Partition, str]] = {}
         self._committed: dict[Partition, int] = {}
         self._floors: dict[tuple[str, Partition], int] = {}
-        """What is not to be read again by a member that has just got a partition."""
+        """The committed offset when a member got a partition: it must not start below."""
         self._acknowledged: dict[tuple[str, Partition], int] = {}
-        """The last commit in the background of each owner, since it got the partition."""
+        """The last asynchronous commit of each owner since it got the partition."""
         self._violations: list[str] = []
 
     def assigned(self, member: str, generation: int, partitions: Iterable[Partition]) -> None:
-        """``member`` received its whole assignment; it may receive the same one again."""
+        """Record the whole assignment of ``member``, which it may receive several times."""
         if generation not in self._owners:
             self._owners[generation] = {}
             self.generations += 1
@@ -45,7 +45,7 @@ class GroupLedger:
                 )
 
     def takes_over(self, member: str, partitions: Iterable[Partition]) -> None:
-        """``member`` will ask where to begin in these partitions."""
+        """Record that ``member`` got these partitions and will fetch their committed offsets."""
         for partition in partitions:
             self._acknowledged.pop((member, partition), None)
             if partition in self._committed:
@@ -60,11 +60,11 @@ class GroupLedger:
             )
 
     def commit(self, partition: Partition, offset: int) -> None:
-        """It was acknowledged."""
+        """Record an acknowledged commit."""
         self._committed[partition] = offset
 
     def commit_in_background(self, member: str, partition: Partition, offset: int) -> None:
-        """It was acknowledged to ``member``, which still has the partition, and had gone on meanwhile."""
+        """Record an acknowledged asynchronous commit of ``member``, which still has the partition."""
         before = self._acknowledged.get((member, partition), 0)
         if offset < before:
             self._violations.append(
@@ -80,7 +80,7 @@ class GroupLedger:
         seen.add(value)
 
     def missing(self, acknowledged: Iterable[tuple[Partition, str]]) -> list[str]:
-        """Acknowledged records that no member processed."""
+        """Return the acknowledged records (partition, value) that no member processed."""
         nothing: set[str] = set()
         return [
             f"unprocessed: {value} in {partition} was acknowledged, and no member of group {self.group_id} "

@@ -1,6 +1,6 @@
-"""A history of sends, polls and transactions against a log. Pure.
+"""A history of clients' sends, polls and transactions.
 
-Values are unique per partition. Every send is ok, failed for certain, or unknown (timed out, disconnected,
+Values are unique per partition. Every send is ok, certainly failed, or unknown (timed out, disconnected,
 NOT_LEADER_OR_FOLLOWER): an unknown one may or may not be in the log, but not twice.
 """
 
@@ -26,7 +26,7 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True)
 class Send:
-    """One record handed to a producer; `number` is the place in the history."""
+    """One record passed to a producer; ``number`` is its index in the history."""
 
     number: int
     producer: str
@@ -36,15 +36,15 @@ class Send:
     offset: int | None = None
     transaction: str | None = None
     may_repeat: bool = False
-    """Its producer sends again without numbering: it may be in the log twice, and behind later ones."""
+    """Whether its producer retries without idempotence: it may be in the log twice, and after later ones."""
     at_ms: int = 0
-    """When it was handed over, by the producer's clock, where that is of interest."""
+    """When it was sent, by the producer's wall clock."""
 
     def acknowledged(self, offset: int) -> None:
         self.outcome, self.offset = Outcome.OK, offset
 
     def acknowledged_somewhere(self) -> None:
-        """Acknowledged, but not where: a repetition that the broker took before, too long ago to say."""
+        """Record an acknowledgement without offset: of a duplicate whose offset the broker no longer has."""
         self.outcome = Outcome.OK
 
     def failed(self) -> None:
@@ -76,7 +76,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A consumer's position was set from outside its polls: an assignment, a rebalance, a seek."""
+    """A consumer's position was changed other than by a poll: by an assignment, a rebalance, a seek."""
 
     number: int
     consumer: str
@@ -93,7 +93,7 @@ class ReadToEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """Records below ``offset`` were seen to be deleted, as they may be."""
+    """Records below ``offset`` were deleted, which was allowed."""
 
     number: int
     partition: Partition
@@ -106,11 +106,11 @@ T = TypeVar("T", bound=Operation)
 
 @dataclass(slots=True)
 class History:
-    """Recorded in the order of invocation; appending is safe from several threads."""
+    """Operations in the order of their invocation; recording is thread-safe."""
 
     operations: list[Operation] = field(default_factory=list)
     log_starts: dict[Partition, int] = field(default_factory=dict[Partition, int])
-    """Where records were deleted as they may be: below these offsets no record has to be found."""
+    """Below these offsets records were deleted, which was allowed: none has to be found there."""
     _lock: Lock = field(default_factory=Lock)
 
     def _record(self, make: Callable[[int], T]) -> T:
@@ -142,7 +142,7 @@ class History:
         )
 
     def may_be_gone(self, send: Send) -> bool:
-        """Whether it may be gone: its place, if known, lies below the log's start."""
+        """Return whether the record may be deleted: its offset, if known, is below the log start offset."""
         start = self.log_starts.get(send.partition, 0)
         return start > 0 and (send.offset is None or send.offset < start)
 
@@ -169,7 +169,7 @@ class History:
         return [each for each in self.operations if isinstance(each, Poll)]
 
     def lines(self) -> Iterator[str]:
-        """One operation a line, as JSON, for the analysis of a failure."""
+        """Yield each operation as a line of JSON, for the analysis of a failure."""
         for each in self.operations:
             fields = {"is": type(each).__name__, **asdict(each)}
             yield json.dumps(fields, default=lambda value: value.value) + "\n"

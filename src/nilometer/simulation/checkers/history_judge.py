@@ -1,7 +1,7 @@
-"""The judge of a history: every anomaly, named with the operations that show it. Pure.
+"""Checking a history: finding anomalies, each with the operations that show it.
 
-Positions need not be contiguous, since markers take offsets: what lies between two positions is only what the
-history itself knows to be there.
+Offsets of a reader need not be contiguous, since transaction markers take offsets: a reader has skipped a
+record only if the history has one in between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Anomaly:
 
 
 def check(history: History) -> list[Anomaly]:
-    """Every anomaly there is, in the order of the rules."""
+    """Return all anomalies, in the order of the rules below."""
     knowledge = _Knowledge.of(history)
     return [
         *_inconsistent_offsets(knowledge),
@@ -57,12 +57,16 @@ def _lists() -> defaultdict[Any, list[str]]:
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What acknowledgements and polls together say about each partition, with the witnesses."""
+    """The content of each partition by acknowledgements and polls, with the operations that show it."""
 
     at: dict[tuple[Partition, int], dict[str, list[str]]]
+    """(partition, offset) → value → operations."""
     places: dict[tuple[Partition, str], dict[int, list[str]]]
+    """(partition, value) → offset → operations."""
     read: dict[tuple[Partition, str], list[str]]
+    """(partition, value) → polls that returned it."""
     last_read: dict[Partition, int]
+    """The highest offset that was read."""
 
     @classmethod
     def of(cls, history: History) -> _Knowledge:
@@ -97,8 +101,10 @@ def _inconsistent_offsets(known: _Knowledge) -> Iterator[Anomaly]:
 
 
 def _duplicates(history: History, known: _Knowledge) -> Iterator[Anomaly]:
-    """A place that the log start has passed counts no more: what a broker knows of a producer goes with its
-    records, where it has fetched the log from a leader that no longer had them.
+    """Yield the values that are at several offsets.
+
+    Not if the log start offset passed the first one before: a replica that fetched the log after that has no
+    state of the producer, and may accept a duplicate.
     """
     excused = {(send.partition, send.value) for send in history.sends if send.may_repeat}
     starts: dict[Partition, list[int]] = defaultdict(list)
@@ -144,7 +150,7 @@ def _nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
 
 
 def _misread_order(history: History, known: _Knowledge) -> Iterator[Anomaly]:
-    """poll-skip and nonmonotonic-poll, between polls and inside one."""
+    """Yield poll-skip and nonmonotonic-poll, between polls and inside one."""
     offsets: dict[Partition, list[int]] = defaultdict(list)
     for partition, offset in sorted(known.at):
         offsets[partition].append(offset)
@@ -175,9 +181,11 @@ def _misread_order(history: History, known: _Knowledge) -> Iterator[Anomaly]:
 
 
 def _was_out_of_range(rises: list[LogStart], poll: Poll, position: int) -> bool:
-    """Whether the records at the consumer's position had been deleted, as was seen by then or a moment later.
-    Then it starts again where its next leader's log does: further back, if that one has yet to delete
-    them."""
+    """Return whether the records at the consumer's position were deleted by then or soon after.
+
+    Then it restarts at the log start offset of its current leader, which may be lower if that leader has not
+    deleted the records yet.
+    """
     following = bisect_right(rises, poll.number, key=lambda rise: rise.number)
     return any(rise.offset > position for rise in rises[max(following - 1, 0) : following + 1])
 
@@ -211,7 +219,7 @@ def _unseen(history: History) -> Iterator[Anomaly]:
 
 
 def _transaction_cycles(history: History) -> Iterator[Anomaly]:
-    """G0 (a cycle of write-write order alone) and G1c (of write-write and write-read order)."""
+    """Yield G0 (a cycle of write-write order only) and G1c (of write-write and write-read order)."""
     writes: dict[Partition, list[tuple[int, str, str]]] = defaultdict(list)
     writer: dict[tuple[Partition, str], str] = {}
     for send in history.sends:
@@ -238,7 +246,7 @@ def _transaction_cycles(history: History) -> Iterator[Anomaly]:
 
 
 def _cycle(edges: dict[str, set[str]]) -> list[str]:
-    """One cycle, or nothing; depth first, without recursion."""
+    """Return one cycle of the graph, or an empty list (depth first search without recursion)."""
     done: set[str] = set()
     for root in sorted(edges):
         path: list[str] = []

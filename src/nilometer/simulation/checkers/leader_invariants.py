@@ -1,14 +1,14 @@
-"""What brokers believe while they run, held against each other. Looks only; judges by its own rules.
+"""Comparing the state of running brokers, without changing it. The invariants:
 
 - *one leader per epoch*: no two brokers ever lead a partition in the same epoch;
 - *watermark order*: log start <= high watermark <= log end, on every replica;
-- *StrongIsr, by length*: a broker with the leader role has a high watermark that every running member of the
-  committed ISR has reached (that the records are the same is for the disks to show);
-- *leader completeness*: a leader of a later epoch has, from its first moment on, all that any earlier
-  leader called committed;
-- *sessions*: who is sure of its session, and so leads and serves, has one (where a store ends it by itself);
+- *StrongIsr, by length*: every running member of the committed ISR has a log that reaches the leader's high
+  watermark (whether the records are the same is checked on the disks);
+- *leader completeness*: a leader of a later epoch has, when its epoch starts, all records that any earlier
+  leader had committed;
+- *sessions*: a broker that considers its session live, and so leads and serves, has one in the store;
 - *LeaderInIsr*: a committed leader is in the committed ISR;
-- *images agree*: two brokers that folded the same number of entries hold the same metadata.
+- *images agree*: two brokers that applied the same number of entries have the same metadata.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from nilometer.simulation.cluster import BrokerNode, Cluster
 
 
 class LeaderInvariants:
-    """Looked at again and again; ``violations`` only grows."""
+    """Checks the invariants periodically; ``violations`` are the findings."""
 
     def __init__(self, cluster: Cluster, unpromised: Container[str] = ()) -> None:
-        """``unpromised``: topics whose settings may be any, so that their records may go when machines lose
-        power or a leader is elected uncleanly."""
+        """``unpromised``: topics with arbitrary settings, which may lose records when machines lose power or
+        by unclean elections."""
         self._cluster = cluster
         self._unpromised = unpromised
         self._leaders: dict[tuple[str, int, int], int] = {}
         self._committed: dict[tuple[str, int], dict[int, int]] = {}
-        """By partition, the highest high watermark that was seen of the leader of each epoch."""
+        """Partition → leader epoch → the highest high watermark of its leader."""
         self.violations: list[str] = []
         self.looks = 0
 
     def look(self, damaged: Iterable[str]) -> None:
-        """``damaged``: machines that may lack what they had not synced; they are held to less."""
+        """Check the invariants now; ``damaged``: machines that may have lost unsynced data."""
         self.looks += 1
         nodes = [node for node in self._cluster.nodes.values() if node.image is not None]
         newest = max((node.image for node in nodes if node.image), key=lambda i: i.number, default=None)
@@ -53,7 +53,7 @@ class LeaderInvariants:
             self._check_leaderships(node, nodes, newest, exempt)
 
     def compare_images(self) -> None:
-        """All must have folded everything: for when the cluster is at rest."""
+        """Check that all images are equal, when the cluster is at rest and all entries are applied."""
         images = {node.name: node.image for node in self._cluster.nodes.values() if node.image is not None}
         snapshots = {
             name: (image.number, encode_snapshot(image.snapshot())) for name, image in images.items()

@@ -1,9 +1,8 @@
-"""A history of a run of any length: what was read is kept once, however often it was read.
+"""A history for long runs: every record is stored once, however often it is read.
 
-A poll is digested when it is noted. Of its records remain those that tell something new (what an offset
-holds, for the first time, or something else than before) and the steps that did not lead to the very next
-offset; the judge of histories makes the same of them as of the whole. Memory grows with the records that
-were written, not with those that were read.
+Of each poll only the records with new information are kept: the first one read at an offset, a different one,
+and the steps that did not lead to the next offset. The check of the history has the same result as with all
+records. Memory grows with the number of written records, not with that of read ones.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from dataclasses import dataclass, field
 from nilometer.simulation.checkers.history import History, Partition, Seen
 
 FIRST_SEEN = "first seen by {}"
-"""The name under which what a consumer read is kept as knowledge, without its order."""
+"""The consumer name for records that are kept for their content, without the order of reading."""
 
 
 @dataclass(slots=True)
 class LongHistory(History):
     kept_whole: frozenset[str] = frozenset()
-    """Consumers whose every poll is kept: who is asked for all that there is."""
+    """Consumers of which every poll is kept, because they must read all records."""
     _values: dict[Partition, dict[int, str]] = field(default_factory=dict[Partition, dict[int, str]])
     _last: dict[str, dict[Partition, int]] = field(default_factory=dict[str, dict[Partition, int]])
 
     def moved(self, consumer: str, partition: Partition | None = None) -> None:
-        """Nothing remains of it: what comes next is the first step."""
+        """Forget the consumer's position: its next record starts a new sequence."""
         if consumer in self.kept_whole:
             History.moved(self, consumer, partition)
         elif partition is None:
@@ -57,7 +56,7 @@ class LongHistory(History):
             self._keep(FIRST_SEEN.format(consumer), unseen, transaction)
 
     def _keep(self, consumer: str, records: list[Seen], transaction: str | None) -> None:
-        """As a step, or a run of them, that follows nothing."""
+        """Keep a sequence of records that does not continue an earlier one."""
         History.moved(self, consumer, records[0].partition)
         History.poll(self, consumer, records, transaction)
 

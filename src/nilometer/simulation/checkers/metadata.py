@@ -1,6 +1,7 @@
-"""The metadata log as it stands in the store, folded by a few lines of its own, against what the brokers
-hold: leaders, ISRs, epochs, replicas, and which topics there are. No broker enters a leader's ISR that is not
-registered, is fenced, or is on its way out (KIP-841); without a leader it is who may come to lead."""
+"""Comparing the brokers' images with the metadata log in the store, applied by separate, simple code.
+
+Compared are topics, leaders, ISRs, epochs and replicas. Also, no broker may enter the ISR of a partition with
+a leader while it is not registered, fenced, or in controlled shutdown (KIP-841)."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ FIELDS = ("leader", "leader_epoch", "isr", "replicas", "partition_epoch")
 
 @dataclass(slots=True)
 class Folded:
-    """What the log says. A snapshot in the store ends this: then there is nothing to compare."""
+    """The state after applying the log. If the store has a snapshot, there is nothing to compare."""
 
     number: int = -1
     controllership: tuple[int, str, int] = (-1, "", 0)
     topics: dict[str, str] = field(default_factory=dict[str, str])
-    """By id, the name."""
+    """Topic id → name."""
     partitions: dict[tuple[str, int], dict[str, Any]] = field(
         default_factory=dict[tuple[str, int], dict[str, Any]]
     )
@@ -47,7 +48,7 @@ def _apply(folded: Folded, entry: dict[str, Any]) -> None:
     if becomes_controller and controllership[2] == folded.controllership[2] + 1:
         folded.controllership = controllership
     elif controllership != folded.controllership:
-        return  # of a deposed controller
+        return  # an entry of a deposed controller
     for record in records:
         _apply_record(folded, record)
 
@@ -89,7 +90,7 @@ def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
 
 
 def compare(folded: Folded, image: ClusterImage, who: str) -> list[str]:
-    """Where ``image``, which has folded everything, says something else."""
+    """Return the differences of ``image``, which must have applied all entries, to the log."""
     wrong: list[str] = []
     names = sorted(folded.topics.values())
     held = sorted(topic.name for topic in image.topics())
@@ -108,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def compare_cluster(cluster: Cluster) -> list[str]:
-    """What brokers at rest hold, against the log in their store."""
+    """Return the differences between the brokers' images, at rest, and the log in their store."""
     entries = cluster.store.entries()
     if entries is None:
         return []

@@ -1,18 +1,17 @@
-"""What retention took, held against what it may take; and at rest, against what it must have taken.
+"""Checking that retention deletes only what it may, and, at rest, all that it must.
 
-Looks again and again at where each replica's log starts. A start that no replica had before must be
-explained:
+The log start offset of each replica is checked periodically. A higher one than before must have a reason:
 
-- a client asked for it: DeleteRecords up to there, or further;
-- *by time*: every acknowledged record below it is older than ``retention.ms`` by the fastest clock there was
-  since every broker was looked at (one that starts deletes before it can be);
-- *by size*: what lies above it, on the disk that has most of it, is at least ``retention.bytes``;
-- *by both* in one round: by size as far as the segments of the look before allow, by time from there on.
+- a client's DeleteRecords up to there, or further;
+- *by time*: every acknowledged record below it is older than ``retention.ms`` by the fastest clock since the
+  previous check of every broker (a starting broker deletes before it can be checked);
+- *by size*: the bytes above it, on the disk that has most of them, are at least ``retention.bytes``;
+- *by both* in one round: by size as far as the segments at the previous check allow, then by time.
 
-It must also lie at or below what was committed; that is checked by :mod:`leader_invariants`. Explained, it
-becomes the *floor* of its partition: below the floor no record has to be found any more.
+It must also be at or below the high watermark; :mod:`leader_invariants` checks that. With a reason it becomes
+the *floor* of its partition: below the floor no record has to be found any more.
 
-Pure of the product's code: sizes and ages are read from the histories and off the disks.
+Sizes and ages are read from the histories and the disks, not from the brokers' retention code.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.world import Process
 
 SLACK_BYTES = 4_000
-"""What a replica may be short of, that lost the end of its log since its retention counted: two batches."""
+"""How many bytes a replica may have lost at its log's end since retention measured its size: two batches."""
 SLACK_MS = 3_000
-"""A retention round may be late by so much."""
+"""By how much a retention round may be late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +44,12 @@ class _Known:
     policy: Policy
     floor: int = 0
     asked: int = 0
-    """The highest offset that DeleteRecords was asked for."""
+    """The highest offset of a DeleteRecords request."""
     sends: list[Send] = field(default_factory=list[Send])
 
 
 class Retention:
-    """``violations`` only grows; the floors are the history's ``log_starts``."""
+    """Checks retention; ``violations`` are the findings, the floors are the history's ``log_starts``."""
 
     def __init__(self, cluster: Cluster, history: History, policies: Mapping[Partition, Policy]) -> None:
         self._cluster = cluster
@@ -58,20 +57,20 @@ class Retention:
         self._known = {partition: _Known(policy) for partition, policy in policies.items()}
         self._seen_sends = 0
         self._fastest_ms: dict[int, int] = {}
-        """By broker, what the fastest clock said at most since it was looked at."""
+        """By broker, the highest wall clock time of any machine since the broker was last checked."""
         self._segments: dict[tuple[int, Partition], dict[int, int]] = {}
-        """By broker and partition, the size of each segment by its base offset, at the look before."""
+        """By broker and partition, each segment's size by base offset at the previous check."""
         self.violations: list[str] = []
         self.taken = 0
-        """How often a log start rose."""
+        """How often a log start offset increased."""
 
     def asked(self, partition: Partition, offset: int) -> None:
-        """DeleteRecords will be asked for."""
+        """Record that DeleteRecords up to ``offset`` will be requested."""
         known = self._known[partition]
         known.asked = max(known.asked, offset)
 
     def members(self, partition: Partition) -> dict[int, Process]:
-        """By broker, the process that holds an in-sync replica of ``partition`` now."""
+        """Return the processes with an in-sync replica of ``partition`` now, by broker id."""
         image = self._cluster.newest_image
         found: dict[int, Process] = {}
         for node in self._cluster.nodes.values():
@@ -82,7 +81,10 @@ class Retention:
         return found
 
     def deleted(self, partition: Partition, offset: int, before: Mapping[int, Process]) -> None:
-        """DeleteRecords was answered: who was in sync before, and is, in the same process, has deleted."""
+        """Check a successful DeleteRecords: replicas in sync before and after it must have deleted.
+
+        ``before``: the result of :meth:`members` before the request. A restarted broker is not checked.
+        """
         now = self.members(partition)
         for node in self._cluster.nodes.values():
             if node.id not in now or now[node.id] is not before.get(node.id):
@@ -142,14 +144,14 @@ class Retention:
 
     @staticmethod
     def _is_old(known: _Known, first: int, start: int, wall_ms: int) -> bool:
-        """Whether retention by time may delete the records from ``first`` up to ``start``."""
+        """Return whether retention by time may delete the records in ``[first, start)``."""
         limit = known.policy.retention_ms
         taken = [send for send in known.sends if send.outcome is Outcome.OK and send.offset is not None]
         youngest = max((send.at_ms for send in taken if first <= (send.offset or 0) < start), default=0)
         return limit >= 0 and wall_ms - youngest > limit
 
     def _beyond_size(self, name: Partition, known: _Known, start: int) -> int:
-        """Up to which offset, at most ``start``, retention by size may delete on some replica."""
+        """Return the offset, at most ``start``, up to which retention by size may delete on some replica."""
         if known.policy.retention_bytes < 0:
             return known.floor
         limit = known.policy.retention_bytes - SLACK_BYTES
@@ -173,7 +175,7 @@ class Retention:
     # ---- at rest
 
     def not_converged(self) -> list[str]:
-        """Followers begin nowhere below their leader, and nothing is kept that is long due."""
+        """Return followers' logs that start below their leader's, and segments that are kept too long."""
         return [
             violation
             for name, known in self._known.items()
@@ -189,7 +191,7 @@ class Retention:
                     starts[node.id] = partition.log.log_start_offset
                     leader = node if isinstance(partition.replica.role, LeaderRole) else leader
         if leader is None:
-            return ()  # said elsewhere
+            return ()  # another checker reports it
         behind = {broker: start for broker, start in starts.items() if start < starts[leader.id]}
         if behind:
             return (f"not converged: {name} begins at {starts[leader.id]} on its leader, but at {behind}",)
@@ -198,7 +200,7 @@ class Retention:
 
 
 def begin_of_last(sizes: Mapping[int, int], limit: int, start: int) -> int:
-    """The largest base offset up to ``start`` from which on ``sizes`` sum up to ``limit``; else 0."""
+    """Return the largest base offset up to ``start`` from which on segments have ``limit`` bytes; else 0."""
     kept = 0
     for base_offset in sorted(sizes, reverse=True):
         kept += sizes[base_offset]
@@ -208,7 +210,10 @@ def begin_of_last(sizes: Mapping[int, int], limit: int, start: int) -> int:
 
 
 def _first_due(node: BrokerNode, name: Partition, policy: Policy) -> str | None:
-    """The first segment behind which others follow, if it is long due by the broker's own clock."""
+    """Return the first segment, unless it is the only one, if retention should have deleted it long ago.
+
+    Ages are by the broker's own clock.
+    """
     segments = _segments(node, name)
     if len(segments) < 2:
         return None

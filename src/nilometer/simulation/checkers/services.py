@@ -1,8 +1,8 @@
-"""Every service of every broker is alive, and the rounds of the periodic ones happen.
+"""Checking that every service (background task) of every broker is alive, and that periodic ones run.
 
-A service may end by an error, or leave its rounds, only together with its broker. That is looked at all the
-time. Rounds are looked at when the cluster is at rest: no process is paused then and no disk hangs, so one
-that is late stands still for ever.
+A service may end by an error, or stop its rounds, only together with its broker; this is checked all the
+time. Whether rounds are late is checked when the cluster is at rest: no process is paused then and no disk
+hangs, so a late round will never happen.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from nilometer.broker.tasks import Service
 from nilometer.simulation.cluster import Cluster
 
 LATE_S = 15.0
-"""Beyond its interval, or the pause after a failed round, how long a round may take at rest."""
+"""How long a round may take at rest, in addition to its interval or the pause after a failed round."""
 VIOLATIONS_MAX = 10
 
 
 class Services:
-    """``violations`` only grows."""
+    """Checks the services; ``violations`` are the findings."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -54,13 +54,17 @@ class Services:
 
 
 def has_died(service: Service) -> bool:
-    """It ended by an error, or has rounds to make and makes them no more. Others may return: they begin
-    again when there is work."""
+    """Return whether a service ended by an error, or is periodic and has ended.
+
+    Others may end: they are started again when there is work.
+    """
     return not service.is_alive and (bool(service.last_failure) or service.interval_ms is not None)
 
 
 def overdue_ms(service: Service, now_ms: float) -> float:
-    """For how long a round has been due; at most 0: none is. Pauses after failures count as they are."""
+    """Return for how many ms a round has been overdue; 0 or less if it is not. Considers pauses after
+    failures.
+    """
     if service.interval_ms is None:
         return 0
     last_ms = service.started_ms if service.last_round_ms is None else service.last_round_ms

@@ -1,4 +1,4 @@
-"""Scenarios of replication, played on the real core and printed value by value."""
+"""Scenarios of replication, executed with the real replication code and printed with all values."""
 
 from nilometer.simulation.scenarios.catalogue import SCENARIOS, Scenario
 from nilometer.simulation.scenarios.stage import Stage

@@ -1,8 +1,8 @@
-"""The scenarios: what the requirements say of replication, and one that shows why epochs are stepped
-through.
+"""The scenarios: those of the requirements for replication, and one that shows the repeated truncation of
+KIP-279.
 
-Each is a function that plays on a :class:`Stage`. :data:`SCENARIOS` lists them by name; they are printed by
-``nilometer scenario run NAME``.
+Each is a function that executes steps on a :class:`Stage`. :data:`SCENARIOS` lists them by name; ``nilometer
+scenario run NAME`` prints them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A stage on which scenarios of replication are played, step by step, with every value printed.
+"""The *stage*: executes the steps of a replication scenario and records every value as text.
 
-The actors are the processes of the model check, hence the real replication core; the controller is the
-small one. A message arrives when the scenario says so. Each step prints its result in a line,
-and then draws each replica:
+The brokers are the processes of the model check, with the real replication code; the controller is a small
+one. A message is delivered when the scenario says so. Each step records its result in one line, and then one
+line for each replica:
 
     A  leader e0      [m1][m2] m3   LEO 3  HW 2  ISR A B  (B has 2)
     B  follower e0    [m1] m2       LEO 2  HW 1
 
-Records in brackets are below that replica's high watermark. Long logs are drawn as runs of one epoch, ``e0
-0–9``.
+Records in brackets are below that replica's high watermark. In long logs the records of one epoch are shown
+as a range, ``e0 0–9``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WIDEST_LOG_DRAWN = 8
 
 
 class Stage:
-    """Invariant: a broker that is up and not in ``_not_reading_metadata`` has learned the controller's newest
-    image."""
+    """A scenario's cluster and its output, ``lines``. Invariant: every running broker that is not in
+    ``_not_reading_metadata`` has the controller's newest image."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Stage:
         for process in self._processes:
             self._learn(process)
 
-    # ── telling ─────────────────────────────────────────────────────────────────────────────────
+    # ── output ──────────────────────────────────────────────────────────────────────────────────
     def say(self, text: str) -> None:
-        """A remark of the narrator."""
+        """Add a comment."""
         self.lines += [*([""] if self.lines else []), f"# {text}"]
 
     def show(self) -> None:
@@ -84,7 +84,10 @@ class Stage:
     def fetch(
         self, name: str, *, max_records: int = 1, may_wait: bool = True, answer_is_lost: bool = False
     ) -> None:
-        """One fetch of ``name`` from its leader, and the answer."""
+        """Execute one fetch of ``name`` from its leader, with the response unless ``answer_is_lost``.
+
+        ``may_wait``: whether the leader may hold the fetch if there are no records.
+        """
         follower = self._named(name)
         request = self._request_of(follower)
         leader = self._processes[request.leader]
@@ -123,7 +126,7 @@ class Stage:
 
     # ── the controller ──────────────────────────────────────────────────────────────────────────
     def lag(self, leader: str, follower: str) -> None:
-        """The lag time of a follower is over."""
+        """Let ``replica.lag.time.max.ms`` pass without ``follower`` catching up."""
         process = self._named(leader)
         process.find_lagging(self.names.index(follower))
         text = f"{follower} has not caught up with {leader} for replica.lag.time.max.ms."
@@ -131,21 +134,21 @@ class Stage:
         self.show()
 
     def elect(self, name: str) -> None:
-        """Hand the leadership to a member of the ISR."""
+        """Have the controller elect ``name``, a member of the ISR, as leader."""
         image = self._controller.on_leader_wanted(self._image, self.names.index(name))
         self._decided(image, f"The controller hands the leadership to {name}")
 
     def expire(self, name: str) -> None:
-        """The controller misses the session of a broker, dead or alive."""
+        """Have the session of a broker, dead or alive, expire."""
         image = self._controller.on_broker_gone(self._image, self.names.index(name))
         self._decided(image, f"The session of {name} expires")
 
     def stops_reading_metadata(self, name: str) -> None:
-        """From now on ``name`` does not read the metadata log."""
+        """Stop ``name`` from reading the metadata log."""
         self._not_reading_metadata.add(self.names.index(name))
 
     def learns(self, name: str) -> None:
-        """``name`` reads the metadata log to its end."""
+        """Have ``name`` read the metadata log to its end."""
         process = self._named(name)
         self._not_reading_metadata.discard(process.broker)
         self._learn(process)
@@ -164,7 +167,7 @@ class Stage:
             self.show()
 
     def restart(self, name: str) -> None:
-        """A new incarnation of the broker begins; its log is as it was."""
+        """Start a new incarnation of the broker, with its log unchanged."""
         process = self._named(name)
         before = process.log.log_end_offset
         process.restart(process.broker_epoch + 1, before, forgets_high_watermark=False)
@@ -182,7 +185,7 @@ class Stage:
     def log_of(self, name: str) -> ModelLog:
         return self._named(name).log
 
-    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _named(self, name: str) -> Process:
         return self._processes[self.names.index(name)]
 
@@ -215,7 +218,8 @@ class Stage:
         return f" Leader: {leader} in epoch {image.leader_epoch}; ISR {self._names_of(image.isr)}{elr}."
 
     def _outputs_of(self, process: Process) -> str:
-        """What ``process`` has said besides answering fetches, and what the controller made of it."""
+        """Return a text about the acknowledgements and ISR requests of ``process`` and the controller's
+        responses."""
         said: list[str] = []
         outputs, process.outbox = process.outbox, []
         safe = [f"m{it.value}" for it in outputs if isinstance(it, Acknowledged)]

@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster: programs that use the product's client library and note what it answered.
+"""Clients of a simulated cluster: programs that use the client library and record the results.
 
-What they note is a :class:`~nilometer.simulation.checkers.history.History`; what it means is the checkers'.
+They record a :class:`~nilometer.simulation.checkers.history.History`, which the checkers check.
 """

@@ -1,6 +1,6 @@
-"""A program that asks the cluster for something through an Admin, now and then, as a process of its own.
+"""A client process that sends requests with an Admin from time to time.
 
-A refusal is counted and not judged: what must hold in spite of it is for the checkers.
+Errors are only counted: the checkers check the results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nilometer.wire.errors import KafkaError
 
 class AdminProgram(ABC):
     gap_s: tuple[float, float]
-    """How long it rests before it asks again: drawn between these."""
+    """Bounds of the random pause between two steps (seconds)."""
 
     def __init__(self, name: str, host: Host, bootstrap_servers: str) -> None:
         self.name = name
@@ -50,4 +50,4 @@ class AdminProgram(ABC):
 
     @abstractmethod
     async def _step(self, runtime: Runtime, admin: Admin) -> None:
-        """Ask once. Raises KafkaError."""
+        """Send the requests of one step. Raises KafkaError."""

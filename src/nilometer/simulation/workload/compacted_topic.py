@@ -1,8 +1,8 @@
-"""A program that writes values to a few keys of a compacted topic, over and over, and deletes some.
+"""A client that repeatedly writes values to a few keys of a compacted topic, and deletes some keys.
 
-At the end a reader from the start must find the value of each key that was acknowledged last, or nothing
-where that was a deletion: no newest value is lost, and no older one comes back. A write of unknown outcome
-may arrive at any time; so its value is allowed from then on.
+At the end a reader from the start must find the last acknowledged value of each key, or no value if that was
+a deletion: no newest value is lost, and no older one reappears. A write with an unknown outcome may be
+executed at any time, so its value is allowed from then on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTITION = TopicPartition(NAME, 0)
 REPLICAS = 3
 KEYS = 8
 WRITES_MAX = 40
-"""Between two rests."""
+"""The limit of one step."""
 DELETED_OF = 7
 POLL_MS = 500
 READS_MAX = 60
@@ -36,7 +36,7 @@ CONFIGS = {
     "segment.ms": "5000",
     "min.cleanable.dirty.ratio": "0.1",
     "min.insync.replicas": "2",
-    # Longer than any replica is away: one that misses a deletion for so long would bring the key back.
+    # Longer than any replica is down: a replica that misses a tombstone would make the key reappear.
     "delete.retention.ms": "120000",
 }
 
@@ -52,12 +52,12 @@ class CompactedTopicWriter(AdminProgram):
         self.is_created = False
         self._configs = CONFIGS | ({"flush.messages": "1"} if flush_each else {})
         self.acknowledged: dict[str, str | None] = {}
-        """The last value of each key; None: its deletion."""
+        """The last acknowledged value of each key; None: its deletion."""
         self.uncertain: defaultdict[str, set[str | None]] = defaultdict(set)
         """Values of each key with an unknown outcome."""
 
     def judge(self, table: Mapping[str, str]) -> list[str]:
-        """What is wrong with a table of the whole topic."""
+        """Return the errors in ``table``, the keys and values read from the whole topic."""
         wrong: list[str] = []
         for key, value in sorted(self.acknowledged.items()):
             found = table.get(key)

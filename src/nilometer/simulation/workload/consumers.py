@@ -1,8 +1,7 @@
-"""Programs that read: one that follows the end, one that starts again at random times, one that reads it all.
+"""Consumer programs: one that follows the log end, one that restarts at random times, one that reads all.
 
-A position that is not in the log, or a log that was cut behind a reader, is never right as long as nothing is
-deleted and no unclean leader is elected: it is noted as a violation, not ignored. Where records are deleted,
-a reader goes on at the log's start; whether that may lie where it does is for the judges.
+Without deletions and unclean elections, a position out of range or a truncated log is a violation. If records
+are deleted, a reader continues at the log start offset; the checkers check that offset.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TRANSIENT = frozenset(
 
 
 class Reader:
-    """One reading program. ``violations`` holds what it was answered and should never have been."""
+    """One consumer program. ``violations`` are results that it must never get."""
 
     def __init__(
         self,
@@ -55,8 +54,8 @@ class Reader:
         polls_per_incarnation: int | None = None,
         deleted: bool = False,
     ) -> None:
-        """``polls_per_incarnation``: start again from the beginning after about so many polls; None: never.
-        ``deleted``: records are deleted."""
+        """``polls_per_incarnation``: restart from the first offset after about so many polls; None: never.
+        ``deleted``: whether records are deleted."""
         self.name = name
         self.violations: list[str] = []
         self.error_counts: Counter[str] = Counter()
@@ -82,7 +81,7 @@ class Reader:
         self._stopping = True
 
     async def read_to_end(self, runtime: Runtime) -> None:
-        """As a process's main: read everything up to where the logs end now, and note that it was all."""
+        """Read all records up to the current log ends, and record that in the history (a main function)."""
         async with self._consumer(runtime) as consumer:
             self._begin(consumer)
             ends = await consumer.end_offsets(self._partitions)
@@ -133,7 +132,7 @@ class Reader:
             consumer.seek(partition, offset)
 
     async def _poll_until_stopped(self, runtime: Runtime, consumer: Consumer) -> bool:
-        """Poll; returns whether to start again from the beginning."""
+        """Poll until stopped; return True to restart from the first offset."""
         polls = 0
         limit = None
         if self._polls_per_incarnation is not None:
@@ -151,7 +150,7 @@ class Reader:
         return False
 
     async def _try(self, step: Callable[[], object]) -> None:
-        """A step that may meet passing problems."""
+        """Execute a step; transient errors are only counted."""
         try:
             await step()  # type: ignore[misc]
         except KafkaError as error:

@@ -1,8 +1,7 @@
-"""Programs that share topics as members of one group: they process, commit, dawdle, leave and come back.
+"""Consumer programs that are members of one group: they process, commit, are slow, leave and rejoin.
 
-A member commits only what it has noted as processed. Now and then it takes longer between two polls than it
-may, or closes its consumer and returns as another one. After :meth:`GroupMember.stop_disrupting` it does
-neither.
+A member commits only offsets of records that it has processed. Sometimes it exceeds the poll interval, or
+closes its consumer and joins with a new one; after :meth:`GroupMember.stop_disrupting` it does neither.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SESSION_TIMEOUT_MS = 8_000
 MAX_POLL_INTERVAL_MS = 15_000
 SLOW_POLL_S = (5.0, 25.0)
 BACKGROUND_COMMIT_OF = 8
-"""Polls for one commit in the background: what one of them does is not undone at once by the next."""
+"""One asynchronous commit in so many polls, so that the effect of one is not hidden at once by the next."""
 
 TRANSIENT_IN_GROUPS = TRANSIENT | frozenset(
     {
@@ -57,11 +56,11 @@ class GroupPlan:
     static: bool
     auto_commit: bool
     commits_in_background: bool = False
-    """Whether members go on before a commit is answered; of those that commit themselves."""
+    """Whether members without auto-commit commit asynchronously."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """What brokers are told."""
+        """The brokers' settings for this group."""
         return {
             "offsets.topic.num.partitions": "2",
             "group.initial.rebalance.delay.ms": "500",
@@ -96,9 +95,9 @@ class GroupMember:
         self._stopping = False
         self._undisturbed = False
         self._next: dict[TopicPartition, int] = {}
-        """Behind what was processed, of the partitions that are this member's now."""
+        """The offset after the last processed record, of this member's current partitions."""
         self._assignment_counts: Counter[TopicPartition] = Counter()
-        """How often each partition was given to this member."""
+        """How often each partition was assigned to this member."""
 
     def start(self) -> Process:
         self._stopping = False
@@ -109,7 +108,7 @@ class GroupMember:
         self._stopping = True
 
     def stop_disrupting(self) -> None:
-        """Poll and process only, from now on."""
+        """From now on neither exceed the poll interval nor leave the group."""
         self._undisturbed = True
 
     async def _main(self, runtime: Runtime) -> None:
@@ -160,7 +159,7 @@ class GroupMember:
 
         def done(asked: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None) -> None:
             if error is not None:
-                # A rebalance may take the partitions away before a commit in the background is answered.
+                # A rebalance may revoke the partitions before the response to an asynchronous commit.
                 if error.code != ErrorCode.stale_member_epoch:
                     self._on_error(error)
                 return

@@ -1,11 +1,11 @@
-"""Who looks after the cluster's membership: a new broker joins and gets its share of partitions, and another
-one is emptied, stopped in order, and unregistered, while everything else goes on, and goes wrong.
+"""An operator who changes the cluster's members: a new broker joins and gets its share of replicas; another
+one is emptied, shut down cleanly and unregistered. Meanwhile clients and faults continue.
 
-What a person at the machines does (starting a broker, stopping it, looking whether it is empty) is done by
-the world; what is asked of the cluster is asked through a client, as a program of its own each time.
+The operator's work at the machines (starting and stopping a broker, checking whether it is empty) is done by
+the simulation; requests to the cluster are sent by a separate client process each time.
 
-Invariant: a broker is removed for ever only after the metadata has it fenced and without any replica, in
-this order of the log: from then on no replica is placed on it.
+Invariant: a broker is removed permanently only after the metadata has it fenced and then without any replica:
+from then on no replica is placed on it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ LOOK_S = 0.5
 ASK_AGAIN_S = 3.0
 ADMIN_LIMIT_S = 30.0
 SHARE = 0.6
-"""How likely a partition gets a replica on the broker that joined."""
+"""The probability that a partition gets a replica on the new broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipPlan:
     joins_at_s: float
     leaves_at_s: float | None
-    """When one is taken out; None: never. Not before the newcomer serves."""
+    """When a broker is removed; None: never. Not before the new broker serves."""
     newcomer_leaves: bool = False
-    """Whether it is the one that joined; else it is drawn from those that were there."""
+    """Whether the new broker is removed; else a random other one."""
 
 
 class Membership:
-    """One newcomer, and perhaps one that goes."""
+    """Adds one broker, and perhaps removes one."""
 
     def __init__(self, cluster: Cluster, clients: Host, plan: MembershipPlan) -> None:
         self._cluster = cluster
@@ -61,12 +61,12 @@ class Membership:
         self._task = asyncio.create_task(self._play())
 
     def stop(self) -> None:
-        """Begin nothing more; what was begun is brought to its end."""
+        """Start no further step; a step in progress is completed."""
         self._stopping = True
 
     @property
     def is_busy(self) -> bool:
-        """Raises what ended it, if that was no proper end."""
+        """Whether a step is in progress. Raises the error of a failed step."""
         if self._task is not None and self._task.done():
             self._task.result()
         return self._task is not None and not self._task.done()
@@ -75,7 +75,7 @@ class Membership:
         if self._task is not None:
             self._task.cancel()
 
-    # ---- what is done
+    # ---- steps
 
     async def _play(self) -> None:
         if not await self._sleep_until(self._plan.joins_at_s):
@@ -93,7 +93,7 @@ class Membership:
         self.left = leaver.id
 
     async def _sleep_until(self, at_s: float) -> bool:
-        """Whether there is time for it still."""
+        """Wait until ``at_s``; return False if :meth:`stop` was called before."""
         while self._cluster.world.loop.time() < at_s and not self._stopping:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         return not self._stopping
@@ -119,7 +119,7 @@ class Membership:
             await self._until(lambda: self._is_fenced(leaver))
             if not self._replicas_on(leaver):
                 break
-            leaver.retired = False  # something was placed on it at the last moment
+            leaver.retired = False  # a replica was placed on it at the last moment
             leaver.start()
             await self._until(lambda: leaver.is_serving)
         await self._unregister(leaver)
@@ -157,7 +157,7 @@ class Membership:
             await self._ask(ask)
             await asyncio.sleep(LOOK_S)
 
-    # ---- the cluster, asked and looked at
+    # ---- requests to the cluster, and its state
 
     async def _reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
         async def ask(admin: Admin) -> None:
@@ -209,7 +209,7 @@ class Membership:
 
 
 def _partitions(image: ClusterImage, on: int | None) -> list[tuple[TopicPartition, list[int]]]:
-    """The partitions (those on one broker), each with the replicas it has or is to end with."""
+    """Return the partitions (``on``: only those on this broker), each with its target replicas."""
     found: list[tuple[TopicPartition, list[int]]] = []
     for key, state in image.partitions() if on is None else image.partitions_on(BrokerId(on)):
         topic = image.topic_by_id(key.topic_id)

@@ -1,4 +1,4 @@
-"""A program that moves partitions: it has their replicas reassigned to newly drawn brokers, now and then."""
+"""A client that moves partitions: it reassigns a partition's replicas to random brokers from time to time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A program that writes numbered values to the partitions of a topic, and notes what became of each.
+"""A client that writes numbered values to the partitions of a topic, and records the outcome of each.
 
-Values are unique; a producer's values of one partition rise. A send of unknown outcome (timeouts, lost
-connections, any error once a batch was on its way) stays unknown; one refused before it was in a batch has
-failed for certain.
+Values are unique, and a producer's values of one partition increase. A send with an unknown outcome
+(timeouts, lost connections, any error after its batch was sent) stays unknown; one rejected before it was
+added to a batch has certainly failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nilometer.wire.errors import KafkaError
 
 RETRY_S = 0.5
 SENDS_PER_INCARNATION_MIN = 50
-"""A producer goes away and comes back as another one after at least so many sends."""
+"""How many sends at least until the program closes its producer and creates another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class WriterPlan:
     acks: str = "all"
     codec: str = "none"
     value_bytes: int = 100
-    """About: each value is padded to up to twice as many."""
+    """The mean padding: each value gets up to twice as many bytes."""
     retries: bool = True
-    """Without: no attempt is repeated, so that a plain producer cannot repeat records either."""
+    """Whether sends are retried; without retries a producer without idempotence cannot duplicate records."""
 
     @property
     def counts(self) -> bool:
-        """Whether an acknowledgement promises anything: acks=1 may be lost with its leader."""
+        """Whether an acknowledged record must not be lost: with acks=1 it may be lost with its leader."""
         return self.acks == "all"
 
     @property
@@ -53,7 +53,7 @@ class Writer:
         self.name = name
         self.plan = plan
         self.error_counts: Counter[str] = Counter()
-        """Errors that sends ended with, by code."""
+        """The errors of sends, by code."""
         self.acknowledged = 0
         self._host = host
         self._bootstrap_servers = bootstrap_servers
@@ -65,7 +65,7 @@ class Writer:
 
     @property
     def incarnations(self) -> int:
-        """How many producers it has been."""
+        """How many producers it has created."""
         return self._incarnations
 
     @property
@@ -78,7 +78,7 @@ class Writer:
         return self.process
 
     def stop(self) -> None:
-        """Send nothing more; the process ends once all that was sent has an outcome."""
+        """Send nothing more; the process ends once every send has an outcome."""
         self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:

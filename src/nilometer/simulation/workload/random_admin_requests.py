@@ -1,9 +1,9 @@
-"""Random requests of an administrator, sensible and not: whatever comes of them, no broker may end of one.
+"""Random admin requests, valid and invalid. No request may make a broker end.
 
-Pure: everything is drawn from the ``random.Random`` that is given, so a request is named by a seed and a
-number. About half of the fields are what a person would write who knows the cluster (:class:`Subjects`); the
-others are unknown, empty, negative, huge, given twice, or contradict each other. Nothing that is accepted
-makes a cluster large: a count is small, or more than any broker takes.
+A request only depends on the given ``random.Random``, so it is identified by a seed and a number. About half
+of the fields are valid for the cluster (:class:`Subjects`); the others are unknown, empty, negative, huge,
+duplicate, or contradict each other. No valid request makes a cluster large: a count is small, or above the
+limit of a broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FACTORS = (-1, 1, 1, 2, 3, 0, 4, -2, 32767, -32768)
 PARTITIONS = (0, 0, 0, 1, 2, -1, 7, 2**31 - 1, -(2**31))
 OFFSETS = (-1, 0, 1, 5, 100, -2, 2**63 - 1, -(2**63))
 TIMEOUTS_MS = (*[5000] * 14, 0, 1, -1, -(2**31))
-"""None that keeps a request for long: an administrator who waits asks nothing else."""
+"""No long timeouts, since the program waits for each response."""
 BAD_NAMES = ("", ".", "..", "a/b", "x y", "ä水", "\x00", "n" * 249, "n" * 250, "n" * 5000, "no-such-topic")
 BAD_BROKERS = (-1, 99, 2**31 - 1, -(2**31))
 RESOURCE_TYPES = (*[2] * 12, *[4] * 8, 8, 16, 32, 0, 1, 99, -1)
@@ -32,20 +32,23 @@ OPERATIONS = (*[0] * 12, *[1] * 4, 2, 2, 3, 3, 4, -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subjects:
-    """What there is to administrate. Topics and groups named here may be changed, and deleted."""
+    """The topics, brokers and groups of the cluster.
+
+    Topics and groups listed here may be changed and deleted.
+    """
 
     topics: Sequence[str]
     brokers: Sequence[int]
     groups: Sequence[str] = ("group",)
     topic_ids: Sequence[uuid.UUID] = ()
     new_topics: Sequence[str] = tuple(f"random-{number}" for number in range(8))
-    """Names that may be created, and deleted again."""
+    """Names of topics that may be created and deleted."""
     internal_topics: Sequence[str] = ("__consumer_offsets", "__transaction_state")
     unregister: bool = True
-    """Whether brokers that there are may be asked to be unregistered."""
+    """Whether existing brokers may be unregistered."""
     only_own: bool = False
-    """Whether topics that are not named here must be spared: settings of brokers, from which all topics
-    inherit, are judged only, and no election is of all partitions unless it is one of preferred leaders."""
+    """Whether topics not listed here must not be affected: then broker settings, which all topics inherit,
+    are only validated, and only preferred leaders are elected in all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class AdminRequest:
 def random_admin_request(
     chance: random.Random, subjects: Subjects, versions: Mapping[int, tuple[int, int]]
 ) -> AdminRequest:
-    """One request, of an API and version that ``versions`` (API key to lowest and highest) has."""
+    """Return a random request, of an API and version in ``versions`` (API key → lowest and highest)."""
     key = chance.choice([key for key in KINDS if key in versions])
     version = chance.randint(*versions[key])
     found = api(key, version)
@@ -69,12 +72,12 @@ def random_admin_request(
 def seeded_admin_request(
     seed: int, number: int, subjects: Subjects, versions: Mapping[int, tuple[int, int]]
 ) -> AdminRequest:
-    """The request with this number of this seed: always the same."""
+    """Return the request with this seed and number, which is always the same."""
     return random_admin_request(random.Random(f"admin {seed} {number}"), subjects, versions)
 
 
 class _Maker:
-    """Draws the fields of one request."""
+    """Chooses the fields of one request at random."""
 
     def __init__(self, chance: random.Random, subjects: Subjects, found: KafkaApi) -> None:
         self.chance = chance
@@ -89,7 +92,7 @@ class _Maker:
         return self.chance.random() < 0.3
 
     def topic(self) -> str:
-        """Mostly one that there is, or may be."""
+        """Return a topic name, mostly one that exists or may exist."""
         subjects = self.subjects
         kinds = (subjects.topics, subjects.new_topics, subjects.internal_topics, BAD_NAMES)
         return self.chance.choice(self.chance.choices(kinds, (5, 4, 1, 2))[0] or BAD_NAMES)
@@ -107,14 +110,14 @@ class _Maker:
         return self.chance.choice(self.subjects.brokers if known else BAD_BROKERS)
 
     def replicas(self) -> tuple[int, ...]:
-        """Mostly different brokers."""
+        """Return broker ids, mostly of different existing brokers."""
         if self.chance.random() < 0.7:
             brokers = list(self.subjects.brokers)
             return tuple(self.chance.sample(brokers, self.chance.randint(1, len(brokers))))
         return tuple(self.broker() for _ in range(self.chance.choice((0, 1, 2, 3, 8))))
 
     def some(self, make: Callable[[], Message]) -> tuple[Message, ...]:
-        """None, one or a few; now and then one of them twice."""
+        """Return none, one or a few items from ``make``; sometimes one of them twice."""
         items = [make() for _ in range(self.chance.choice((0, 1, 1, 1, 1, 2, 3)))]
         if items and self.chance.random() < 0.1:
             items.append(items[0])
@@ -333,4 +336,4 @@ KINDS = (
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
 )
-"""What is drawn from: what changes most comes most often."""
+"""The APIs to choose from; those that change most are listed several times."""

@@ -1,8 +1,8 @@
-"""A program that sends random requests of an administrator, valid and not, to every broker.
+"""A client that sends random admin requests, valid and invalid, to every broker.
 
-Whatever comes of them, no broker may end, log a traceback, or answer that it failed itself; all brokers must
-hold the same metadata, and the cluster must be well again once it stops. It keeps to topics of its own, and
-has settings of brokers judged only, so that what is promised of other topics stays as it is.
+No broker may end, log a traceback, or respond with UNKNOWN_SERVER_ERROR; all brokers must have the same
+metadata, and the cluster must converge after the program stops. It only changes its own topics, and broker
+settings are only validated, so that other topics are not affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GAP_S = (0.02, 0.5)
 TIMEOUT_MS = 10_000
 REQUESTS_OF_A_CONNECTION = 8
 WRITE_SHARE = 0.1
-"""How often it writes a few records instead, so that settings have something to act on."""
+"""How often it writes a few records instead, so that its topics have data."""
 TOPICS = ("random-0", "random-1", "random-2")
 VIOLATIONS_MAX = 10
 
@@ -35,7 +35,7 @@ class RandomAdministrator:
         self.name = "random-admin"
         self.violations: list[str] = []
         self.answers: Counter[str] = Counter()
-        """By API and error code."""
+        """Number of responses by API and error code."""
         self.error_counts: Counter[str] = Counter()
         self.process: Process | None = None
         self._host = host
@@ -108,7 +108,7 @@ class RandomAdministrator:
 
 
 def error_codes(message: object) -> Iterator[str]:
-    """The names of all error codes in a response, at any depth."""
+    """Yield the names of all error codes in a response, at any depth."""
     code = getattr(message, "error_code", None)
     if code is not None:
         yield ErrorCode(code).name

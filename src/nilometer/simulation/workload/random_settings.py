@@ -1,4 +1,4 @@
-"""Random settings of topics and brokers: sound, extreme, nonsensical, and contradicting each other."""
+"""Random settings of topics and brokers: valid, extreme, invalid, and contradicting each other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def random_broker_settings(chance: random.Random) -> list[tuple[str, str | None]
 def _random_settings(
     chance: random.Random, definition: ConfigDefinition, pair: tuple[str, str]
 ) -> list[tuple[str, str | None]]:
-    """Key and text, mostly of known keys; a key may come twice."""
+    """Return (key, text) pairs, mostly of known keys; a key may occur twice."""
     if chance.random() < 0.2:
         if chance.random() < 0.5:
             return list(zip(pair, ("100", "1"), strict=True))
@@ -62,7 +62,7 @@ def _random_settings(
 
 
 def random_text(chance: random.Random, key: ConfigKey) -> str | None:
-    """Mostly a value of ``key``."""
+    """Return a text for ``key``, mostly a valid one; or None."""
     if chance.random() < 0.3:
         return chance.choice((None, *NONSENSE))
     match key.kind:

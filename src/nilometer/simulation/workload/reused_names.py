@@ -1,11 +1,11 @@
-"""A program that uses one topic name again and again: create, write, purge, delete, within seconds.
+"""A client that uses one topic name repeatedly: create, write, delete records, delete the topic, in seconds.
 
-What a topic leaves behind under its name (checkpoint lines, folders, caches) could affect its successor. So
-each topic is judged as itself, by its id: every acknowledged record is there at its offset unless a client
-asked for its deletion, and no record of an earlier topic is.
+Data left under a topic's name (checkpoint lines, folders, caches) could affect the next topic. So each topic
+is checked by its id: every acknowledged record is at its offset unless a client deleted it, and there is no
+record of an earlier topic.
 
-Deletions go by topic id, so that one that arrives late harms no successor; a creation that arrives late makes
-a topic that is taken up like any other.
+Topics are deleted by id, so that a late request cannot delete the next topic; a topic created by a late
+request is used like any other.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ REPLICAS = 3
 RECORDS_MAX = 25
 POLL_MS = 500
 LOOKS_MAX = 60
-"""A second apart, before a topic that no broker knows is considered lost."""
+"""How often, once a second, a missing topic or record is looked for before it counts as lost."""
 VIOLATIONS_MAX = 10
 
 
 @dataclass(slots=True)
 class Incarnation:
-    """One topic of the name, and what was acknowledged to it."""
+    """One topic of the name, and its acknowledged records."""
 
     number: int
     topic_id: UUID
     acknowledged: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
-    """Value by partition and offset."""
+    """(partition, offset) → value."""
     deleted_to: dict[int, int] = field(default_factory=dict[int, int])
-    """By partition, up to where the deletion of records was asked for."""
+    """Partition → the offset up to which a deletion of records was requested."""
     deletion_requested: bool = False
-    """Its deletion was asked for: from then on nothing is promised."""
+    """Whether its deletion was requested: from then on it is not checked."""
 
 
 class _OneTopic:
-    """Whether all that a client does is about one topic of the name.
+    """Checks that a client uses only one topic of the name.
 
-    A client writes and reads by the id in its metadata. Where it asked a broker that is behind, that is the
-    id of an earlier topic, whose leader and replicas may all be behind too; and what it fetched by that id is
-    handed out when its metadata may be right again. So every metadata counts that it ever had.
+    A client writes and reads by the topic id in its metadata. If a lagging broker provided the metadata, that
+    is the id of an earlier topic, whose leader and replicas may lag, too; and records fetched by that id may
+    be returned after the metadata is correct again. So all metadata that the client ever had is checked.
     """
 
     def __init__(self, client: Client, topic: Incarnation) -> None:
@@ -75,7 +75,7 @@ class _OneTopic:
             self._saw_another = True
 
     def check(self) -> None:
-        """Raises KafkaError where the client took another topic for this one."""
+        """Raise KafkaError if the client has used another topic of the name."""
         if self._saw_another:
             raise KafkaError(ErrorCode.inconsistent_topic_id, "another topic of the name")
 
@@ -106,7 +106,7 @@ class NameReuser(AdminProgram):
                     if await self._is_current(admin, topic):
                         await self._compare(runtime, topic)
                         return
-                looks += 1  # a broker that has just started may not know it yet
+                looks += 1  # a broker that has just started may not have the metadata yet
                 if looks == LOOKS_MAX:
                     self._add_violation(f"{self._label(topic)} is gone, and was not deleted")
                     return
@@ -134,7 +134,7 @@ class NameReuser(AdminProgram):
                     await self._write(runtime, successor)
 
     async def _create(self, admin: Admin) -> Incarnation | None:
-        """The topic of the name now; None while an earlier one is all that is known."""
+        """Create the topic and return it; None while the broker only has a deleted one."""
         outcome = (await admin.create_topics([NewTopic(NAME, PARTITIONS, REPLICAS, self._configs)]))[NAME]
         if outcome is not None and outcome.code is not ErrorCode.topic_already_exists:
             raise outcome
@@ -146,7 +146,7 @@ class NameReuser(AdminProgram):
         return self._topic
 
     async def _find(self, admin: Admin) -> TopicMetadata | None:
-        """The topic of the name that there is, as a broker knows. Raises KafkaError when no broker knows."""
+        """Return the metadata of the current topic, None if there is none. Raises KafkaError."""
         found = (await admin.describe_topics([NAME]))[NAME]
         if not isinstance(found, KafkaError):
             return found
@@ -159,7 +159,7 @@ class NameReuser(AdminProgram):
         return found is not None and found.topic_id == topic.topic_id
 
     async def _write(self, runtime: Runtime, topic: Incarnation) -> None:
-        """Some records, all of which have an outcome before anything else is done to the topic."""
+        """Write some records, and wait for the outcome of each."""
         settings = {
             "bootstrap.servers": self._settings["bootstrap.servers"],
             "client.id": self.name,
@@ -183,7 +183,7 @@ class NameReuser(AdminProgram):
                 topic.acknowledged[partition, response.offset] = value
 
     async def _purge(self, runtime: Runtime, admin: Admin, topic: Incarnation) -> None:
-        """Delete records up to one in the middle, as a log start inside of a segment comes about."""
+        """Delete records up to a random one, so that the log start offset is inside a segment."""
         if not topic.acknowledged:
             return
         index, offset = runtime.entropy.choice(list(topic.acknowledged))
@@ -214,10 +214,10 @@ class NameReuser(AdminProgram):
             raise KafkaError(code, "deletion refused")
 
     async def _compare(self, runtime: Runtime, topic: Incarnation) -> None:
-        """Read the whole topic back. Raises KafkaError when it cannot be read now.
+        """Read the whole topic and check it. Raises KafkaError if it cannot be read now.
 
-        Ends of partitions are asked for by name, and the leader that answers may still mean an earlier topic:
-        so a record counts as lost only when it is missed again and again.
+        End offsets are requested by topic name, and a lagging leader may return those of an earlier topic: so
+        a record counts as lost only if it is missing repeatedly.
         """
         missing = self._judge(topic, await self._read(runtime, topic))
         for _ in range(LOOKS_MAX):
@@ -233,7 +233,7 @@ class NameReuser(AdminProgram):
         self.compared += 1
 
     def _judge(self, topic: Incarnation, seen: Mapping[tuple[int, int], str]) -> list[str]:
-        """Note what is wrong in ``seen``; return what is missing from it."""
+        """Report wrong records in ``seen``, (partition, offset) → value; return those that are missing."""
         missing: list[str] = []
         for (partition, offset), value in topic.acknowledged.items():
             at = f"at {partition}/{offset}: {value} was acknowledged"
@@ -250,9 +250,10 @@ class NameReuser(AdminProgram):
         return missing
 
     async def _read(self, runtime: Runtime, topic: Incarnation) -> Mapping[tuple[int, int], str]:
-        """Value by partition and offset. Raises KafkaError where brokers that are behind show another one.
+        """Return the topic's values by (partition, offset). Raises KafkaError if lagging brokers show another
+        topic.
 
-        Ends are asked for again while nothing comes: a leader that is behind tells those of an earlier topic.
+        End offsets are requested again while no records arrive: a lagging leader returns an earlier topic's.
         """
         seen: dict[tuple[int, int], str] = {}
         partitions = [TopicPartition(NAME, index) for index in range(PARTITIONS)]

@@ -1,7 +1,7 @@
-"""A program that acts as a broker without being one: it tries everything that only brokers ask.
+"""A client that claims to be a broker: it sends all requests that only brokers may send.
 
-It knows all that the metadata says (ids, epochs, leaders) and nothing of the secret. Every request must be
-refused: the connection ends, or the answer is CLUSTER_AUTHORIZATION_FAILED. Anything else is a violation.
+It has all metadata (ids, epochs, leaders) but not the cluster's secret. Every request must be rejected: the
+connection is closed, or the error is CLUSTER_AUTHORIZATION_FAILED. Any other response is a violation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAR_OFFSET = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ClaimedIdentity:
-    """Which broker the rogue client claims to be, which one it asks, and for which partition."""
+    """The broker that the client claims to be, the one it connects to (``asked``), and a partition."""
 
     image: ClusterImage
     claimed: int
@@ -53,7 +53,7 @@ class RogueClient:
         self._cluster = cluster
         self._stopping = False
         self._seen_proofs: list[bytes] = []
-        """What brokers showed to it before: to be repeated and reflected."""
+        """Proofs that brokers sent earlier, to be replayed and reflected."""
 
     def start(self) -> Process:
         self.process = self._host.start(self.name, self._main)
@@ -121,8 +121,8 @@ class RogueClient:
         try:
             code = ErrorCode(await attempt(connection, identity, runtime))
         except ConnectionLost:
-            code = ErrorCode.cluster_authorization_failed  # the broker ended it, or the network did
-        except KafkaError as error:  # no answer in time
+            code = ErrorCode.cluster_authorization_failed  # the broker closed it, or a network fault did
+        except KafkaError as error:  # no response in time
             self.error_counts[error.code.name] += 1
             return
         finally:
@@ -134,7 +134,7 @@ class RogueClient:
                 f"{code.name}"
             )
 
-    # ---- what it tries; each returns the error it was answered
+    # ---- the attempts; each returns the error code of the response
 
     async def _stop_broker(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
         answer = await connection.send(
@@ -194,7 +194,7 @@ class RogueClient:
     async def _fetch_as_follower(
         self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime
     ) -> int:
-        """Of a follower that has much more, or nothing: high watermark and ISR would go by it."""
+        """Fetch as a follower with many more records, or none, which would affect high watermark and ISR."""
         codec = api(ApiKey.FETCH, 17)
         partition = codec.make_request(
             "FetchPartition",
@@ -234,7 +234,7 @@ class RogueClient:
         return answer.topics[0].partitions[0].error_code
 
     async def _forward(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
-        """Delete the topic, in the name of an authorised user."""
+        """Forward a deletion of the topic, in the name of an authorised user."""
         found = identity.image.topic_by_id(identity.key.topic_id)
         codec = api(ApiKey.DELETE_TOPICS, 5)
         names = () if found is None else (found.name,)
@@ -251,7 +251,7 @@ class RogueClient:
         return answer.error_code
 
     async def _prove(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
-        """Begin as the broker would, then show a proof that is guessed, reflected, or seen before."""
+        """Start the proof exchange as a broker would, then send a random, reflected or replayed proof."""
         if identity.claimed == identity.asked:
             return ErrorCode.cluster_authorization_failed
         nonce = runtime.entropy.choice((bytes(NONCE_BYTES), runtime.entropy.bytes(NONCE_BYTES)))

@@ -1,7 +1,7 @@
-"""Look-ups by time, asked for by who knows some of the records: the answer must fit to what it has read.
+"""Look-ups of offsets by time by a consumer: the result must be consistent with the records that it has read.
 
-A record that was read is there to stay unless records are deleted. So the first record that is not older than
-one that was read never lies behind that, and no older offset was skipped.
+A record that was read remains unless records are deleted. So the first record that is not older than one that
+was read must not be after it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ KNOWN_MAX = 64
 
 
 class TimeLookups:
-    """Knows the time of a few records of each partition."""
+    """Checks look-ups by time, with the timestamps of a few records of each partition."""
 
     def __init__(self, *, deleted: bool) -> None:
-        """``deleted``: what was read may be gone since."""
+        """``deleted``: whether records are deleted."""
         self._deleted = deleted
         self._known: dict[TopicPartition, dict[int, int]] = {}
         self.done = 0
@@ -30,7 +30,10 @@ class TimeLookups:
         known[record.offset] = record.timestamp
 
     async def look(self, consumer: Consumer, entropy: Entropy) -> str | None:
-        """Ask for the time of a record that was read; what is wrong with the answer. Raises KafkaError."""
+        """Look up the timestamp of a record that was read; return the error in the result, None if correct.
+
+        Raises KafkaError.
+        """
         if not self._known:
             return None
         partition = entropy.choice(sorted(self._known))

@@ -1,9 +1,9 @@
-"""A program that creates topics, changes their settings and deletes them, and remembers what it was told.
+"""A client that creates topics, changes their settings and deletes them, and records the results.
 
 At the end (:meth:`TopicChurn.judge`) each topic whose creation was acknowledged, and whose deletion was never
-asked for, must be there; one whose deletion was acknowledged must not; and a setting is the last acknowledged
-value, or one of those asked for since with an unknown outcome. A creation that took long may have been asked
-for twice, and the first request may arrive behind the deletion: then the outcome is unknown too.
+requested, must exist; one whose deletion was acknowledged must not; and a setting is the last acknowledged
+value, or one requested later with an unknown outcome. A creation that took long may have been requested
+twice, and one of the requests may be executed after the deletion: then the outcome is unknown, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOPICS_MAX = 6
 KEY = "max.message.bytes"
 FIRST_VALUE = 100_000
 SLOW_S = 1.0
-"""A creation that takes longer may have been tried again."""
+"""A creation that takes longer (seconds) may have been retried."""
 
 
 class Existence(enum.Enum):
@@ -37,13 +37,13 @@ class Existence(enum.Enum):
 class KnownTopic:
     existence: Existence = Existence.UNKNOWN
     values: set[str] = field(default_factory=set[str])
-    """What its setting may be; empty: not looked at."""
+    """The allowed values of its setting; empty: not checked."""
     may_come_back: bool = False
-    """Whether a request to create it may still be on its way."""
+    """Whether a request to create it may still be in transit."""
 
 
 class TopicChurn(AdminProgram):
-    """It keeps its connections from step to step, until something goes wrong."""
+    """Creates, alters and deletes topics. It keeps its connections until an error."""
 
     gap_s = (0.5, 6.0)
 
@@ -54,7 +54,7 @@ class TopicChurn(AdminProgram):
         self._numbers = 0
 
     def judge(self, present: Mapping[str, str | None]) -> list[str]:
-        """``present``: the topics there are, each with the value of the setting (None: not known)."""
+        """Return the errors in ``present``, the existing topics with their setting (None: unknown)."""
         wrong: list[str] = []
         for name, topic in self.topics.items():
             if topic.existence is Existence.EXISTS and name not in present:

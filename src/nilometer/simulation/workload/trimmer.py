@@ -1,6 +1,6 @@
-"""A program that deletes records: it moves the start of a partition's log up to an offset that it drew.
+"""A client that deletes records: it moves the log start offset of a partition up to a random offset.
 
-Now and then it asks for more than was ever written, which must be refused.
+Sometimes it requests an offset above the log end, which must be rejected.
 """
 
 from __future__ import annotations
