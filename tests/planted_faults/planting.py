@@ -18,6 +18,7 @@ from nilometer.simulation.plan import Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.workload.members import GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
+from nilometer.simulation.workload.transactions.program import TransactionPlan
 
 MEAN_GAP_S = 1.0
 LONGEST_S = 4.0
@@ -49,6 +50,8 @@ class PlantedFault:
     """Whether a topic's name is used again and again."""
     compacts: bool = False
     """Whether a topic is compacted."""
+    transactions: TransactionPlan | None = None
+    """The transactional programs."""
     administers: bool = False
     """Whether random requests of an administrator are sent."""
     membership: MembershipPlan | None = None
@@ -75,6 +78,7 @@ class PlantedFault:
             topics = tuple(replace(topic, flush_each=self.flushes) for topic in topics)
         one_machine = drawn.one_machine if self.one_machine is None else self.one_machine
         group = self.group.settings if self.group is not None else {}
+        transactions = self.transactions.settings if self.transactions is not None else {}
         return replace(
             drawn,
             faults=schedule(
@@ -97,10 +101,17 @@ class PlantedFault:
             rogue=self.rogue,
             reuses_names=self.reuses_names,
             compacts=self.compacts,
+            transactions=self.transactions,
             administers=self.administers,
             membership=self.membership,
             group=self.group,
-            settings={**drawn.settings, **group, "replica.lag.time.max.ms": "2000", **self.settings},
+            settings={
+                **drawn.settings,
+                **group,
+                **transactions,
+                "replica.lag.time.max.ms": "2000",
+                **self.settings,
+            },
             one_machine=one_machine,
             pace=drawn.pace if self.pace is None else self.pace,
         )

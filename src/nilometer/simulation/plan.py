@@ -29,6 +29,8 @@ from nilometer.simulation.stores import EnsemblePlan
 from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
+from nilometer.simulation.workload.transactions.program import TransactionPlan
+from nilometer.simulation.workload.transactions.session import V1
 
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
 CRASH_ALL_SHARE = 0.15
@@ -41,6 +43,8 @@ LOG_DIRS_SHARE = 0.4
 """The share of seeds that have brokers with several log directories …"""
 LOG_DIR_FAULTS_SHARE = 0.6
 """… and the share of these in which single directories fail or are full, in addition."""
+TRANSACTIONS_SHARE = 0.35
+"""The share of seeds that have transactional programs."""
 FAULT_PHASE_SHARE = 0.85
 """The share of a run's time that has faults; the rest is for healing and reading."""
 
@@ -100,6 +104,8 @@ class Plan:
     """Whether a topic is deleted and created again repeatedly within seconds."""
     compacts: bool = False
     """Whether a topic is compacted."""
+    transactions: TransactionPlan | None = None
+    """The transactional programs, if there are any."""
     group: GroupPlan | None = None
     """The consumer group that reads all topics, if there is one."""
     membership: MembershipPlan | None = None
@@ -168,6 +174,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
     topics = _topics(chance, one_machine, frozenset(chosen))
     topics = _with_retention(random.Random(f"{seed}/retention"), topics)
     group = _group(random.Random(f"{seed}/group"))
+    transactions = draw_transactions(random.Random(f"{seed}/transactions"))
     membership = _membership(random.Random(f"{seed}/membership"), minutes * 60 * FAULT_PHASE_SHARE)
     paces = random.Random(f"{seed}/pace")
     machines = 1 if one_machine else brokers + (membership is not None)
@@ -181,6 +188,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         faults=schedule(random.Random(f"{seed}/faults"), chosen, minutes * 60 * FAULT_PHASE_SHARE, machines),
         settings=_settings(chance)
         | (group.settings if group is not None else {})
+        | (transactions.settings if transactions is not None else {})
         | _cleaner(random.Random(f"{seed}/cleaner")),
         topics=topics,
         writers=_writers(chance, topics),
@@ -198,6 +206,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         ensemble=ensemble,
         reuses_names=random.Random(f"{seed}/names").random() < 0.35,
         compacts=random.Random(f"{seed}/compaction").random() < 0.35,
+        transactions=transactions,
     )
 
 
@@ -311,6 +320,16 @@ def _group(chance: random.Random) -> GroupPlan | None:
         protocol=chance.choice((CLASSIC, CONSUMER)),
     )
     return replace(group, commits_in_background=not group.auto_commit and chance.random() < 0.5)
+
+
+def draw_transactions(chance: random.Random, share: float = TRANSACTIONS_SHARE) -> TransactionPlan | None:
+    if chance.random() >= share:
+        return None
+    return TransactionPlan(
+        version=V1,
+        timeout_ms=chance.choice((3_000, 10_000)),
+        gap_s=chance.choice((0.2, 1.0)),
+    )
 
 
 def _pace(chance: random.Random, fsyncs_ms: tuple[tuple[float, float], ...]) -> Pace:

@@ -27,7 +27,7 @@ from nilometer.simulation.checkers.history import Outcome
 from nilometer.simulation.checkers.history_judge import check
 from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.checkers.long_history import LongHistory
-from nilometer.simulation.checkers.retention import Policy, Retention
+from nilometer.simulation.checkers.retention import Retention, policies_of
 from nilometer.simulation.checkers.services import Services
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import Kind
@@ -35,6 +35,7 @@ from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.log_capture import LogCapture
 from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Plan, TopicPlan
+from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.admin_program import AdminProgram
 from nilometer.simulation.workload.compacted_topic import PARTITION, CompactedTopicWriter
@@ -48,6 +49,7 @@ from nilometer.simulation.workload.random_administrator import RandomAdministrat
 from nilometer.simulation.workload.reused_names import NameReuser
 from nilometer.simulation.workload.rogue_client import RogueClient
 from nilometer.simulation.workload.topics import KEY, TopicChurn
+from nilometer.simulation.workload.transactions.program import TransactionalProgram
 from nilometer.simulation.workload.trimmer import Trimmer
 from nilometer.simulation.world import World
 
@@ -95,7 +97,7 @@ def run(
 
 
 _Operator = AdminProgram | RogueClient | RandomAdministrator
-_Client = Writer | _Operator | Reader | GroupMember
+_Client = Writer | _Operator | TransactionalProgram | Reader | GroupMember
 
 
 class _Run:
@@ -133,7 +135,7 @@ class _Run:
             self._reader("tail"),
             self._reader("again", polls_per_incarnation=40),
         ]
-        self._retention = Retention(self._cluster, self._history, _policies(plan))
+        self._retention = Retention(self._cluster, self._history, policies_of(plan))
         trimmed = [one for topic in plan.topics if topic.is_deleted for one in _partitions_of(topic)]
         self._trimmer = Trimmer(self._clients, servers, trimmed, self._retention) if trimmed else None
         self._membership = (
@@ -158,10 +160,17 @@ class _Run:
         self._compactor = (
             CompactedTopicWriter(self._clients, servers, flush_each=durable) if plan.compacts else None
         )
+        self._transactions = (
+            TransactionWorkload(self._cluster, self._clients, plan.transactions, flush_each=durable)
+            if plan.transactions is not None
+            else None
+        )
+        programs = self._transactions.programs if self._transactions is not None else []
+        self._readers += self._transactions.readers if self._transactions is not None else []
         self._rogue = RogueClient(self._clients, self._cluster) if plan.rogue else None
         self._random_admin = RandomAdministrator(self._clients, self._cluster) if plan.administers else None
         operators = (self._churn, self._mover, self._trimmer, self._reuser, self._rogue, self._random_admin)
-        changers = (*self._writers, *operators, self._compactor)
+        changers = (*self._writers, *operators, self._compactor, *programs)
         self._changers = [each for each in changers if each is not None]
         """Clients that write or change metadata: they must end before the cluster is checked."""
         self._driver = FaultDriver(
@@ -204,6 +213,8 @@ class _Run:
             member.stop_disrupting()
             if member.process is None or not member.process.alive:
                 member.start()  # it had crashed and was to be started again later
+        if self._transactions is not None:
+            self._transactions.restart_transformers()
         for client in self._changers:
             client.stop()
         await self._until(lambda: not self._busy(), SETTLE_S)
@@ -232,7 +243,7 @@ class _Run:
         self._verdict.find(Exit.CRASH, self._failed_clients())
 
     def _producers(self) -> int:
-        programs = [one for one in (self._reuser, self._compactor) if one is not None]
+        programs = [one for one in (self._reuser, self._compactor, self._transactions) if one is not None]
         return sum(each.incarnations for each in self._writers) + sum(each.producers for each in programs)
 
     def _busy(self) -> list[str]:
@@ -241,7 +252,8 @@ class _Run:
         return [*_alive(self._changers), *operator]
 
     def _not_converged(self) -> list[str]:
-        return not_converged(self._cluster) or self._retention.not_converged()
+        hanging = self._transactions.not_converged() if self._transactions is not None else []
+        return not_converged(self._cluster) or self._retention.not_converged() or hanging
 
     def _failed_clients(self) -> Iterable[str]:
         for client in (*self._changers, *self._readers, *self._members):
@@ -264,6 +276,8 @@ class _Run:
                 await admin.create_topic(NewTopic(topic.name, topic.partitions, 3, topic.configs))
             if self._members:
                 await self._create_group_topic(admin)
+            if self._transactions is not None:
+                await self._transactions.create_topics(runtime, admin)
 
     async def _create_group_topic(self, admin: Admin) -> None:
         """Create the offsets topic, as the first member would; synced per message if machines lose power."""
@@ -287,6 +301,8 @@ class _Run:
         self._retention.look()
         self._failed_disks.look()
         self._breaches.look()
+        if self._transactions is not None:
+            self._transactions.look()
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = self._world.loop.time() + limit_s
@@ -342,6 +358,7 @@ class _Run:
         done["requests of a client as a broker"] = self._rogue.tried.total() if self._rogue is not None else 0
         if self._random_admin is not None:
             done["answers to random requests"] = self._random_admin.answers.total()
+        done.update(self._transactions.done() if self._transactions is not None else {})
         return +done
 
     # ---- checking
@@ -372,6 +389,9 @@ class _Run:
         if self._compactor is not None and self._compactor.is_created:
             found = compaction.compare_cluster(self._cluster, PARTITION, self._compactor.judge)
             self._verdict.find(Exit.WRONG_RESULT, found)
+        transactions = self._transactions
+        if transactions and await self._finishes("last committed", transactions.read_at_rest, SETTLE_S):
+            self._verdict.find(Exit.WRONG_RESULT, transactions.judge_at_rest())
 
     def _judge_history(self) -> None:
         verdict = self._verdict
@@ -392,6 +412,9 @@ class _Run:
             verdict.find(Exit.WRONG_RESULT, self._compactor.violations[:FINDINGS_SHOWN])
         if self._random_admin is not None:
             verdict.find(Exit.CRASH, self._random_admin.violations)
+        if self._transactions is not None:
+            verdict.find(Exit.WRONG_RESULT, self._transactions.judge())
+            verdict.error_counts += self._transactions.error_counts
         verdict.find(Exit.WRONG_RESULT, (str(each) for each in check(self._history)[:20]))
         for reader in self._readers:
             verdict.find(Exit.WRONG_RESULT, reader.violations[:10])
@@ -420,21 +443,6 @@ class _Run:
 
 def _partitions_of(topic: TopicPlan) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for index in range(topic.partitions)]
-
-
-def _policies(plan: Plan) -> dict[str, Policy]:
-    """Return the retention policies of the topics that have one, by partition."""
-    check_interval_ms = int(plan.settings.get("log.retention.check.interval.ms", "300000"))
-    return {
-        str(partition): Policy(
-            retention_ms=topic.retention_ms,
-            retention_bytes=topic.retention_bytes,
-            check_interval_ms=check_interval_ms,
-        )
-        for topic in plan.topics
-        if topic.is_deleted
-        for partition in _partitions_of(topic)
-    }
 
 
 def _alive(clients: Sequence[_Client]) -> list[str]:

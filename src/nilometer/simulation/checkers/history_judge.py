@@ -237,15 +237,15 @@ def _transaction_cycles(history: History) -> Iterator[Anomaly]:
             wrote = writer.get((seen.partition, seen.value))
             if poll.transaction is not None and wrote is not None and wrote != poll.transaction:
                 both[wrote].add(poll.transaction)
-    g0 = _cycle(write_write)
+    g0 = find_cycle(write_write)
     if g0:
         yield Anomaly("G0", "transactions", " → ".join(g0))
-    g1c = _cycle(both)
+    g1c = find_cycle(both)
     if g1c and not g0:
         yield Anomaly("G1c", "transactions", " → ".join(g1c))
 
 
-def _cycle(edges: dict[str, set[str]]) -> list[str]:
+def find_cycle(edges: dict[str, set[str]]) -> list[str]:
     """Return one cycle of the graph, or an empty list (depth first search without recursion)."""
     done: set[str] = set()
     for root in sorted(edges):

@@ -24,6 +24,7 @@ from nilometer.simulation.checkers.disks import LOG_SUFFIX, StoredBatch, batches
 from nilometer.simulation.checkers.history import History, Outcome, Partition, Send
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.plan import Plan
 from nilometer.simulation.world import Process
 
 SLACK_BYTES = 4_000
@@ -37,6 +38,21 @@ class Policy:
     retention_ms: int = -1
     retention_bytes: int = -1
     check_interval_ms: int = 5_000
+
+
+def policies_of(plan: Plan) -> dict[Partition, Policy]:
+    """By partition, of the topics that delete."""
+    check_interval_ms = int(plan.settings.get("log.retention.check.interval.ms", "300000"))
+    return {
+        f"{topic.name}-{index}": Policy(
+            retention_ms=topic.retention_ms,
+            retention_bytes=topic.retention_bytes,
+            check_interval_ms=check_interval_ms,
+        )
+        for topic in plan.topics
+        if topic.is_deleted
+        for index in range(topic.partitions)
+    }
 
 
 @dataclass(slots=True)

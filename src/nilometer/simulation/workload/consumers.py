@@ -53,9 +53,10 @@ class Reader:
         *,
         polls_per_incarnation: int | None = None,
         deleted: bool = False,
+        committed: bool = False,
     ) -> None:
         """``polls_per_incarnation``: restart from the first offset after about so many polls; None: never.
-        ``deleted``: whether records are deleted."""
+        ``deleted``: whether records are deleted. ``committed``: whether only committed records are read."""
         self.name = name
         self.violations: list[str] = []
         self.error_counts: Counter[str] = Counter()
@@ -67,6 +68,7 @@ class Reader:
         self._history = history
         self._polls_per_incarnation = polls_per_incarnation
         self._deleted = deleted
+        self._committed = committed
         self._stopping = False
         self._latest: dict[TopicPartition, int] = {}
         self._times = TimeLookups(deleted=deleted)
@@ -91,8 +93,9 @@ class Reader:
 
     async def _behind(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
         for partition, end in ends.items():
+            passes_offsets = self._deleted or self._committed
             if self.positions[partition] < end and not (
-                self._deleted and await consumer.position(partition) >= end
+                passes_offsets and await consumer.position(partition) >= end
             ):
                 return True
         return False
@@ -120,6 +123,7 @@ class Reader:
                 "default.api.timeout.ms": 30_000,
                 "metadata.max.age.ms": 30_000,
                 "allow.auto.create.topics": False,
+                "isolation.level": "read_committed" if self._committed else "read_uncommitted",
             },
         )
 

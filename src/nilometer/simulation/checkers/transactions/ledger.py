@@ -1,0 +1,75 @@
+"""What transactional producers did, transaction by transaction, and what they were told. Pure.
+
+A transaction for which a commit was never requested, or was refused for certain, is aborted, whatever else
+happened: nobody may ever read its records. One whose commit was acknowledged is committed. Where the outcome
+of the commit is unknown, all its records may be read, or none.
+
+Values are unique.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from nilometer.simulation.checkers.history import Partition
+
+
+class Fate(enum.Enum):
+    OPEN = "open"
+    """Its commit was not requested: if that never happens, it is aborted."""
+    UNKNOWN = "unknown"
+    """Its commit was requested."""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    """Its commit was refused, and no request before that can have succeeded."""
+
+
+@dataclass(slots=True)
+class Written:
+    partition: Partition
+    value: str
+    offset: int | None = None
+    """Where it was acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """An input of the transaction: its offset is committed with it."""
+
+    partition: Partition
+    offset: int
+    value: str
+
+
+@dataclass(slots=True)
+class LoggedTransaction:
+    number: int
+    """In the order in which they began."""
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    fate: Fate = Fate.OPEN
+    writes: list[Written] = field(default_factory=list[Written])
+    inputs: tuple[Consumed, ...] = ()
+    read: list[str] = field(default_factory=list[str])
+    """Values that its program read, as a read_committed consumer, while it was open."""
+
+    def write(self, partition: Partition, value: str) -> Written:
+        written = Written(partition, value)
+        self.writes.append(written)
+        return written
+
+    def __str__(self) -> str:
+        producer = f"producer {self.producer_id}, epoch {self.producer_epoch}"
+        return f"transaction {self.number} of {self.transactional_id} ({producer}; {self.fate.value})"
+
+
+@dataclass(slots=True)
+class TransactionLedger:
+    transactions: list[LoggedTransaction] = field(default_factory=list[LoggedTransaction])
+
+    def begin(self, transactional_id: str, producer_id: int, producer_epoch: int) -> LoggedTransaction:
+        begun = LoggedTransaction(len(self.transactions), transactional_id, producer_id, producer_epoch)
+        self.transactions.append(begun)
+        return begun

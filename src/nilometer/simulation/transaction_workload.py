@@ -1,0 +1,198 @@
+"""The transactional programs of a run, the readers of what they write, and all that judges them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.group.coordinator import Coordinator
+from nilometer.client.group.group_exchange import CoordinatorType
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from nilometer.replication import LeaderRole
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.long_history import LongHistory
+from nilometer.simulation.checkers.transactions import judge, partition_logs
+from nilometer.simulation.checkers.transactions.ledger import TransactionLedger
+from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.workload.compacted_topic import CONFIGS as COMPACTED
+from nilometer.simulation.workload.consumers import Reader
+from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
+from nilometer.simulation.workload.transactions.session import make_client
+from nilometer.simulation.workload.transactions.transformer import GROUP, Transformer, fetch_committed
+from nilometer.simulation.workload.transactions.writer import TransactionalWriter
+from nilometer.simulation.world import Host
+
+LAST_READER = "last committed"
+WRITERS = 2
+INPUTS = (TopicPartition("tx-inputs", 0), TopicPartition("tx-inputs", 1))
+OTHERS = TopicPartition("tx-others", 0)
+OUTPUTS = TopicPartition("tx-outputs", 0)
+TABLE = TopicPartition("tx-table", 0)
+PLAIN = (*INPUTS, OTHERS, OUTPUTS)
+REPLICAS = 3
+SET_UP_MS = 120_000
+FINDINGS_MAX = 20
+POLL_MS = 500
+SMALL_SEGMENTS = {"internal.segment.bytes": "4000", "min.insync.replicas": "2"}
+
+
+NAMES = tuple(map(str, PLAIN))
+
+
+class TransactionWorkload:
+    def __init__(self, cluster: Cluster, clients: Host, plan: TransactionPlan, *, flush_each: bool) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        self._durable = {"flush.messages": "1"} if flush_each else dict[str, str]()
+        self.ledger = TransactionLedger()
+        self.history = LongHistory(kept_whole=frozenset({LAST_READER}))
+        self.last_stable_offsets = partition_logs.LastStableOffsets(cluster, self.ledger, PLAIN)
+        servers = cluster.bootstrap_servers
+        self.writers = [
+            TransactionalWriter(
+                f"tx-writer{number}",
+                clients,
+                servers,
+                plan,
+                self.ledger,
+                partitions=(*INPUTS, OTHERS),
+                table=TABLE,
+            )
+            for number in range(WRITERS)
+        ]
+        self.transformers = [
+            Transformer(
+                f"transformer{source.partition}",
+                clients,
+                servers,
+                plan,
+                self.ledger,
+                source=source,
+                target=OUTPUTS,
+                is_drained=self._is_drained,
+            )
+            for source in INPUTS
+        ]
+        self.programs: list[TransactionalProgram] = [*self.writers, *self.transformers]
+        self.readers = [self._reader("committed", polls_per_incarnation=40)]
+        self._committed: dict[str, int] = {}
+        self._table: dict[str, str] = {}
+
+    def _reader(self, name: str, polls_per_incarnation: int | None = None) -> Reader:
+        return Reader(
+            name,
+            self._clients,
+            self._cluster.bootstrap_servers,
+            PLAIN,
+            self.history,
+            polls_per_incarnation=polls_per_incarnation,
+            committed=True,
+        )
+
+    def _is_drained(self, source: TopicPartition, position: int) -> bool:
+        """Whether the writers have ended, and nothing is left to read at ``position``."""
+        if any(each.process is not None and each.process.alive for each in self.writers):
+            return False
+        ends = [
+            partition.log.log_end_offset
+            for node in self._cluster.nodes.values()
+            for partition in node.partitions
+            if str(partition) == str(source) and isinstance(partition.replica.role, LeaderRole)
+        ]
+        return bool(ends) and position >= max(ends)
+
+    # ── the run ─────────────────────────────────────────────────────────────────────────────────
+    async def create_topics(self, runtime: Runtime, admin: Admin) -> None:
+        """Those of the programs, and the internal ones, as the first request would. Raises KafkaError."""
+        plain = SMALL_SEGMENTS | self._durable
+        counts = Counter(each.topic for each in PLAIN)
+        for name, count in counts.items():
+            await admin.create_topic(NewTopic(name, count, REPLICAS, plain))
+        await admin.create_topic(NewTopic(TABLE.topic, 1, REPLICAS, COMPACTED | self._durable))
+        async with make_client(runtime, self._cluster.bootstrap_servers, "set-up") as client:
+            await client.retry(Coordinator(client, GROUP).find, SET_UP_MS)
+            await client.retry(Coordinator(client, "any", CoordinatorType.TRANSACTION).find, SET_UP_MS)
+        for topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC) if self._durable else ():
+            changes = [ConfigChange(name, value) for name, value in self._durable.items()]
+            await admin.incremental_alter_configs(ResourceType.TOPIC, topic, changes)
+
+    def restart_transformers(self) -> None:
+        """Those that had crashed: they are to transform all that there is."""
+        for each in self.transformers:
+            if each.process is None or not each.process.alive:
+                each.start()
+
+    def look(self) -> None:
+        self.last_stable_offsets.look()
+
+    @property
+    def producers(self) -> int:
+        """How many epochs and ids there may have been, about."""
+        return sum(each.incarnations for each in self.programs)
+
+    def not_converged(self) -> list[str]:
+        """Transactions that are still open, on a cluster that is otherwise at rest."""
+        return [
+            f"hanging transaction: {partition} is stable up to {stable} of {end} on {node.name}"
+            for node in self._cluster.nodes.values()
+            for partition in node.partitions
+            if isinstance(partition.replica.role, LeaderRole)
+            and (stable := partition.log.last_stable_offset(partition.replica.high_watermark))
+            != (end := partition.log.log_end_offset)
+        ]
+
+    async def read_at_rest(self, runtime: Runtime) -> None:
+        """As a process's main: read all that is committed. Raises KafkaError."""
+        last = self._reader(LAST_READER)
+        self.readers.append(last)
+        await last.read_to_end(runtime)
+        async with make_client(runtime, self._cluster.bootstrap_servers, LAST_READER) as client:
+            committed = await fetch_committed(client, INPUTS)
+        self._committed = {str(each): offset for each, offset in committed.items()}
+        self._table = await self._read_table(runtime)
+
+    async def _read_table(self, runtime: Runtime) -> dict[str, str]:
+        table: dict[str, str] = {}
+        settings = {"bootstrap.servers": self._cluster.bootstrap_servers, "isolation.level": "read_committed"}
+        async with Consumer(runtime, settings | {"auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([TABLE])
+            end = (await consumer.end_offsets([TABLE]))[TABLE]
+            while await consumer.position(TABLE) < end:
+                for record in await consumer.poll(timeout_ms=POLL_MS):
+                    table[(record.key or b"").decode()] = (record.value or b"").decode()
+        return table
+
+    # ── judging ─────────────────────────────────────────────────────────────────────────────────
+    def judge_at_rest(self) -> Iterator[str]:
+        visible = judge.Visible.by(self.history, LAST_READER)
+        inputs = [str(each) for each in INPUTS]
+        yield from judge.torn(self.ledger, visible, NAMES)
+        yield from judge.dirty_writes(self.ledger, visible)
+        yield from judge.exactly_once(self.ledger, visible, inputs, self._committed)
+        yield from judge.not_consumed(visible, inputs, self._committed)
+        read = judge.values_read(self.history)
+        yield from judge.compare_table(self._table, *judge.expected_table(self.ledger, str(TABLE), read))
+        yield from self.last_stable_offsets.judge()
+        for partition in PLAIN:
+            batches = partition_logs.read_leader(self._cluster, partition)
+            yield from partition_logs.judge_log(str(partition), batches)
+
+    def judge(self) -> Iterator[str]:
+        yield from judge.judge(self.ledger, self.history, NAMES)
+        for program in self.programs:
+            yield from program.violations[:FINDINGS_MAX]
+
+    @property
+    def error_counts(self) -> Counter[str]:
+        return sum((each.error_counts for each in self.programs), Counter[str]())
+
+    def done(self) -> Mapping[str, int]:
+        counted = Counter[str]()
+        for program in self.programs:
+            counted.update({f"transactions, {what}": count for what, count in program.done.items()})
+        counted["transactions begun"] = len(self.ledger.transactions)
+        return counted

@@ -1,0 +1,1 @@
+"""Programs that write in transactions, commit, abort, die, return, and go on as zombies."""

@@ -1,0 +1,124 @@
+"""What transactional programs share: incarnations of one transactional id, and noting how ends end."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from nilometer.client.network.client import Client
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.transactions.ledger import Fate, LoggedTransaction, TransactionLedger
+from nilometer.simulation.workload.transactions.session import TransactionalSession, make_client
+from nilometer.simulation.world import Host, Process
+from nilometer.wire.errors import KafkaError
+
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionPlan:
+    version: int
+    """The ``transaction.version`` that the producers use, as far as they tell them apart: 1 or 2."""
+    timeout_ms: int
+    """After so long brokers abort what is open."""
+    gap_s: float
+    """About how long a program rests between two transactions."""
+    first_epoch: int = 0
+    """Of new producer ids: near the last one they are soon exhausted."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What brokers are told."""
+        return {
+            "transaction.state.log.num.partitions": "2",
+            "offsets.topic.num.partitions": "2",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        }
+
+
+class TransactionalProgram(ABC):
+    """``violations`` holds what it was answered and should never have been."""
+
+    def __init__(
+        self, name: str, host: Host, bootstrap_servers: str, plan: TransactionPlan, ledger: TransactionLedger
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.ledger = ledger
+        self.error_counts: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        """What it did, by name and how often."""
+        self.violations: list[str] = []
+        self.incarnations = 0
+        self.process: Process | None = None
+        self._host = host
+        self._bootstrap_servers = bootstrap_servers
+        self._stopping = False
+
+    def start(self) -> Process:
+        self._stopping = False
+        self.process = self._host.start(self.name, self._main)
+        return self.process
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._is_finished():
+            self.incarnations += 1
+            try:
+                async with make_client(runtime, self._bootstrap_servers, self.name) as client:
+                    await self._incarnation(runtime, client)
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
+                await asyncio.sleep(RETRY_S)
+
+    def _is_finished(self) -> bool:
+        return self._stopping
+
+    @abstractmethod
+    async def _incarnation(self, runtime: Runtime, client: Client) -> None:
+        """From InitProducerId on. Raises KafkaError."""
+
+    def _session(self, client: Client) -> TransactionalSession:
+        return TransactionalSession(
+            client, self.name, timeout_ms=self.plan.timeout_ms, version=self.plan.version
+        )
+
+    def _begin(self, session: TransactionalSession) -> LoggedTransaction:
+        session.begin()
+        return self.ledger.begin(self.name, session.producer_id, session.producer_epoch)
+
+    async def _end(
+        self, session: TransactionalSession, transaction: LoggedTransaction, *, commit: bool
+    ) -> None:
+        """Raises KafkaError."""
+        if commit:
+            transaction.fate = Fate.UNKNOWN
+        try:
+            await session.end(commit=commit)
+        except KafkaError:
+            if commit and not session.end_is_uncertain:
+                transaction.fate = Fate.ABORTED
+            raise
+        if commit:
+            transaction.fate = Fate.COMMITTED
+        self.done["committed" if commit else "aborted"] += 1
+
+    async def _beside(
+        self, rival: Coroutine[object, object, None], zombie: Coroutine[object, object, None]
+    ) -> None:
+        """Run both; what the zombie is refused is counted. Raises the KafkaError of the rival."""
+        outcomes = await asyncio.gather(rival, zombie, return_exceptions=True)
+        for error in outcomes:
+            if isinstance(error, BaseException) and not isinstance(error, KafkaError):
+                raise error
+        refused = outcomes[1]
+        if isinstance(refused, KafkaError):
+            self.error_counts[refused.code.name] += 1
+            self.done["zombies stopped"] += 1
+        if isinstance(outcomes[0], KafkaError):
+            raise outcomes[0]

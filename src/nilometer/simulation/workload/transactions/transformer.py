@@ -1,0 +1,183 @@
+"""A program that consumes, transforms and produces: the offsets of its inputs are part of its transactions.
+
+Each has one input partition and a transactional id of its own, as before KIP-447. After every start, and
+after an abort, it goes on from the committed offset, which must be stable. Now and then it leaves a
+transaction open, or is replaced by another one while it commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Sequence
+
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.group.coordinator import Coordinator
+from nilometer.client.group.group_exchange import (
+    MemberIdentity,
+    fetch_offsets_request,
+    read_fetched_offsets,
+)
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.transactions.judge import OUTPUT_MARK
+from nilometer.simulation.checkers.transactions.ledger import Consumed, LoggedTransaction, TransactionLedger
+from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
+from nilometer.simulation.workload.transactions.session import API_TIMEOUT_MS, TransactionalSession
+from nilometer.simulation.world import Host
+from nilometer.wire.api_keys import ApiKey
+
+GROUP = "transformers"
+POLL_MS = 1_000
+NOWHERE = -1
+FETCH_AT_MOST = 9
+"""The last version that names topics."""
+
+
+class Ending(enum.Enum):
+    COMMIT = "commit"
+    ABORT = "abort"
+    LEAVE = "leave"
+    RIVAL = "rival"
+
+
+WEIGHTS = {Ending.COMMIT: 10, Ending.ABORT: 1, Ending.LEAVE: 1, Ending.RIVAL: 2}
+ENDINGS = tuple(ending for ending, weight in WEIGHTS.items() for _ in range(weight))
+
+
+async def fetch_committed(client: Client, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """The stable offsets of the group; 0 where there is none. Raises KafkaError."""
+    group = Coordinator(client, GROUP)
+
+    async def attempt() -> dict[TopicPartition, int]:
+        response = await group.ask(
+            ApiKey.OFFSET_FETCH,
+            lambda api: fetch_offsets_request(api, GROUP, partitions, {}, MemberIdentity()),
+            at_most=FETCH_AT_MOST,
+        )
+        error, found = read_fetched_offsets(response, {})
+        group.check(error, "fetching offsets")
+        offsets: dict[TopicPartition, int] = {}
+        for partition in partitions:
+            code, committed = found[partition]
+            group.check(code, f"the offset of {partition}")
+            offsets[partition] = 0 if committed is None else committed.offset
+        return offsets
+
+    return await client.retry(attempt, API_TIMEOUT_MS)
+
+
+class Transformer(TransactionalProgram):
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        bootstrap_servers: str,
+        plan: TransactionPlan,
+        ledger: TransactionLedger,
+        *,
+        source: TopicPartition,
+        target: TopicPartition,
+        is_drained: Callable[[TopicPartition, int], bool],
+    ) -> None:
+        """``is_drained``: whether nothing will come at an offset any more."""
+        super().__init__(name, host, bootstrap_servers, plan, ledger)
+        self._source = source
+        self._target = target
+        self._is_drained = is_drained
+        self._position = NOWHERE
+        """Up to where everything is transformed."""
+
+    def _is_finished(self) -> bool:
+        return self._stopping and self._is_drained(self._source, self._position)
+
+    async def _incarnation(self, runtime: Runtime, client: Client) -> None:
+        session = self._session(client)
+        await session.init()
+        async with self._consumer(runtime) as consumer:
+            consumer.assign([self._source])
+            await self._go_to_committed(client, consumer)
+            while not self._is_finished():
+                self._position = NOWHERE
+                records = await consumer.poll(timeout_ms=POLL_MS)
+                if not records:
+                    self._position = await consumer.position(self._source)
+                    continue
+                ending = Ending.COMMIT if self._stopping else runtime.entropy.choice(ENDINGS)
+                following = await self._transform(session, consumer, records, ending)
+                if following is None:
+                    return
+                session = following
+                await asyncio.sleep(runtime.entropy.uniform(0.0, 2 * self.plan.gap_s))
+                if session.needs_new_epoch:
+                    await session.init(goes_on=runtime.entropy.below(2) == 0)
+
+    def _consumer(self, runtime: Runtime) -> Consumer:
+        return Consumer(
+            runtime,
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "client.id": self.name,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "none",
+                "fetch.max.wait.ms": 2_000,
+                "max.poll.records": 20,
+                "allow.auto.create.topics": False,
+            },
+        )
+
+    async def _go_to_committed(self, client: Client, consumer: Consumer) -> None:
+        consumer.seek(self._source, (await fetch_committed(client, [self._source]))[self._source])
+
+    async def _transform(
+        self,
+        session: TransactionalSession,
+        consumer: Consumer,
+        records: Sequence[ConsumerRecord],
+        ending: Ending,
+    ) -> TransactionalSession | None:
+        """Returns the session that goes on; None: begin again. Raises KafkaError."""
+        transaction = self._begin(session)
+        await self._write(session, transaction, records)
+        match ending:
+            case Ending.COMMIT:
+                await self._end(session, transaction, commit=True)
+            case Ending.ABORT:
+                await self._end(session, transaction, commit=False)
+                await self._go_to_committed(session.client, consumer)
+            case Ending.LEAVE:
+                self.done["left open"] += 1
+                return None
+            case Ending.RIVAL:
+                rival = self._session(session.client)
+
+                async def take_over() -> None:
+                    await rival.init()
+                    await self._go_to_committed(rival.client, consumer)
+
+                await self._beside(take_over(), self._end(session, transaction, commit=True))
+                return rival
+        return session
+
+    async def _write(
+        self,
+        session: TransactionalSession,
+        transaction: LoggedTransaction,
+        records: Sequence[ConsumerRecord],
+    ) -> None:
+        source = str(self._source)
+        values = [(record.value or b"").decode() for record in records]
+        transaction.inputs = tuple(
+            Consumed(source, record.offset, value) for record, value in zip(records, values, strict=True)
+        )
+        outputs = [f"{value}{OUTPUT_MARK}{transaction.number}" for value in values]
+        target = str(self._target)
+        written = [transaction.write(target, value) for value in outputs]
+        offset = await session.write(self._target, [(None, value) for value in outputs])
+        if offset is not None:
+            for index, each in enumerate(written):
+                each.offset = offset + index
+        group = Coordinator(session.client, GROUP)
+        await session.commit_offsets(group, {self._source: records[-1].offset + 1})

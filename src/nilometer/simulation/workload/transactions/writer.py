@@ -1,0 +1,218 @@
+"""A program that writes to several partitions in each transaction, and ends it as producers do, and do not.
+
+It commits or aborts; leaves a transaction open and begins again; is silent until the transaction has
+timed out and then wants to commit it; goes on as a zombie beside another program of its transactional id; or
+sends a batch after the end of its transaction. While a transaction is open it reads, as a read_committed
+consumer, what others have written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Sequence
+
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.transactions.ledger import LoggedTransaction, TransactionLedger
+from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
+from nilometer.simulation.workload.transactions.session import REFUSED, V1, TransactionalSession
+from nilometer.simulation.world import Host
+from nilometer.wire.errors import KafkaError
+
+TRANSACTIONS_PER_INCARNATION_MAX = 30
+BATCHES_MAX = 4
+RECORDS_MAX = 3
+KEYS = 6
+POLL_MS = 20
+TIME_OUT_MARGIN_S = 3.0
+
+
+class Ending(enum.Enum):
+    COMMIT = "commit"
+    ABORT = "abort"
+    LEAVE = "leave"
+    """Open: the next incarnation has it aborted."""
+    TIME_OUT = "time out"
+    RIVAL = "rival"
+    """Another one takes over the id, and this one goes on: at the same time, or afterwards."""
+    LATE = "late"
+    """A batch comes after the end."""
+
+
+WEIGHTS = {
+    Ending.COMMIT: 11,
+    Ending.ABORT: 3,
+    Ending.LEAVE: 1,
+    Ending.TIME_OUT: 1,
+    Ending.RIVAL: 2,
+    Ending.LATE: 2,
+}
+ENDINGS = tuple(ending for ending, weight in WEIGHTS.items() for _ in range(weight))
+
+
+class TransactionalWriter(TransactionalProgram):
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        bootstrap_servers: str,
+        plan: TransactionPlan,
+        ledger: TransactionLedger,
+        *,
+        partitions: Sequence[TopicPartition],
+        table: TopicPartition,
+    ) -> None:
+        """``table`` is compacted."""
+        super().__init__(name, host, bootstrap_servers, plan, ledger)
+        self._partitions = list(partitions)
+        self._table = table
+        self._written = 0
+
+    async def _incarnation(self, runtime: Runtime, client: Client) -> None:
+        session = self._session(client)
+        await session.init()
+        async with self._consumer(runtime) as consumer:
+            consumer.assign(self._partitions)
+            for _ in range(1 + runtime.entropy.below(TRANSACTIONS_PER_INCARNATION_MAX)):
+                if self._stopping:
+                    return
+                await asyncio.sleep(runtime.entropy.uniform(0.0, 2 * self.plan.gap_s))
+                ending = runtime.entropy.choice(ENDINGS)
+                following = await self._transaction(runtime, session, consumer, ending)
+                if following is None:
+                    return
+                session = following
+                if session.needs_new_epoch:
+                    await session.init(goes_on=runtime.entropy.below(2) == 0)
+
+    def _consumer(self, runtime: Runtime) -> Consumer:
+        return Consumer(
+            runtime,
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "client.id": self.name,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "latest",
+                "fetch.max.wait.ms": 5_000,
+                "allow.auto.create.topics": False,
+            },
+        )
+
+    async def _transaction(
+        self, runtime: Runtime, session: TransactionalSession, consumer: Consumer, ending: Ending
+    ) -> TransactionalSession | None:
+        """Returns the session that goes on; None: begin again. Raises KafkaError."""
+        transaction = self._begin(session)
+        try:
+            for _ in range(1 + runtime.entropy.below(BATCHES_MAX)):
+                await self._write(runtime, session, transaction)
+            await self._read(consumer, transaction)
+        except KafkaError as error:
+            if error.code in REFUSED:
+                raise
+            self.error_counts[error.code.name] += 1
+            ending = Ending.ABORT
+        match ending:
+            case Ending.COMMIT | Ending.ABORT:
+                await self._end(session, transaction, commit=ending is Ending.COMMIT)
+            case Ending.LEAVE:
+                self.done["left open"] += 1
+                return None
+            case Ending.TIME_OUT:
+                await self._time_out(runtime, session, transaction)
+            case Ending.RIVAL:
+                return await self._yield_to_rival(runtime, session, transaction)
+            case Ending.LATE:
+                commit = runtime.entropy.below(2) == 0
+                await self._end(session, transaction, commit=commit)
+                await self._write_late(runtime, session, commit=commit)
+        return session
+
+    # ── writing and reading ─────────────────────────────────────────────────────────────────────
+    async def _write(
+        self,
+        runtime: Runtime,
+        session: TransactionalSession,
+        transaction: LoggedTransaction,
+        *,
+        adds: bool = True,
+    ) -> None:
+        partition = runtime.entropy.choice([*self._partitions, self._table])
+        records = [self._record(runtime, partition) for _ in range(1 + runtime.entropy.below(RECORDS_MAX))]
+        written = [transaction.write(str(partition), value) for _, value in records]
+        offset = await session.write(partition, records, adds=adds)
+        if offset is not None:
+            for index, each in enumerate(written):
+                each.offset = offset + index
+
+    def _record(self, runtime: Runtime, partition: TopicPartition) -> tuple[str | None, str]:
+        self._written += 1
+        value = f"{self.name}-{self._written}"
+        if partition != self._table:
+            return None, value
+        key = f"key{runtime.entropy.below(KEYS)}"
+        return key, f"{key}={value}"
+
+    async def _read(self, consumer: Consumer, transaction: LoggedTransaction) -> None:
+        try:
+            records = await consumer.poll(timeout_ms=POLL_MS)
+        except KafkaError as error:
+            self.error_counts[error.code.name] += 1
+            return
+        transaction.read += [(record.value or b"").decode() for record in records]
+
+    # ── what goes wrong ─────────────────────────────────────────────────────────────────────────
+    async def _time_out(
+        self, runtime: Runtime, session: TransactionalSession, transaction: LoggedTransaction
+    ) -> None:
+        await asyncio.sleep(self.plan.timeout_ms / 1000 + TIME_OUT_MARGIN_S)
+        try:
+            if runtime.entropy.below(2) == 0:
+                await self._write(runtime, session, transaction)
+            await self._end(session, transaction, commit=True)
+        except KafkaError as error:
+            if error.code in REFUSED and not session.end_is_uncertain:
+                self.done["timed out"] += 1
+            raise
+
+    async def _yield_to_rival(
+        self, runtime: Runtime, session: TransactionalSession, transaction: LoggedTransaction
+    ) -> TransactionalSession:
+        rival = self._session(session.client)
+
+        async def go_on() -> None:
+            await self._write(runtime, session, transaction)
+            await self._end(session, transaction, commit=True)
+
+        async def take_over() -> None:
+            await rival.init()
+
+        async def write_and_commit() -> None:
+            of_rival = self._begin(rival)
+            await self._write(runtime, rival, of_rival)
+            await self._end(rival, of_rival, commit=True)
+
+        if runtime.entropy.below(2) == 0:
+            await self._beside(take_over(), go_on())
+        else:
+            await take_over()
+            await self._beside(write_and_commit(), go_on())
+        return rival
+
+    async def _write_late(self, runtime: Runtime, session: TransactionalSession, *, commit: bool) -> None:
+        """A batch that no transaction is open for, in the epoch of the one before. That one is asked to be
+        ended once more: the answer comes when its markers are written."""
+        if self.plan.version != V1:
+            return  # the batch would be added, as the first one of the next transaction
+        await session.end(commit=commit)
+        late = self._begin(session)
+        try:
+            await self._write(runtime, session, late, adds=False)
+        except KafkaError as error:
+            self.error_counts[error.code.name] += 1
+            self.done["refused verifications"] += error.code in REFUSED
+        else:
+            self.violations.append(f"verification: {late.writes} were taken outside of a transaction")
