@@ -305,3 +305,102 @@ def test_what_spark_hands_to_every_sink_is_no_unknown_option():
     options = parse_sink_options({**SERVERS, "checkpointLocation": "/c", "TOPIC": "t"})
     assert options.topic == "t"
     assert dict(options.producer)["bootstrap.servers"] == "h:1"
+
+
+# --- exactly once
+
+
+def copy_once(spark, topics, source, target, tmp_path, transform=None):
+    """A query that copies ``source`` with the sink's option exactlyOnce; it ends when all is copied."""
+    options = {
+        "kafka.bootstrap.servers": topics.bootstrap,
+        "subscribe": source,
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+    }
+    frame = spark.readStream.format("nilometer").options(**options).load().select("value")
+    if transform is not None:
+        frame = frame.mapInPandas(transform, "value binary")
+    query = (
+        frame.writeStream.format("nilometer")
+        .options(**{"kafka.bootstrap.servers": topics.bootstrap, "topic": target, "exactlyOnce": "true"})
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def committed_values(spark, topics, topic):
+    rows = read(spark, topics, topic, **{"kafka.isolation.level": "read_committed"}).collect()
+    return Counter(bytes(row.value) for row in rows)
+
+
+def test_exactly_once_a_batch_that_comes_again_is_written_once(spark, topics, tmp_path):
+    source, target = topics.create(2), topics.create(2)
+    topics.send(source, [Sent(n % 2, None, b"v%d" % n) for n in range(40)])
+    copy_once(spark, topics, source, target, tmp_path)
+    forget_last_commit(tmp_path / "checkpoint")
+    topics.send(source, [Sent(0, None, b"last")])
+    copy_once(spark, topics, source, target, tmp_path)
+    expected = Counter([*(b"v%d" % n for n in range(40)), b"last"])
+    assert committed_values(spark, topics, target) == expected
+    everything = read(spark, topics, target)
+    assert everything.count() == 41, "the second run of the batch has not even begun a transaction"
+
+
+def test_exactly_once_a_batch_with_one_task_that_fails_is_written_once(spark, topics, tmp_path):
+    source, target = topics.create(2), topics.create(2)
+    topics.send(source, [Sent(n % 2, None, b"%d" % n) for n in range(40)])
+    broken = str(tmp_path / "broken")
+    open(broken, "w").close()
+
+    def fail_once(frames):
+        import os
+
+        for frame in frames:
+            yield frame
+            if os.path.exists(broken) and any(int(value) % 2 for value in frame["value"]):
+                raise ValueError("planted")
+
+    with pytest.raises(Exception, match="planted"):
+        copy_once(spark, topics, source, target, tmp_path, fail_once)
+    assert set(committed_values(spark, topics, target)) <= {b"%d" % n for n in range(0, 40, 2)}
+    (tmp_path / "broken").unlink()
+    copy_once(spark, topics, source, target, tmp_path, fail_once)
+    assert committed_values(spark, topics, target) == Counter(b"%d" % n for n in range(40))
+
+
+def test_exactly_once_a_save_within_foreach_batch_needs_a_name_and_is_written_once(spark, topics, tmp_path):
+    source, target = topics.create(1), topics.create(1)
+    topics.send(source, [Sent(0, None, b"%d" % n) for n in range(6)])
+    stream = Stream(spark, tmp_path, {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": source})
+
+    def write(name):
+        return lambda batch, _number: to_topic(
+            batch.select("value"), topics, target, exactlyOnce="true", **name
+        )
+
+    with pytest.raises(Exception, match="needs the option writerId"):
+        stream.run_with(write({}))
+    stream.run_with(write({"writerId": "copy"}))
+    forget_last_commit(tmp_path / "checkpoint")
+    stream.run_with(write({"writerId": "copy"}))
+    assert committed_values(spark, topics, target) == Counter(b"%d" % n for n in range(6))
+
+
+def test_exactly_once_two_saves_of_a_batch_job_are_two(spark, topics):
+    target = topics.create(1)
+    for _ in range(2):
+        to_topic(
+            spark.range(3).selectExpr("string(id) as value"), topics, target, exactlyOnce="true", writerId="w"
+        )
+    assert committed_values(spark, topics, target) == Counter({b"0": 2, b"1": 2, b"2": 2})
+
+
+def test_exactly_once_needs_acknowledgements_by_all_replicas():
+    with pytest.raises(OptionError, match="acks"):
+        parse_sink_options({**SERVERS, "topic": "t", "exactlyOnce": "true", "kafka.acks": "1"})
+    options = parse_sink_options({**SERVERS, "topic": "t", "exactlyOnce": "true"})
+    assert (options.exactly_once, options.repeat_headers) == (True, False)
+    assert dict(options.producer)["transaction.timeout.ms"] == "900000"

@@ -6,22 +6,24 @@ Invariants: a process has one producer per set of settings, which is made when f
 micro-batch needs no new connections; ``write`` returns when every record is acknowledged, or raises; at most
 two chunks of rows are held in memory.
 
-If the settings contained a ``transactional.id`` per Spark partition, the same ``write`` could be the body of
-a transaction that the driver's commit ends.
+``transactional_writer`` writes in transactions instead, with a producer of its own for each task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
+from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.pipeline.errors import SinkError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
+
+T = TypeVar("T")
 
 _shared: dict[tuple[tuple[str, str], ...], ClusterWriter] = {}
 _shared_lock = threading.Lock()
@@ -71,37 +73,24 @@ class ClusterWriter:
         under_way: list[Delivery] = []
         try:
             for chunk in chunks:
-                sent = asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
-                self._acknowledged(under_way)
+                sent = self.run(self._send(chunk))
+                self.run(acknowledged(under_way))
                 under_way = sent
                 count += len(chunk)
-            self._acknowledged(under_way)
+            self.run(acknowledged(under_way))
         except KafkaError as error:
             servers = self._settings["bootstrap.servers"]
             raise SinkError(f"writing to {servers}: {error}") from error
         return count
 
-    def _acknowledged(self, deliveries: Sequence[Delivery]) -> None:
-        if deliveries:
-            asyncio.run_coroutine_threadsafe(self._wait(deliveries), self._loop).result()
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the event loop's thread, and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     # --- in the producer's thread
 
     async def _send(self, chunk: Sequence[Outgoing]) -> list[Delivery]:
-        producer = await self._started()
-        return [
-            await producer.send(
-                one.topic, one.value, key=one.key, headers=one.headers, partition=one.partition
-            )
-            for one in chunk
-        ]
-
-    async def _wait(self, deliveries: Sequence[Delivery]) -> None:
-        for one in deliveries:
-            if one.done():
-                one.result()
-            else:
-                await one
+        return await send_all(await self._started(), chunk)
 
     async def _started(self) -> Producer:
         if self._producer is None:
@@ -109,3 +98,20 @@ class ClusterWriter:
             await producer.start()
             self._producer = producer
         return self._producer
+
+
+async def send_all(producer: Producer | TransactionalProducer, chunk: Sequence[Outgoing]) -> list[Delivery]:
+    """Put the records of ``chunk`` into batches, and return their deliveries. Raises KafkaError."""
+    return [
+        await producer.send(one.topic, one.value, key=one.key, headers=one.headers, partition=one.partition)
+        for one in chunk
+    ]
+
+
+async def acknowledged(deliveries: Sequence[Delivery]) -> None:
+    """Return once all are acknowledged. Raises the KafkaError of one that failed."""
+    for one in deliveries:
+        if one.done():
+            one.result()
+        else:
+            await one

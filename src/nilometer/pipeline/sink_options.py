@@ -16,7 +16,8 @@ from nilometer.pipeline.errors import OptionError
 
 ALLOWED = {
     "topic": "the topic to write to; without it the column topic says so row by row",
-    "repeatHeaders": "true (default) or false: headers by which a reader tells records that were sent again",
+    "repeatHeaders": "true or false: headers that identify records sent again; true unless exactlyOnce is",
+    "exactlyOnce": "true or false (default): each task writes in a transaction, once however often it is run",
     "writerId": "the writer's name in these headers, behind the query's id; see repeats for foreachBatch",
 }
 BY_SPARK = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
@@ -29,6 +30,9 @@ NOT_FOR_SPARK = {
 }
 DEFAULTS = {"batch.size": str(256 * 1024), "linger.ms": "20"}
 """The producer's defaults here: a task waits only once, at its end, so large batches cost no latency."""
+
+TRANSACTION_TIMEOUT_MS = 15 * 60_000
+"""The longest that brokers allow by default: a task's transaction is open while its rows are computed."""
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -48,6 +52,7 @@ class SinkOptions:
     topic: str | None
     repeat_headers: bool
     writer_id: str | None
+    exactly_once: bool = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -67,17 +72,18 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         elif name not in BY_SPARK:
             allowed = ", ".join([*ALLOWED, "kafka.bootstrap.servers, kafka.*"])
             raise OptionError(key, value, f"there is no such option of the sink; allowed are {allowed}")
-    _check_producer(producer)
-    text = own.get("repeatHeaders", "true").strip().lower()
-    if text not in ("true", "false"):
-        raise OptionError("repeatHeaders", own["repeatHeaders"], "must be true or false")
+    exactly_once = _boolean(own, "exactlyOnce", default=False)
+    if exactly_once:
+        producer.setdefault("transaction.timeout.ms", str(TRANSACTION_TIMEOUT_MS))
+    _check_producer(producer, exactly_once)
     if own.get("topic") == "":
         raise OptionError("topic", "", "names no topic")
     return SinkOptions(
         producer=tuple(sorted(producer.items())),
         topic=own.get("topic"),
-        repeat_headers=text == "true",
+        repeat_headers=_boolean(own, "repeatHeaders", default=not exactly_once),
         writer_id=own.get("writerId"),
+        exactly_once=exactly_once,
     )
 
 
@@ -96,13 +102,21 @@ def check_columns(types: Mapping[str, str], options: SinkOptions) -> None:
             raise OptionError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
 
 
-def _check_producer(producer: Mapping[str, str]) -> None:
+def _boolean(own: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = own.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise OptionError(name, own[name], "must be true or false")
+    return text == "true"
+
+
+def _check_producer(producer: Mapping[str, str], exactly_once: bool) -> None:
     if "bootstrap.servers" not in producer:
         raise OptionError("kafka.bootstrap.servers", None, "must be given: host:port[,host:port...]")
     for name, reason in NOT_FOR_SPARK.items():
         if name in producer:
             raise OptionError(KAFKA_PREFIX + name, producer[name], reason)
+    settings = {**producer, "transactional.id": "any"} if exactly_once else producer
     try:
-        ProducerConfig.of(ClientSettings(PRODUCER_CONFIG_DEFINITION, producer))
+        ProducerConfig.of(ClientSettings(PRODUCER_CONFIG_DEFINITION, settings))
     except ConfigError as error:
         raise OptionError(KAFKA_PREFIX + error.key, producer.get(error.key), str(error)) from error

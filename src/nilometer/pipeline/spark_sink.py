@@ -3,9 +3,11 @@
 Implements Spark's interface for Python data sinks and converts Arrow columns to records; ``cluster_writer``
 sends them. Writers are pickled to executors, so they contain options only.
 
-At least once: a task ends only when its records are acknowledged by all in-sync replicas, and the producer is
-idempotent, so that its own retries send nothing twice; but tasks and batches that Spark runs again send their
-records again. The headers described in :mod:`~nilometer.pipeline.repeats` identify such records.
+At least once by default: a task ends only when its records are acknowledged by all in-sync replicas, and the
+producer is idempotent, so that its own retries send nothing twice; but tasks and batches that Spark runs
+again send their records again. The headers described in :mod:`~nilometer.pipeline.repeats` identify such
+records. With the option ``exactlyOnce`` each task is a transaction: see
+:mod:`~nilometer.pipeline.transactional_writer`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from nilometer.pipeline.repeats import (
     WRITER_HEADER,
 )
 from nilometer.pipeline.sink_options import SinkOptions, check_columns, parse_sink_options
+from nilometer.pipeline.transactional_writer import TaskTransaction, TransactionalWriter
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 """Spark's local properties of a task: the ids of its query and micro-batch."""
+TRANSACTIONAL_ID_PREFIX = "nilometer-sink"
 CHUNK_ROWS = 10_000
 
 
@@ -104,7 +108,28 @@ def write_partition(options: SinkOptions, batches: Iterator[pyarrow.RecordBatch]
     partition = task.partitionId() if task is not None else 0
     origin = _origin(task, options, write_id) if options.repeat_headers else None
     writer = ClusterWriter.shared(options.producer)
-    return Written(partition, writer.write(_outgoing(options, batches, origin)))
+    rows = _outgoing(options, batches, origin)
+    if options.exactly_once:
+        transaction = _transaction(task, options, write_id)
+        return Written(
+            partition, TransactionalWriter(writer, dict(options.producer), transaction).write(rows)
+        )
+    return Written(partition, writer.write(rows))
+
+
+def _transaction(task: Any, options: SinkOptions, write_id: str) -> TaskTransaction:
+    """Return the transaction of a task.
+
+    A stream's, and that of a named ``save`` in ``foreachBatch``, is the same when a batch is run again. Any
+    other ``save`` has its own: only its tasks' retries are recognised. Raises SinkError.
+    """
+    query = task.getLocalProperty(QUERY_PROPERTY) or ""
+    batch = int(task.getLocalProperty(BATCH_PROPERTY) or 0)
+    if query and write_id and not options.writer_id:
+        raise SinkError("exactlyOnce within foreachBatch needs the option writerId: a name for this save")
+    names = (query, options.writer_id if query else write_id)
+    writer = "/".join(filter(None, names))
+    return TaskTransaction(f"{TRANSACTIONAL_ID_PREFIX}/{writer}/{task.partitionId()}", batch if query else 0)
 
 
 def _origin(task: Any, options: SinkOptions, write_id: str) -> Origin:

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
+from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.partitioner import PartitionFunction
@@ -105,6 +106,14 @@ class TransactionalProducer:
     @property
     def state(self) -> ProducerState:
         return self._manager.state
+
+    @property
+    def config(self) -> ProducerConfig:
+        return self._producer.config
+
+    @property
+    def client(self) -> Client:
+        return self._producer.client
 
     # --- transactions
 
