@@ -1,4 +1,4 @@
-"""``nilometer transaction``: list, describe, abort, and find what hangs."""
+"""``nilometer transaction``: list, describe and abort transactions, and find hanging ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nilometer.wire.errors import KafkaError
 
 TIMEOUT_MS = 15_000
 DEFAULT_OLDER_THAN_S = 15 * 60
-"""The brokers' ``transaction.max.timeout.ms`` by default: whatever is older should have been aborted."""
+"""The default of the brokers' ``transaction.max.timeout.ms``: coordinators abort older transactions."""
 
 T = TypeVar("T")
 Hanging = tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]
@@ -207,7 +207,8 @@ def find_hanging(
 
 
 async def _places(admin: Admin, topics: tuple[str, ...], partition: int | None) -> list[TopicPartition]:
-    """Raises KafkaError."""
+    """Return the partition, or all partitions of ``topics`` (of every topic if there are none). Raises
+    KafkaError if listing the topics failed, ClickException if a topic does not exist."""
     if partition is not None:
         return [TopicPartition(topics[0], partition)]
     known = await admin.list_topics()

@@ -1,4 +1,4 @@
-"""How transactions are shown: as tables, and as JSON."""
+"""Prints transactions as tables, and converts them to JSON documents."""
 
 from __future__ import annotations
 

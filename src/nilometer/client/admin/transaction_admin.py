@@ -4,8 +4,8 @@ Lists are requested from all brokers, descriptions from the coordinator of each 
 and markers from the leader of each partition. An operation on several ids or partitions returns one outcome
 for each: the result, or its KafkaError.
 
-A *hanging* transaction is open in a partition though its coordinator does not know of it: nothing will ever
-end it, and every reader with ``isolation.level=read_committed`` stops before it (KIP-664).
+A *hanging* transaction is open in a partition although its coordinator does not have it. It is never ended,
+and consumers with ``isolation.level=read_committed`` cannot read past its first offset (KIP-664).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 _WITHOUT_TRANSACTION = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
-"""Coordinators list ids in these states whatever the duration is, as if they had begun in 1970."""
+"""States without an open transaction. Coordinators apply the duration filter to their ids as if the
+transactions had begun in 1970, so the client removes them."""
 DURATION_SINCE, PATTERN_SINCE = 1, 2
-"""The versions of ListTransactions that filter by them."""
+"""The first versions of ListTransactions that can filter by duration and by pattern."""
 FENCING_TIMEOUT_MS = 60_000
 """The time-out in the InitProducerId of :meth:`TransactionAdmin.fence`; no transaction is opened with it."""
 
@@ -58,7 +59,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """What the leader of a partition knows of a producer."""
+    """A producer's state in a partition, as its leader returns it."""
 
     producer_id: int
     producer_epoch: int
@@ -66,7 +67,7 @@ class ActiveProducer:
     last_timestamp_ms: int
     coordinator_epoch: int
     start_offset: int | None
-    """The first offset of its open transaction; None where none is open."""
+    """The first offset of its open transaction; None if none is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class TransactionAdmin:
         longer_than_ms: int | None = None,
         pattern: str = "",
     ) -> list[TransactionListing]:
-        """Return the transactional ids of all coordinators, sorted; the filters that are given all apply.
+        """Return the transactional ids of all coordinators that pass all given filters, sorted.
 
         ``longer_than_ms``: only transactions that have been open for longer. ``pattern``: a regular
         expression (RE2) of whole ids. Raises KafkaError.
@@ -135,7 +136,7 @@ class TransactionAdmin:
     async def producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer] | KafkaError]:
-        """Return the producers that the leader of each partition knows, sorted by producer id."""
+        """Return the active producers of each partition, from its leader, sorted by producer id."""
         wanted = list(partitions)
         if self._client.watch_topics(sorted({partition.topic for partition in wanted})):
             await self._client.refresh()
@@ -144,7 +145,7 @@ class TransactionAdmin:
     async def abort(self, partition: TopicPartition, producer: ActiveProducer) -> None:
         """Write an abort marker for a transaction that is open in ``partition``. Raises KafkaError.
 
-        For a hanging transaction: where the coordinator knows of it, the coordinator must end it.
+        Use it only for hanging transactions; the coordinator ends all others.
         """
 
         def make(api: Api) -> Message:
@@ -170,9 +171,11 @@ class TransactionAdmin:
         await self._client.retry(ask, self._timeout_ms)
 
     async def fence(self, transactional_id: str) -> None:
-        """Fence the producer of a transactional id; the coordinator aborts its open transaction. Raises
-        KafkaError: TRANSACTIONAL_ID_NOT_FOUND for an id that no coordinator knows."""
-        await self._describe(transactional_id)  # else the id would be created
+        """Fence the producer of a transactional id; the coordinator aborts its open transaction.
+
+        Raises KafkaError, with TRANSACTIONAL_ID_NOT_FOUND if the id does not exist.
+        """
+        await self._describe(transactional_id)  # raises if there is no such id: InitProducerId creates it
         coordinator = self._coordinator(transactional_id)
 
         async def ask() -> None:
@@ -192,10 +195,10 @@ class TransactionAdmin:
     async def find_hanging(
         self, partitions: Iterable[TopicPartition], older_than_ms: int
     ) -> tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]:
-        """Return the hanging transactions in ``partitions``, and which partitions could not be asked.
+        """Return the hanging transactions in ``partitions``, and an error for each partition that failed.
 
-        Only transactions whose last record is more than ``older_than_ms`` old are looked at: a younger one
-        may just not be known to its coordinator yet. Raises KafkaError where coordinators cannot be asked.
+        Transactions whose last record is at most ``older_than_ms`` old are left out: their coordinator may
+        not have them yet. Raises KafkaError if a request to a coordinator failed.
         """
         now_ms = self._client.runtime.clock.wall_ms()
         candidates: list[OpenTransaction] = []

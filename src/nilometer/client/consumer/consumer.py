@@ -129,8 +129,10 @@ class Consumer:
         return self._member_of().identity
 
     def group_metadata(self) -> GroupMetadata:
-        """What a transactional producer needs in order to commit this consumer's offsets. Ask for it before
-        the records are processed. Raises KafkaError where there is no group."""
+        """Return what ``TransactionalProducer.send_offsets`` needs to commit this consumer's offsets.
+
+        Call it before the records are processed. Raises KafkaError if the consumer has no group.
+        """
         group = self._member_of()
         return GroupMetadata(group.config.group_id, group.identity)
 

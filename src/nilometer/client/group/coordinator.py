@@ -43,7 +43,7 @@ LOST = frozenset(
 
 class Coordinator:
     def __init__(self, client: Client, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> None:
-        """``key``: the group's id, or the transactional id."""
+        """``key`` is a group id or a transactional id, depending on ``kind``."""
         self.key = key
         self.kind = kind
         self.node_id: int | None = None

@@ -44,7 +44,10 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """What fences the offsets that a transaction commits for a group (KIP-447)."""
+    """A group and the identity of its member, with which a transaction commits the group's offsets.
+
+    The coordinator rejects offsets of a member that has left or missed a rebalance (KIP-447).
+    """
 
     group_id: str
     identity: MemberIdentity = MemberIdentity()
@@ -79,7 +82,7 @@ class Joined:
 
 
 class CoordinatorType(enum.IntEnum):
-    """What FindCoordinator looks for (its ``key_type``)."""
+    """What kind of key FindCoordinator is called with (its ``key_type``)."""
 
     GROUP = 0
     TRANSACTION = 1

@@ -57,7 +57,7 @@ class ConnectionPool:
         self._reconnects: dict[int, _Reconnect] = {}
         self._closed = False
         self.features = FinalizedFeatures()
-        """The newest that any broker has shown."""
+        """The cluster's features with the highest epoch that any broker has returned."""
 
     async def get(self, node_id: int, channel: str = MAIN_CHANNEL) -> Connection:
         """Return the open connection to a broker on ``channel``; make it if needed. Raises KafkaError."""

@@ -1,6 +1,6 @@
-"""The features of the whole cluster that its brokers show with ApiVersions (KIP-584). Pure.
+"""The finalized features of the cluster, which brokers return with ApiVersions (KIP-584). Pure.
 
-Invariant: of two pictures the one with the higher epoch counts, whichever came first.
+Invariant: of two responses, the one with the higher epoch is used, whichever arrived first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FinalizedFeatures:
 
     @classmethod
     def of(cls, response: Message) -> FinalizedFeatures:
-        """Of an ApiVersions response; those before version 3 have none."""
+        """Read the features in an ApiVersions response; responses before version 3 have none."""
         epoch = getattr(response, "finalized_features_epoch", UNKNOWN_EPOCH)
         if epoch == UNKNOWN_EPOCH:
             return cls()
@@ -30,5 +30,5 @@ class FinalizedFeatures:
         return other if other.epoch > self.epoch else self
 
     def level(self, name: str) -> int:
-        """0: the cluster does not have the feature, or does not show it."""
+        """Return the level of a feature; 0 if the response did not name it."""
         return self.levels.get(name, 0)

@@ -173,7 +173,7 @@ class RecordAccumulator:
 
     @property
     def has_incomplete(self) -> bool:
-        """Whether a batch is not yet released."""
+        """Whether any batch is not yet released."""
         return bool(self._incomplete)
 
     def incomplete(self) -> list[ProducerBatch]:
@@ -194,7 +194,7 @@ class RecordAccumulator:
             yield from queue
 
     def discard_unsent(self) -> list[ProducerBatch]:
-        """Remove and return the queued batches that have no sequence yet: they were never sent."""
+        """Remove and return the queued batches that were never sent (those without a sequence number)."""
         gone: list[ProducerBatch] = []
         for partition, queue in list(self._queues.items()):
             gone += [batch for batch in queue if not batch.has_sequence]

@@ -46,8 +46,8 @@ class Verdict(enum.Enum):
     """Send it again, without counting the attempt against ``retries``."""
     ALREADY_WRITTEN = enum.auto()
     FAILED = enum.auto()
-    """Give it up: later records are in the log already, because the broker had lost the producer's state; or
-    the transaction it is part of can only be aborted."""
+    """Fail the batch: later records are in the log already, because the broker had lost the producer's state;
+    or its transaction must be aborted."""
     NOT_ABOUT_SEQUENCES = enum.auto()
 
 
@@ -86,7 +86,8 @@ class PartitionSequences:
 
 class IdempotenceState:
     def __init__(self, *, transactional: bool = False) -> None:
-        """``transactional``: the coordinator alone gives out identities, between two transactions."""
+        """``transactional``: producer id and epoch come from the transaction coordinator and change only
+        between two transactions, so that this object never raises the epoch itself."""
         self._transactional = transactional
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
@@ -216,7 +217,10 @@ class IdempotenceState:
 
     @staticmethod
     def _judge_in_transaction(state: PartitionSequences, batch: ProducerBatch, code: ErrorCode) -> Verdict:
-        """Nothing needs to be saved at any price: a transaction whose sequences are in doubt is aborted."""
+        """Return the verdict for a batch of a transaction after an error about its sequence number.
+
+        The batch is failed, and so its transaction aborted, if the batch can never be appended in order.
+        """
         if code == ErrorCode.unknown_producer_id or state.unresolved or state.is_next(batch):
             return Verdict.FAILED
         return Verdict.RETRY

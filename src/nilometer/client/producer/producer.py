@@ -48,8 +48,9 @@ class Producer:
         transactions: TransactionManager | None = None,
         on_settled: Callable[[], None] = lambda: None,
     ) -> None:
-        """``transactions`` and ``on_settled`` (called when the transaction may go on) are for
-        :class:`~nilometer.client.producer.transactional_producer.TransactionalProducer`."""
+        """Only :class:`~nilometer.client.producer.transactional_producer.TransactionalProducer` gives
+        ``transactions`` and ``on_settled``, which is called after every resolved batch and after the
+        transaction's first record for a partition."""
         settings = ClientSettings(PRODUCER_CONFIG_DEFINITION, config)
         self.config = ProducerConfig.of(settings)
         if self.config.transactional_id is not None and transactions is None:
@@ -222,11 +223,11 @@ class Producer:
 
     @property
     def is_all_settled(self) -> bool:
-        """Whether every record that was sent is acknowledged or has failed."""
+        """Whether every record given to ``send`` is acknowledged or has failed."""
         return not self._accumulator.has_incomplete
 
     def wake(self) -> None:
-        """The transaction has changed: see what may be sent now."""
+        """Have the sender check again which batches it may send; call it when the transaction changes."""
         if self._sender is not None:
             self._sender.wake()
 

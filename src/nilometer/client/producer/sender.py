@@ -66,7 +66,8 @@ class Sender:
         buffer_is_full: Callable[[], bool],
         transactions: TransactionManager | None = None,
     ) -> None:
-        """``on_room`` is called after every batch that is resolved."""
+        """``on_room`` is called after every resolved batch; ``buffer_is_full`` returns whether a ``send``
+        waits for memory."""
         transactional = transactions is not None
         self.idempotence = IdempotenceState(transactional=transactional) if config.idempotent else None
         self._transactions = transactions
@@ -128,7 +129,7 @@ class Sender:
         self._set_timer(now_ms, next_ms)
 
     def _has_identity(self) -> bool:
-        """Whether batches can be sent under the identity that they need."""
+        """Return whether there is a producer id to send with (True without idempotence); else request one."""
         if self.idempotence is None:
             return True
         if self._transactions is not None:
@@ -140,7 +141,7 @@ class Sender:
         return self.idempotence.has_identity
 
     def _follow(self, transactions: TransactionManager, idempotence: IdempotenceState) -> None:
-        """Take over the identity of the transaction; drop what will never be part of it."""
+        """Adopt the transaction's producer id and epoch; if it cannot be committed, fail unsent batches."""
         identity = transactions.identity
         if (identity.producer_id, identity.producer_epoch) != (
             idempotence.producer_id,
@@ -232,7 +233,7 @@ class Sender:
         future.add_done_callback(lambda done: self._on_response(node_id, batches, named, done))
 
     def _newest_version(self, has_ids: bool) -> int | None:
-        """Return the newest version of Produce to use; None: the newest that the broker has."""
+        """Return the newest version of Produce to use; None: the newest that the broker supports."""
         if self._transactions is not None and not self._transactions.adds_implicitly:
             return PRODUCE_OF_VERSION_1_MAX
         return None if has_ids else TOPIC_IDS_SINCE - 1

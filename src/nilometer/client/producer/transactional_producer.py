@@ -9,9 +9,10 @@
 After an AbortableTransactionError call ``abort()`` and begin again. After a FatalTransactionError close the
 producer; ProducerFenced is one: another producer with the same ``transactional.id`` has taken over.
 
-A call that ends with REQUEST_TIMED_OUT goes on in the background: make the same call again to wait for it.
+A call that ends with REQUEST_TIMED_OUT continues in the background: make the same call again to wait for it.
 
-Knows what a user may call when. The state is the manager's; the runner sends requests, the producer records.
+This module checks the order of the application's calls and waits for their results. The transaction manager
+holds the state, the runner sends the requests, the producer sends the records.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 CLOSE_TIMEOUT_MS = 5_000
-"""How long closing tries to abort an open transaction. Else the coordinator does, after its time-out."""
+"""How long ``close()`` tries to abort an open transaction. After that the coordinator aborts it, once
+``transaction.timeout.ms`` has passed."""
 
 
 class TransactionalProducer:
-    """Use as ``async with``: entering it initializes, leaving it aborts a transaction that is open."""
+    """Use as ``async with``: entering it calls ``init()``, leaving it aborts an open transaction."""
 
     def __init__(
         self, runtime: Runtime, config: GivenConfig, *, partitioner: PartitionFunction | None = None
@@ -63,7 +65,7 @@ class TransactionalProducer:
         self._runner: TransactionRunner | None = None
         self._changed = asyncio.Event()
         self._unfinished: str | None = None
-        """The call whose end has not been reported yet."""
+        """The name of the call that timed out or still waits, and so must be made again."""
         self._closed = False
 
     async def __aenter__(self) -> TransactionalProducer:
@@ -76,18 +78,18 @@ class TransactionalProducer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not GeneratorExit:  # else the coroutine is thrown away: nothing can be waited for
+        if kind is not GeneratorExit:  # after GeneratorExit the coroutine must not await anything
             await self.close()
 
     async def start(self) -> None:
-        """Find the cluster. Raises ConnectionLost."""
+        """Connect to the cluster. Raises ConnectionLost when no bootstrap server responds."""
         await self._producer.start()
         self._runner = TransactionRunner(
             self._producer.client, self._manager, lambda: self._producer.is_all_settled, self._on_changed
         )
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Abort an open transaction, for at most ``timeout_ms``, and close."""
+        """Try for at most ``timeout_ms`` to abort an open transaction (not at all if 0), then close."""
         if self._closed:
             return
         self._closed = True
@@ -118,8 +120,12 @@ class TransactionalProducer:
     # --- transactions
 
     async def init(self, timeout_ms: int | None = None) -> None:
-        """Take the transactional id over: producers that had it before are fenced, and what they left open is
-        aborted. Raises FatalTransactionError; KafkaError with REQUEST_TIMED_OUT after ``max.block.ms``."""
+        """Get a producer id and epoch for the transactional id. Earlier producers with the same id are fenced
+        and their open transactions aborted.
+
+        Raises FatalTransactionError, and KafkaError with REQUEST_TIMED_OUT after ``timeout_ms`` (default:
+        ``max.block.ms``).
+        """
         await self._call(
             "init",
             self._manager.begin_init,
@@ -128,7 +134,7 @@ class TransactionalProducer:
         )
 
     async def begin(self) -> None:
-        """Begin a transaction. Raises KafkaError (INVALID_TXN_STATE) where one is open."""
+        """Begin a transaction. Raises KafkaError (INVALID_TXN_STATE) if one is open."""
         self._check_unfinished("begin")
         self._manager.begin()
 
@@ -142,7 +148,10 @@ class TransactionalProducer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Delivery:
-        """As the producer's ``send``. Raises AbortableTransactionError where an earlier record failed."""
+        """Send a record as part of the transaction; parameters and result are those of ``Producer.send``.
+
+        Raises AbortableTransactionError if an earlier record of the transaction failed.
+        """
         self._manager.check_in_transaction("send")
         return await self._producer.send(
             topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
@@ -154,10 +163,11 @@ class TransactionalProducer:
         group: GroupMetadata,
         timeout_ms: int | None = None,
     ) -> None:
-        """Make the group's offsets (those of the records that come next) part of the transaction.
+        """Commit offsets of a consumer group as part of the transaction.
 
-        ``group`` is the consumer's ``group_metadata()`` from before its records were processed: a member that
-        has lost its partitions since is refused. Raises AbortableTransactionError, FatalTransactionError.
+        An offset is that of the next record to process. Get ``group`` from the consumer's
+        ``group_metadata()`` before the records are processed: if the member has lost its partitions since
+        then, the commit fails. Raises AbortableTransactionError, FatalTransactionError.
         """
         self._manager.check_in_transaction("send_offsets")
         if not offsets:
@@ -169,23 +179,23 @@ class TransactionalProducer:
         self._manager.raise_error()
 
     async def flush(self) -> None:
-        """Send without lingering; return when all that was sent before is acknowledged or failed."""
+        """Send all buffered records now and wait until each is acknowledged or has failed."""
         await self._producer.flush()
 
     async def commit(self, timeout_ms: int | None = None) -> None:
-        """Make the transaction visible, all its records acknowledged first.
+        """Wait until all records are acknowledged, then commit the transaction.
 
-        Raises AbortableTransactionError (nothing is visible: abort), FatalTransactionError.
+        Raises AbortableTransactionError (nothing was committed: call ``abort()``), FatalTransactionError.
         """
         await self._end("commit", timeout_ms)
 
     async def abort(self, timeout_ms: int | None = None) -> None:
-        """Give the transaction up: its records and offsets will not be seen. Raises FatalTransactionError."""
+        """Abort the transaction; no ``read_committed`` consumer will see it. Raises FatalTransactionError."""
         await self._end("abort", timeout_ms)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """A transaction that is committed at the end of the block, and aborted if an exception leaves it."""
+        """Begin a transaction; commit it at the end of the block, or abort it if the block raises."""
         await self.begin()
         try:
             yield
@@ -219,7 +229,10 @@ class TransactionalProducer:
         *,
         flushes: bool = False,
     ) -> None:
-        """Begin, or go on with a call of the same name that was left, and wait for its end."""
+        """Call ``begin`` and wait until ``is_done()``.
+
+        If the call of this ``name`` timed out before, only wait. ``flushes``: send all buffered records too.
+        """
         self._check_unfinished(name)
         if self._unfinished is None:
             begin()
@@ -245,7 +258,7 @@ class TransactionalProducer:
             )
 
     async def _wait(self, is_done: Callable[[], bool], name: str, timeout_ms: int | None) -> None:
-        """Raises KafkaError with REQUEST_TIMED_OUT."""
+        """Wait until ``is_done()`` or an error is stored. Raises KafkaError with REQUEST_TIMED_OUT."""
         limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
@@ -263,12 +276,12 @@ class TransactionalProducer:
         self._on_settled()
 
     def _on_settled(self) -> None:
-        """A batch is resolved, or the first record of a partition came."""
+        """Start the next request; called after a batch is resolved and after a partition's first record."""
         if self._runner is not None:
             self._runner.wake()
         self._changed.set()
 
     def _on_changed(self) -> None:
-        """A coordinator answered."""
+        """Wake the sender and the waiting calls after a coordinator's response."""
         self._producer.wake()
         self._changed.set()

@@ -1,5 +1,5 @@
-"""Transactions of a producer: the state machine (pure), its requests (pure), and the shell that sends them.
+"""Transactions of a producer: the state machine (pure), its requests (pure), and the task that sends them.
 
-``transaction_manager`` decides what may be done and what is to be asked next; ``transaction_runner`` asks it.
-The producer that users see is ``producer/transactional_producer``.
+``transaction_manager`` holds the state and decides which request is next; ``transaction_runner`` sends it.
+The producer that applications use is in ``producer/transactional_producer``.
 """

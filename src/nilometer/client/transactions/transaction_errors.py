@@ -1,8 +1,8 @@
-"""What an error means to a transactional producer: ask again, abort, or close the producer (KIP-1050). Pure.
+"""Classifies errors of a transactional producer: retry, abort, or close the producer (KIP-1050). Pure.
 
-An *abortable* error ends the transaction, not the producer: abort it and begin the next one. A *fatal* error
-ends the producer: another one has taken its transactional id over, or the coordinator does not know it any
-more. The application then closes it and may start with a new one. The groups follow Kafka 4.3's producer.
+After an *abortable* error, abort the transaction; the producer can begin the next one. After a *fatal* error,
+close the producer: another producer has started with its transactional id, or the coordinator has forgotten
+its producer id. The application may then create a new one. The classes are those of Kafka 4.3's producer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 
 
 class TransactionError(KafkaError):
-    """An error of a transaction. It is not retriable: see its subclass for what to do."""
+    """An error of a transaction. Do not retry the call; the subclass says what to do instead."""
 
     @property
     def retriable(self) -> bool:
@@ -30,18 +30,18 @@ class AbortableTransactionError(TransactionError):
 
 
 class FatalTransactionError(TransactionError):
-    """Close the producer. What its open transaction wrote is aborted by the coordinator, or was already."""
+    """Close the producer. The coordinator aborts its open transaction, or has aborted it already."""
 
 
 class ProducerFenced(FatalTransactionError):
-    """Another producer uses the transactional id, or the transaction was open for too long and timed out."""
+    """Another producer has started with the same transactional id, or the transaction timed out."""
 
 
 class Severity(enum.Enum):
     RETRY = enum.auto()
     ABORTABLE = enum.auto()
     UNKNOWN_PRODUCER = enum.auto()
-    """Abortable where the next transaction can have another epoch."""
+    """Abort the transaction, and get a new epoch before the next one."""
     FATAL = enum.auto()
 
 
@@ -70,13 +70,13 @@ _FATAL_OF_ALL = frozenset(
 
 
 def severity_of_step(step: Step, code: ErrorCode) -> Severity:
-    """Of the answer to a request of the transaction itself."""
+    """Classify the error code ``code`` in the response to ``step``."""
     if is_retriable(code):
         return Severity.RETRY
     if code in FENCED or code in _FATAL_OF_ALL or code == ErrorCode.invalid_txn_state:
         return Severity.FATAL
     if isinstance(step, EndTransaction) and not step.committed:
-        return Severity.FATAL  # what cannot be aborted has no other way out
+        return Severity.FATAL  # an abort that fails cannot be aborted
     if code == ErrorCode.unknown_producer_id:
         return Severity.UNKNOWN_PRODUCER
     if code in _ABORTABLE or isinstance(step, AddPartitions):
@@ -85,7 +85,11 @@ def severity_of_step(step: Step, code: ErrorCode) -> Severity:
 
 
 def severity_of_batch(code: ErrorCode) -> Severity:
-    """Of a batch that is given up. An old epoch is no proof of a second producer: the end will show."""
+    """Classify the error of a batch that failed for good.
+
+    INVALID_PRODUCER_EPOCH is only abortable here: a broker may also return it when there is no second
+    producer. If there is one, the EndTxn request fails with a fatal error.
+    """
     if code in _FATAL_OF_ALL or code == ErrorCode.producer_fenced:
         return Severity.FATAL
     return Severity.ABORTABLE

@@ -1,4 +1,4 @@
-"""The requests of a transactional producer made, and their responses read back, in any version. Pure."""
+"""Builds the requests of a transactional producer and reads their responses, in any version. Pure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from nilometer.wire.errors import ErrorCode, UnsupportedVersion
 from nilometer.wire.messages import Api, Message
 
 NEXT_EPOCH_SINCE = 3
-"""The version of InitProducerId that asks for the next epoch of an identity (KIP-360)."""
+"""The first version of InitProducerId that can request the next epoch of a producer id (KIP-360)."""
 ADD_PARTITIONS_OF_CLIENTS_MAX = 3
-"""Later versions of AddPartitionsToTxn are the brokers' own."""
+"""The newest version of AddPartitionsToTxn for clients; only brokers send later ones."""
 PRODUCE_OF_VERSION_1_MAX = 11
-"""Later versions of Produce add the partition to the transaction (KIP-890)."""
+"""The newest version of Produce without the implicit adding of partitions to the transaction (KIP-890)."""
 COMMIT_OFFSETS_OF_VERSION_1_MAX = 4
 END_OF_VERSION_1_MAX = 4
 MEMBER_SINCE = 3
-"""The version of TxnOffsetCommit that is fenced by the member and its generation (KIP-447)."""
+"""The first version of TxnOffsetCommit with the group member and its generation, for fencing (KIP-447)."""
 
 
 def init_request(api: Api, manager: TransactionManager, step: InitProducerId) -> Message:
-    """Raises UnsupportedVersion where the broker cannot give out the next epoch of an identity."""
+    """Build the InitProducerId request. Raises UnsupportedVersion if it is for the next epoch of a known
+    producer id and the broker does not support that."""
     if step.identity.is_known and api.version < NEXT_EPOCH_SINCE:
         raise UnsupportedVersion(api.key, api.version)
     return api.request(
@@ -76,7 +77,8 @@ def add_offsets_request(api: Api, transactional_id: str, step: AddOffsets) -> Me
 
 
 def commit_offsets_request(api: Api, transactional_id: str, step: CommitOffsets) -> Message:
-    """Raises UnsupportedVersion where the broker cannot fence by the member."""
+    """Build the TxnOffsetCommit request. Raises UnsupportedVersion if the offsets come from a group member
+    and the broker cannot fence members."""
     member = step.pending.group.identity
     if api.version < MEMBER_SINCE and member != MemberIdentity():
         raise UnsupportedVersion(api.key, api.version)
@@ -123,19 +125,25 @@ def end_request(api: Api, transactional_id: str, step: EndTransaction) -> Messag
 
 
 def read_identity(response: Message) -> ProducerIdentity | None:
-    """Of InitProducerId, and of EndTxn from version 5 on; None where the response has none."""
+    """Return the producer id and epoch in a response of InitProducerId or EndTxn; None for EndTxn before
+    version 5, which has none."""
     if not hasattr(response, "producer_id"):
         return None
     return ProducerIdentity(response.producer_id, response.producer_epoch)
 
 
 def at_most(version: int, of_version_1: int) -> int | None:
-    """The newest request version that a transaction of ``version`` may use; None: any."""
+    """Return the newest request version for a transaction with ``transaction.version`` ``version``:
+    ``of_version_1`` for versions 0 and 1, None (any request version) for later ones."""
     return None if version >= EPOCH_BUMP_VERSION else of_version_1
 
 
 def worst(codes: Mapping[TopicPartition, ErrorCode]) -> tuple[TopicPartition, ErrorCode] | None:
-    """The error that decides: one that will not pass before one that may, and no mere consequence."""
+    """Return one failed partition with its error, or None if none failed.
+
+    Errors that are not retriable come first. OPERATION_NOT_ATTEMPTED does not count: it only follows from
+    another partition's error.
+    """
     failed = [
         (partition, code)
         for partition, code in codes.items()

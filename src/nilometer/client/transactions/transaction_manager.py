@@ -1,20 +1,20 @@
-"""The state of a transactional producer: what it may do, and what is to be asked of coordinators next. Pure.
+"""The state of a transactional producer: which calls are allowed, and which request is next. Pure.
 
-Calls of the user (``begin_init``, ``begin``, ``on_appended``, ``add_offsets``, ``begin_end``) and answers of
-brokers (``on_initialized``, ``on_partitions_added``, ...) change it; ``next_step`` says what to ask. One step
-is under way at a time, and is asked again until it is answered.
+The state changes with the application's calls (``begin_init``, ``begin``, ``on_appended``, ``add_offsets``,
+``begin_end``) and with responses (``on_initialized``, ``on_partitions_added``, ...). ``next_step`` returns
+the next request. One request is in flight at a time; it is repeated until it succeeds or fails for good.
 
-With version 1 of transactions every partition is added before the first batch goes to it. With version 2
-(KIP-890) the brokers add it themselves, and every end raises the epoch. The version is the cluster's
-``transaction.version``; a producer changes over between two transactions only.
+With ``transaction.version`` 0 or 1, the producer adds every partition with AddPartitionsToTxn before it sends
+the first batch to it. With version 2 (KIP-890) the brokers add it on Produce, and every EndTxn raises the
+producer epoch. The producer adopts a change of the cluster's version only between two transactions.
 
 Invariants:
 
-- Records are taken in ``IN_TRANSACTION`` alone, and sent to added partitions alone.
-- A transaction is ended only when all its batches are acknowledged or failed and no step of it is without an
-  answer: nothing of it can arrive behind its end.
-- It is committed only if no batch and no step of it failed.
-- The identity changes only while no batch is under way.
+- Records are accepted only in ``IN_TRANSACTION``, and sent only to partitions that were added.
+- EndTxn is sent only when all batches of the transaction are acknowledged or failed and no other request of
+  it is in flight, so that none of them can arrive after the end.
+- A transaction is committed only if none of its batches and requests failed.
+- The producer id and epoch change only while no batch is in flight.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ProducerState(enum.Enum):
     COMMITTING = enum.auto()
     ABORTING = enum.auto()
     ABORTABLE_ERROR = enum.auto()
-    """The transaction can only be aborted."""
+    """The only call allowed is abort."""
     FATAL_ERROR = enum.auto()
 
 
@@ -82,38 +82,38 @@ class TransactionManager:
         self.state = S.UNINITIALIZED
         self.identity = ProducerIdentity()
         self.version = 0
-        """The ``transaction.version`` of the transaction that is open, or of the next one."""
+        """The ``transaction.version`` of the open transaction, or of the next one if none is open."""
         self.error: TransactionError | None = None
-        """Why the state is ABORTABLE_ERROR or FATAL_ERROR."""
+        """The error that led to the state ABORTABLE_ERROR or FATAL_ERROR; None in other states."""
         self._to_add: dict[TopicPartition, None] = {}
         self._asked: frozenset[TopicPartition] = frozenset()
-        """Those of ``_to_add`` in the last AddPartitions."""
+        """The partitions of ``_to_add`` that were in the last AddPartitionsToTxn request."""
         self._added: dict[TopicPartition, None] = {}
         self._offsets: list[PendingOffsets] = []
         self._is_started = False
-        """The coordinator knows of the transaction, or may."""
+        """Whether the coordinator may have started the transaction, so that EndTxn is needed."""
         self._needs_new_epoch = False
 
-    # ── what the sender asks ────────────────────────────────────────────────────────────────────
+    # ── for the sender ──────────────────────────────────────────────────────────────────────────
     @property
     def adds_implicitly(self) -> bool:
-        """Whether the brokers add partitions by themselves."""
+        """Whether brokers add a partition to the transaction on its first Produce (version 2)."""
         return self.version >= EPOCH_BUMP_VERSION
 
     @property
     def drops_unsent(self) -> bool:
-        """Whether batches that were never sent are to fail: the transaction will not be committed."""
+        """Whether to fail the batches that were never sent, because the transaction cannot be committed."""
         return self.state in (S.ABORTABLE_ERROR, S.ABORTING, S.FATAL_ERROR)
 
     def may_send(self, partition: TopicPartition) -> bool:
         return self.state is not S.FATAL_ERROR and partition in self._added
 
     def raise_error(self) -> None:
-        """Raises the AbortableTransactionError or FatalTransactionError that the producer is stopped by."""
+        """Raise the stored AbortableTransactionError or FatalTransactionError, if there is one."""
         if self.error is not None:
             raise type(self.error)(self.error.code, self.error.message) from self.error
 
-    # ── calls of the user ───────────────────────────────────────────────────────────────────────
+    # ── calls of the application ────────────────────────────────────────────────────────────────
     def begin_init(self) -> None:
         self._require("init", S.UNINITIALIZED)
         self._become(S.INITIALIZING)
@@ -123,11 +123,14 @@ class TransactionManager:
         self._become(S.IN_TRANSACTION)
 
     def check_in_transaction(self, call: str) -> None:
-        """Raises KafkaError where no transaction is open to take records or offsets."""
+        """Raise KafkaError unless a transaction is open for records and offsets; ``call`` is named in it."""
         self._require(call, S.IN_TRANSACTION)
 
     def on_appended(self, partition: TopicPartition) -> bool:
-        """A record for ``partition`` is in a batch. Whether it is the first of the transaction."""
+        """Make ``partition`` part of the transaction after a record for it was added to a batch.
+
+        Return whether this is the transaction's first record for the partition.
+        """
         if partition in self._added or partition in self._to_add:
             return False
         if self.adds_implicitly:
@@ -153,13 +156,13 @@ class TransactionManager:
         self._require("abort", S.IN_TRANSACTION, S.ABORTABLE_ERROR)
         self._become(S.ABORTING)
         self.error = None
-        # What no coordinator was asked for need not be. What one was asked for may be done yet.
+        # Requests that were never sent are dropped. Those that were sent may still take effect: repeat them.
         self._to_add = {partition: None for partition in self._to_add if partition in self._asked}
         self._offsets = [pending for pending in self._offsets if pending.is_asked]
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────
     def next_step(self, *, all_sent: bool) -> Step | None:
-        """What is to be asked now. ``all_sent``: no batch is open, queued or under way."""
+        """Return the request to send now, or None. ``all_sent``: no batch is open, queued or in flight."""
         if self.state is S.INITIALIZING:
             return InitProducerId(self.identity)
         if self.state not in (S.IN_TRANSACTION, S.COMMITTING, S.ABORTING):
@@ -177,7 +180,7 @@ class TransactionManager:
         return EndTransaction(self.identity, committed, self.version, is_empty=not self._is_started)
 
     def on_asking(self, step: Step) -> None:
-        """``step`` is about to be sent."""
+        """Record that ``step`` is about to be sent."""
         match step:
             case AddPartitions(partitions=partitions):
                 self._asked = frozenset(partitions)
@@ -189,7 +192,7 @@ class TransactionManager:
             case InitProducerId() | EndTransaction():
                 pass
 
-    # ── answers ─────────────────────────────────────────────────────────────────────────────────
+    # ── responses ───────────────────────────────────────────────────────────────────────────────
     def on_initialized(self, identity: ProducerIdentity, version: int) -> None:
         self.identity = identity
         self.version = version
@@ -218,19 +221,23 @@ class TransactionManager:
             pending.is_done = True
 
     def on_ended(self, identity: ProducerIdentity | None, version: int) -> None:
-        """``identity`` of the next transaction, where the answer names it; ``version`` of the cluster now."""
+        """Close the transaction after EndTxn succeeded.
+
+        ``identity`` is for the next transaction (None if the response has none); ``version`` is the cluster's
+        current ``transaction.version``.
+        """
         if identity is not None and identity.is_known:
             self.identity = identity
         if version >= EPOCH_BUMP_VERSION and not self.adds_implicitly:
             self._needs_new_epoch = (
-                True  # the change-over: no batch of version 1 may pass for one of version 2
+                True  # fences late batches of version 1, which would else be added to a version 2 transaction
             )
         self.version = version
         self._clear()
         self._become(S.INITIALIZING if self._needs_new_epoch else S.READY)
 
     def on_step_failed(self, step: Step, code: ErrorCode, message: str) -> bool:
-        """Whether to ask again."""
+        """Handle the error of ``step``. Return whether to send the same request again."""
         severity = severity_of_step(step, code)
         if severity is Severity.RETRY:
             return True
@@ -244,11 +251,14 @@ class TransactionManager:
         return False
 
     def on_batch_failed(self, code: ErrorCode, message: str) -> None:
-        """A batch was given up that was not dropped with its transaction."""
+        """Make the transaction abortable, or the producer fail, after a batch failed for good.
+
+        Not called for batches that are dropped because their transaction is aborted.
+        """
         if severity_of_batch(code) is Severity.FATAL:
             self._fail_fatally(fatal_error(code, message))
             return
-        # Whether it was written is not known: without another epoch its sequences could not be told apart.
+        # The batch may have been written: under the same epoch, later batches could reuse its sequences.
         self._needs_new_epoch = self._needs_new_epoch or not self.adds_implicitly
         self._fail(AbortableTransactionError(code, message))
 
@@ -269,7 +279,7 @@ class TransactionManager:
 
     def _fail(self, error: AbortableTransactionError) -> None:
         if self.state is S.ABORTING or self.error is not None:
-            return  # it is being aborted, or the first error is known
+            return  # the transaction is being aborted, or an earlier error is stored
         self.error = error
         self._become(S.ABORTABLE_ERROR)
 
@@ -281,7 +291,7 @@ class TransactionManager:
         self._become(S.FATAL_ERROR)
 
     def _drop(self, step: Step) -> None:
-        """A refused step is not asked again."""
+        """Remove the work of ``step``, which failed with an error that is not retriable."""
         match step:
             case AddPartitions(partitions=partitions):
                 self._asked = frozenset()

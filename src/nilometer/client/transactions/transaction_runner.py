@@ -1,6 +1,6 @@
-"""Asks coordinators what the transaction manager wants asked, one step after the other. A shell.
+"""Sends the transaction manager's requests to the coordinators, one after the other.
 
-Knows where the coordinators are and when to ask again; what an answer means is the manager's.
+It finds the coordinators and retries with back-off; the manager interprets the responses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ logger = logging.getLogger(__name__)
 
 VERSION_FEATURE = "transaction.version"
 PREVIOUS_END_PAUSE_MS = 20
-"""The pause while the markers of the transaction before are written: that takes less than other errors."""
+"""The longest pause before a retry after CONCURRENT_TRANSACTIONS: the markers of the previous transaction are
+still being written, which takes less time than what other retriable errors wait for."""
 
 
 class TransactionRunner:
@@ -57,7 +58,8 @@ class TransactionRunner:
         is_all_sent: Callable[[], bool],
         on_changed: Callable[[], None],
     ) -> None:
-        """``on_changed`` is called after every answer."""
+        """``is_all_sent`` returns whether no batch is open, queued or in flight; ``on_changed`` is called
+        after every response and every failed attempt."""
         self._client = client
         self._manager = manager
         self._is_all_sent = is_all_sent
@@ -71,7 +73,7 @@ class TransactionRunner:
         self._jobs = Jobs("transaction", self.wake)
 
     def wake(self) -> None:
-        """Something changed: ask what there is to ask."""
+        """Start to send requests if there are any; call it after every change of the manager's state."""
         if self._next_step() is not None:
             self._jobs.start("steps", self._run)
 
@@ -105,7 +107,7 @@ class TransactionRunner:
         await asyncio.sleep(delay_ms / 1000)
 
     async def _ask(self, step: Step) -> None:
-        """Raises KafkaError."""
+        """Send one request and give its response to the manager. Raises KafkaError if it failed."""
         match step:
             case InitProducerId():
                 await self._initialize(step)

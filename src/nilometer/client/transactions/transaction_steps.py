@@ -1,4 +1,4 @@
-"""What a transactional producer asks of coordinators, one step at a time: data, made by the manager. Pure."""
+"""The requests that the transaction manager wants sent to coordinators, as data. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProducerIdentity:
 
 @dataclass(eq=False, slots=True)
 class PendingOffsets:
-    """Offsets of one ``send_offsets()``, until all are part of the transaction."""
+    """The offsets of one ``send_offsets()`` call; ``left`` are those not yet part of the transaction."""
 
     group: GroupMetadata
     left: dict[TopicPartition, OffsetAndMetadata] = field(
@@ -39,7 +39,7 @@ class PendingOffsets:
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
     identity: ProducerIdentity
-    """The one whose next epoch is asked for (KIP-360); unknown for a new producer."""
+    """The producer id whose next epoch to request (KIP-360); unknown for a new producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class EndTransaction:
     committed: bool
     version: int
     is_empty: bool
-    """The coordinator knows nothing of it: it is not asked."""
+    """The coordinator has not started the transaction: no EndTxn is needed."""
 
 
 Step: TypeAlias = InitProducerId | AddPartitions | AddOffsets | CommitOffsets | EndTransaction
