@@ -165,7 +165,7 @@ class Controller:
 
 
 def _log_abandoned_decision(deciding: asyncio.Task[object]) -> None:
-    """Log the failure of a decision whose requester has gone."""
+    """Log the failure of a decision whose client has disconnected."""
     if deciding.cancelled() or (error := deciding.exception()) is None:
         return
     if isinstance(error, KafkaError | CoordinationError):

@@ -62,18 +62,24 @@ NETWORK = [
         "connections.max.idle.ms",
         _LONG,
         600_000,
-        "A connection idle for this long is closed; -1 keeps it open.",
+        "A connection that is idle for this long is closed; -1: never.",
         minimum=-1,
     ),
-    _key("max.connections", _INT, 2147483647, "How many connections are accepted at once.", minimum=0),
+    _key("max.connections", _INT, 2147483647, "The maximum number of open connections.", minimum=0),
     _key(
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,
-        "How many incremental fetch sessions are kept (KIP-227).",
+        "The maximum number of incremental fetch sessions (KIP-227).",
         minimum=0,
     ),
-    _key("fetch.max.bytes", _INT, 57_671_680, "The most bytes one fetch response carries.", minimum=1024),
+    _key(
+        "fetch.max.bytes",
+        _INT,
+        57_671_680,
+        "The maximum bytes of records in one fetch response.",
+        minimum=1024,
+    ),
 ]
 
 LOGS = [
@@ -97,7 +103,7 @@ LOGS = [
         "log.flush.scheduler.interval.ms",
         _LONG,
         (1 << 63) - 1,
-        "How long a record may wait for its flush, if neither flush.ms nor log.flush.interval.ms is set.",
+        "How long a record may stay unflushed if neither flush.ms nor log.flush.interval.ms is set.",
     ),
     _key("log.roll.hours", _INT, None, "log.roll.ms, in hours.", minimum=1),
     _key("log.roll.jitter.hours", _INT, None, "log.roll.jitter.ms, in hours.", minimum=0),
@@ -114,7 +120,7 @@ LOGS = [
         "producer.id.expiration.ms",
         _INT,
         86_400_000,
-        "How long an idempotent producer is remembered after its last write.",
+        "How long the state of an idempotent producer is kept after its last write.",
         minimum=1,
     ),
 ]
@@ -126,29 +132,28 @@ CLEANER = [
         "log.cleaner.io.max.bytes.per.second",
         _DOUBLE,
         1.7976931348623157e308,
-        "Bytes a second that compaction reads and writes at most.",
+        "The maximum bytes a second that compaction reads and writes.",
         minimum=1,
     ),
     _key(
         "log.cleaner.dedupe.buffer.size",
         _LONG,
         128 << 20,
-        "Memory for the newest offsets of keys, of all cleaners: 24 bytes for each key of the part that is "
-        "compacted at once.",
+        "Memory of all cleaners together for the newest offset of each key (24 bytes a key).",
         minimum=1 << 20,
     ),
     _key(
         "log.cleaner.io.buffer.size",
         _INT,
         512 << 10,
-        "What the cleaners together read and rewrite at once, before the broker's other work has its turn.",
+        "Bytes that all cleaners together read and rewrite in one step.",
         minimum=1024,
     ),
     _key(
         "log.cleaner.io.buffer.load.factor",
         _DOUBLE,
         0.9,
-        "How full the table of the newest offsets may become.",
+        "How full the cleaner's table of newest offsets may become, as a share of its size.",
         minimum=0.1,
         maximum=1,
     ),
@@ -156,18 +161,24 @@ CLEANER = [
         "log.cleaner.backoff.ms",
         _LONG,
         15_000,
-        "How often logs are looked over for one that is worth compacting.",
+        "How often logs are checked for one to compact.",
         minimum=1,
     ),
 ]
 
 TOPICS = [
-    _key("num.partitions", _INT, 1, "Partitions of a topic created without a number.", minimum=1),
+    _key(
+        "num.partitions",
+        _INT,
+        1,
+        "Partitions of a topic that is created without a partition count.",
+        minimum=1,
+    ),
     _key(
         "default.replication.factor",
         _INT,
         1,
-        "Replicas of a topic created without a number.",
+        "Replicas of a topic that is created without a replication factor.",
         minimum=1,
         maximum=32767,
     ),
@@ -175,7 +186,7 @@ TOPICS = [
         "auto.create.topics.enable",
         _BOOLEAN,
         True,
-        "Whether asking for an unknown topic creates it, where the client allows that.",
+        "Whether a Metadata request for an unknown topic creates it, if the client allows that.",
     ),
     _key("delete.topic.enable", _BOOLEAN, True, "Whether topics can be deleted."),
 ]
@@ -188,13 +199,33 @@ REPLICATION = [
         "A follower that has not caught up for this long leaves the ISR.",
         minimum=1,
     ),
-    _key("replica.fetch.max.bytes", _INT, 1_048_576, "Bytes a follower asks for per partition.", minimum=0),
     _key(
-        "replica.fetch.response.max.bytes", _INT, 10_485_760, "Bytes a follower asks for in all.", minimum=0
+        "replica.fetch.max.bytes",
+        _INT,
+        1_048_576,
+        "Bytes that a follower requests for each partition.",
+        minimum=0,
     ),
-    _key("replica.fetch.min.bytes", _INT, 1, "Bytes a follower waits for.", minimum=0),
     _key(
-        "replica.fetch.wait.max.ms", _INT, 500, "How long a follower's fetch waits at the leader.", minimum=1
+        "replica.fetch.response.max.bytes",
+        _INT,
+        10_485_760,
+        "Bytes that a follower requests in one fetch.",
+        minimum=0,
+    ),
+    _key(
+        "replica.fetch.min.bytes",
+        _INT,
+        1,
+        "Bytes that a follower's fetch waits for at the leader.",
+        minimum=0,
+    ),
+    _key(
+        "replica.fetch.wait.max.ms",
+        _INT,
+        500,
+        "The longest time that a follower's fetch waits at the leader.",
+        minimum=1,
     ),
     _key(
         "replica.fetch.backoff.ms",
@@ -203,7 +234,14 @@ REPLICATION = [
         "How long a follower waits after an error before it fetches again.",
         minimum=0,
     ),
-    _key("num.replica.fetchers", _INT, 1, "Fetch connections to each other broker.", minimum=1, maximum=64),
+    _key(
+        "num.replica.fetchers",
+        _INT,
+        1,
+        "Fetchers, each with a connection, for each other broker.",
+        minimum=1,
+        maximum=64,
+    ),
     _key(
         "replica.high.watermark.checkpoint.interval.ms",
         _LONG,
@@ -218,19 +256,24 @@ REPLICATION = [
         "How consumers' preferred replica is chosen (KIP-392).",
         choices=SELECTORS,
     ),
-    _key("auto.leader.rebalance.enable", _BOOLEAN, True, "Whether leadership returns to preferred replicas."),
+    _key(
+        "auto.leader.rebalance.enable",
+        _BOOLEAN,
+        True,
+        "Whether leaderships are moved back to preferred replicas.",
+    ),
     _key(
         "leader.imbalance.check.interval.seconds",
         _LONG,
         300,
-        "How often the balance of leadership is checked.",
+        "How often the controller checks for leaderships to move back to preferred replicas.",
         minimum=1,
     ),
     _key(
         "leader.imbalance.per.broker.percentage",
         _INT,
         10,
-        "The percentage of its preferred leaderships that a broker may lack before they move back to it.",
+        "The percentage of its preferred leaderships that a broker may lack before they are moved back.",
         minimum=0,
     ),
     _key(
@@ -250,7 +293,10 @@ REPLICATION = [
         dynamic=True,
     ),
     _key(
-        "controlled.shutdown.enable", _BOOLEAN, True, "Whether a stopping broker moves its leaderships first."
+        "controlled.shutdown.enable",
+        _BOOLEAN,
+        True,
+        "Whether a broker that stops first moves its leaderships to other brokers.",
     ),
 ]
 
@@ -271,7 +317,7 @@ COORDINATION = [
         "zookeeper.session.timeout.ms",
         _INT,
         6_000,
-        "A broker whose session is silent for this long is fenced.",
+        "A broker whose session has no heartbeat for this long is fenced.",
         minimum=100,
     ),
 ]
@@ -281,8 +327,9 @@ SECURITY = [
         "nilometer.inter.broker.authentication",
         _STRING,
         "require",
-        "Whether requests between brokers need a proof (require), or are also accepted from brokers that "
-        "cannot prove themselves (accept): for the first of two rolling restarts from a version without it.",
+        "require: a request between brokers needs a proof that its sender is a broker of this cluster. "
+        "accept: requests without a proof are accepted too, for the first of two rolling restarts from a "
+        "version that has no proofs.",
         choices=("require", "accept"),
     ),
 ]

@@ -44,13 +44,13 @@ CLASSIC_GROUPS = [
         "group.min.session.timeout.ms",
         _INT,
         6_000,
-        "The shortest session.timeout.ms a member of a classic group may ask for.",
+        "The shortest session.timeout.ms that a member of a classic group may request.",
     ),
     _key(
         "group.max.session.timeout.ms",
         _INT,
         1_800_000,
-        "The longest session.timeout.ms a member of a classic group may ask for.",
+        "The longest session.timeout.ms that a member of a classic group may request.",
     ),
     _key(
         "group.initial.rebalance.delay.ms",
@@ -58,7 +58,7 @@ CLASSIC_GROUPS = [
         3_000,
         "How long an empty classic group waits for more members before its first rebalance.",
     ),
-    _key("group.max.size", _INT, INT_MAX, "How many members one classic group may have.", minimum=1),
+    _key("group.max.size", _INT, INT_MAX, "The maximum number of members of one classic group.", minimum=1),
 ]
 
 CONSUMER_GROUPS = [
@@ -66,7 +66,7 @@ CONSUMER_GROUPS = [
         "group.coordinator.rebalance.protocols",
         _LIST,
         ("classic", "consumer", "streams"),
-        "Which rebalance protocols are served; streams and share are accepted and not served.",
+        "The enabled rebalance protocols; streams and share are accepted but not supported.",
         choices=("classic", "consumer", "share", "streams"),
     ),
     _key(
@@ -80,14 +80,14 @@ CONSUMER_GROUPS = [
         "group.consumer.min.session.timeout.ms",
         _INT,
         45_000,
-        "The lowest session timeout that a group may be given.",
+        "The lowest session timeout allowed for a consumer group.",
         minimum=1,
     ),
     _key(
         "group.consumer.max.session.timeout.ms",
         _INT,
         60_000,
-        "The highest session timeout that a group may be given.",
+        "The highest session timeout allowed for a consumer group.",
         minimum=1,
     ),
     _key(
@@ -101,53 +101,57 @@ CONSUMER_GROUPS = [
         "group.consumer.min.heartbeat.interval.ms",
         _INT,
         5_000,
-        "The lowest heartbeat interval that a group may be given.",
+        "The lowest heartbeat interval allowed for a consumer group.",
         minimum=1,
     ),
     _key(
         "group.consumer.max.heartbeat.interval.ms",
         _INT,
         15_000,
-        "The highest heartbeat interval that a group may be given.",
+        "The highest heartbeat interval allowed for a consumer group.",
         minimum=1,
     ),
     _key(
         "group.consumer.assignment.interval.ms",
         _INT,
         1_000,
-        "The least time between two target assignments of one consumer group.",
+        "The minimum time between two target assignments of one consumer group.",
         minimum=0,
     ),
     _key(
         "group.consumer.min.assignment.interval.ms",
         _INT,
         0,
-        "The lowest assignment interval that a group may be given.",
+        "The lowest assignment interval allowed for a consumer group.",
         minimum=0,
     ),
     _key(
         "group.consumer.max.assignment.interval.ms",
         _INT,
         15_000,
-        "The highest assignment interval that a group may be given.",
+        "The highest assignment interval allowed for a consumer group.",
         minimum=0,
     ),
     _key(
-        "group.consumer.max.size", _INT, INT_MAX, "How many members one consumer group may have.", minimum=1
+        "group.consumer.max.size",
+        _INT,
+        INT_MAX,
+        "The maximum number of members of one consumer group.",
+        minimum=1,
     ),
     _key(
         "group.consumer.assignors",
         _LIST,
         ("uniform", "range"),
-        "The server-side assignors; the first is used where members name none.",
+        "The server-side assignors; the first is used if members name none.",
         choices=tuple(ASSIGNORS),
     ),
     _key(
         "group.consumer.migration.policy",
         _STRING,
         "bidirectional",
-        "Whether classic groups with members become consumer groups (upgrade), the other way round"
-        " (downgrade), both, or neither (disabled).",
+        "Whether groups with members may change from the classic to the consumer protocol (upgrade), back"
+        " (downgrade), both (bidirectional), or neither (disabled).",
         choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     ),
 ]
@@ -157,13 +161,13 @@ OFFSETS = [
         "offset.metadata.max.bytes",
         _INT,
         4_096,
-        "The longest metadata that may be committed with an offset.",
+        "The maximum bytes of metadata that may be committed with an offset.",
     ),
     _key(
         "offsets.load.buffer.size",
         _INT,
         5 << 20,
-        "How much of a partition of __consumer_offsets is read at once when its groups are loaded.",
+        "Bytes of a partition of __consumer_offsets that are read at once when its groups are loaded.",
         minimum=1,
     ),
     _key(
@@ -177,14 +181,14 @@ OFFSETS = [
         "offsets.retention.check.interval.ms",
         _LONG,
         600_000,
-        "How often offsets are checked for expired ones.",
+        "How often the coordinator looks for offsets that have expired.",
         minimum=1,
     ),
     _key(
         "offsets.commit.timeout.ms",
         _INT,
         5_000,
-        "How long a request may wait until what it changed is committed.",
+        "How long a request to a group coordinator may wait until its change is committed.",
         minimum=1,
     ),
 ]
@@ -192,20 +196,24 @@ OFFSETS = [
 OFFSETS_TOPIC = [
     _key("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", minimum=1),
     _key(
-        "offsets.topic.replication.factor", _SHORT, 3, "Replicas of __consumer_offsets, at most.", minimum=1
+        "offsets.topic.replication.factor",
+        _SHORT,
+        3,
+        "Replicas of __consumer_offsets; fewer if the cluster has fewer brokers.",
+        minimum=1,
     ),
     _key(
         "offsets.topic.segment.bytes",
         _INT,
         104_857_600,
-        "segment.bytes of __consumer_offsets, with its lower limit.",
+        "segment.bytes of __consumer_offsets.",
         minimum=SEGMENT_BYTES_MIN,
     ),
     _key(
         "offsets.topic.compression.codec",
         _INT,
         0,
-        "The codec, by its number in a batch, with which the coordinator writes to __consumer_offsets.",
+        "The codec of the coordinator's batches: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
         minimum=0,
         maximum=4,
     ),

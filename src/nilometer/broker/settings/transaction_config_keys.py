@@ -16,12 +16,12 @@ TRANSACTION_KEYS = [
     _number(
         "transaction.max.timeout.ms",
         900_000,
-        "The longest time-out that a transactional producer may ask for.",
+        "The longest timeout that a transactional producer may request.",
     ),
     _number(
         "transactional.id.expiration.ms",
         604_800_000,
-        "After this long without a transaction a transactional id is forgotten.",
+        "After this long without a transaction a transactional id is removed.",
     ),
     _number(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
@@ -37,25 +37,26 @@ TRANSACTION_KEYS = [
         name="transaction.partition.verification.enable",
         kind=_BOOLEAN,
         default=True,
-        doc="Whether a partition asks the coordinator before it takes the first batch of a transaction.",
+        doc="Whether the leader verifies with the coordinator before it appends the first batch of a "
+        "transaction.",
     ),
     _number("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state."),
     _number(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state, at most.",
+        "Replicas of __transaction_state; fewer if the cluster has fewer brokers.",
         kind=_SHORT,
     ),
     _number("transaction.state.log.min.isr", 2, "min.insync.replicas of __transaction_state."),
     _number(
         "transaction.state.log.segment.bytes",
         104_857_600,
-        "segment.bytes of __transaction_state, with its lower limit.",
+        "segment.bytes of __transaction_state.",
         minimum=SEGMENT_BYTES_MIN,
     ),
     _number(
         "transaction.state.log.load.buffer.size",
         5_242_880,
-        "How much of __transaction_state is read at once while a coordinator is loaded.",
+        "Bytes of a partition of __transaction_state that are read at once when its coordinator is loaded.",
     ),
 ]
