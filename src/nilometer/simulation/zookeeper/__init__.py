@@ -1,5 +1,6 @@
-"""A virtual ZooKeeper ensemble: servers that elect, log, commit and lag, sessions, watches, and a client.
+"""A simulated ZooKeeper ensemble: servers with elections, logs, sessions and watches, and a client.
 
-Behaves as ZooKeeper 3.8 does towards its clients, its weak sides included: local reads may be old, an answer
-may be lost, a session ends without notice to its owner. Written from its published description.
+Behaves towards its clients as ZooKeeper 3.8 does, including its weaknesses: a local read may be stale, a
+response may be lost, a session may expire without a notification to its owner. Written from ZooKeeper's
+published description.
 """

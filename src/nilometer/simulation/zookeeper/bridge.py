@@ -1,4 +1,4 @@
-"""The interface of ``nilometer.coordination.zookeeper.ensemble``, on a client of the virtual ensemble."""
+"""Implements ``nilometer.coordination.zookeeper.ensemble.Ensemble`` on a client of the simulated servers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from nilometer.simulation.zookeeper.tree import (
 )
 
 OVERHEAD_BYTES = 60
-"""Of a request besides its path and its data."""
+"""Bytes of a request besides its path and its data."""
 ERRORS = {Code.NO_NODE: NoNode, Code.NODE_EXISTS: NodeExists, Code.BAD_VERSION: BadVersion}
 
 
 class VirtualBridge:
-    """An ``Ensemble`` of virtual servers."""
+    """An ``Ensemble`` whose requests go to the simulated servers."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class VirtualBridge:
         self._stopped = True
         await self._client.stop()
 
-    # ---- calls
+    # ---- requests
 
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node:
         node: NodeState = await self._ask(GetData(self._full(path), watch is not None), watch)
@@ -136,13 +136,16 @@ class VirtualBridge:
         try:
             await self._call(CreateNode(full, b""))
         except NodeExists:
-            pass  # another client was faster
+            pass  # another client created it first
 
     def _full(self, path: str) -> str:
         return (self._chroot + path).rstrip("/") or "/"
 
     async def _ask(self, what: Asked, watch: Callable[[], None] | None) -> Any:
-        """A read may be repeated: one that falls into the end of a session is asked again in the next."""
+        """Send a read and return its result; repeat it in the next session if the session ends meanwhile.
+
+        Raises Disconnected after one session timeout.
+        """
         timeout_s = self.session_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
@@ -159,7 +162,7 @@ class VirtualBridge:
 
         def on_done(outcome: Any, error: Exception | None) -> None:
             if future.done():
-                return  # no task waits any more
+                return  # the caller was cancelled
             if error is not None:
                 future.set_exception(_translated(error))
             else:
@@ -173,7 +176,7 @@ class VirtualBridge:
         except TimeoutError as error:
             raise Disconnected(f"no answer within {timeout_s:g} s") from error
 
-    # ---- states
+    # ---- connection states
 
     def _on_connected(self) -> None:
         if not self._stopped:

@@ -1,8 +1,8 @@
-"""A client of the ensemble that behaves as kazoo's: one connection at a time, a session that moves with it.
+"""A client of the simulated ensemble that behaves as kazoo's: one connection at a time, one session.
 
-It tries the servers in an order of its own, each once, then pauses; a request made meanwhile waits. When the
-connection is lost, so is the outcome of all that was asked, and every watch fires; that the session has ended
-it learns from the next server that it reaches.
+It tries the servers in random order, each once, then pauses; requests made meanwhile are queued. When the
+connection is lost, every request in flight fails with ``ConnectionLoss`` and every watch fires. Whether the
+session has expired, the client learns from the next server that it connects to.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from nilometer.simulation.zookeeper.server import CLIENT_PORT
 from nilometer.simulation.zookeeper.tree import CloseSession, Code, Event, Refusal
 
 RETRY_S = (0.05, 0.25)
-"""Between rounds of all servers: the first pause, and the longest."""
+"""Seconds to pause after all servers were tried: the first pause, which doubles, and the longest."""
 PING_EARLY_S = (0.01, 0.4)
 STOP_PATIENCE_S = 10.0
 THREADS_S = 0.002
-"""Between kazoo's threads and the event loop: answers, watches and states each at their own pace."""
+"""Delay with which kazoo's threads may pass a callback to the event loop; each thread has its own."""
 
 
 class ConnectionLoss(Exception):
-    """Whether it happened is unknown."""
+    """The connection was lost before the response: the request may have been applied or not."""
 
 
 class SessionExpired(Exception):
@@ -67,7 +67,7 @@ class Request:
 
 
 class OrderedCallbacks:
-    """One of kazoo's threads: what it passes on arrives in order, each a little late."""
+    """Stands for one of kazoo's threads: runs callbacks in order, some after ``THREADS_S``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chance: random.Random) -> None:
         self._loop = loop
@@ -108,7 +108,7 @@ class Client:
         self._watches: dict[tuple[str, bool], list[Callable[[], None]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[bool] | None = None
-        """Of the present connection: whether it ended in order."""
+        """Done when the current connection ends; its result is True if the session was closed first."""
         self._welcomed: asyncio.Future[Welcome] | None = None
         self._last_zxid = 0
         self._xid = 0
@@ -122,7 +122,7 @@ class Client:
         self.session = 0
         self.server = ""
         self.timeout_ms = 0
-        """As the servers granted it; 0 before the first connection."""
+        """The session timeout that the server granted; 0 before the first connection."""
 
     # ---- starting and stopping
 
@@ -130,7 +130,7 @@ class Client:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End the session where a server can be reached, in a time that is bounded."""
+        """Close the session, and stop. Gives up after the longer of ``STOP_PATIENCE_S`` and the timeout."""
         if self._task is None or self._stopped:
             return
         self._stopped = True
@@ -141,8 +141,11 @@ class Client:
     # ---- requests
 
     def call(self, request: Request) -> None:
-        """``on_done`` is called with the outcome, or with why there is none: Refusal, ConnectionLoss,
-        SessionExpired, Closed."""
+        """Send the request, or queue it until connected.
+
+        ``on_done`` is called with the outcome, or with the error: Refusal, ConnectionLoss, SessionExpired,
+        Closed.
+        """
         if self._stopped:
             self._finish(request, None, Closed("the connection has been closed"))
         else:
@@ -188,7 +191,7 @@ class Client:
             self._pause_s = min(2 * self._pause_s, RETRY_S[1])
 
     async def _attempt(self, host: str) -> bool:
-        """Connect, and stay connected; whether it ended because it was to end."""
+        """Connect to ``host`` and wait until the connection ends; return True if the session was closed."""
         try:
             end = await dial(self._fabric, self._process, host, CLIENT_PORT, self._asked_ms / 1000)
         except OSError:
@@ -216,7 +219,7 @@ class Client:
             self._end = None
 
     async def _greeted(self, welcomed: asyncio.Future[Welcome]) -> Welcome | None:
-        """None where the server did not answer in time, or would not have it."""
+        """Return the server's response to the handshake; None if it closed the connection or timed out."""
         try:
             async with asyncio.timeout(self._asked_ms / 1000 / len(self._hosts)):
                 return await welcomed
@@ -245,7 +248,11 @@ class Client:
     # ---- pings
 
     def _arm(self) -> None:
-        """kazoo's: a ping when nothing was sent for a third of the timeout; another silence is the end."""
+        """Arm the ping timer, as kazoo does.
+
+        A ping is sent when nothing was sent for a third of the timeout. If the timer fires again and nothing
+        came meanwhile, the connection is dropped.
+        """
         early_s = self._chance.uniform(*PING_EARLY_S)
         due_s = max(self._sent_s + self.timeout_ms / 3000 - early_s, self._woken_s + early_s)
         self._ping_timer = self._fabric.loop.call_at(due_s, self._on_ping_timer, self._woken_s)
@@ -262,7 +269,7 @@ class Client:
             self._sent_s = self._woken_s = now
         self._arm()
 
-    # ---- what the server says
+    # ---- messages of the server
 
     def _on_message(self, message: Any) -> None:
         self._woken_s = self._fabric.loop.time()
@@ -341,4 +348,4 @@ class Client:
 
 
 def _ignore_reply(outcome: Any, error: Exception | None) -> None:
-    """The last request of a client that stops."""
+    """Ignore the outcome of the request that closes the session."""

@@ -1,7 +1,7 @@
-"""What one server holds: a log on its disk, and the tree that it has applied of it.
+"""The data of one server: the transaction log on its disk, and the tree with the applied transactions.
 
-Everything proposed is written; what is synced survives the server's death. Invariant: the log's zxids rise,
-and ``base`` stands for all that was dropped in front of it.
+Every proposed transaction is written to the log; the synced ones survive a crash. Invariant: the zxids of
+the log are increasing, and ``base`` is the tree as of the transactions removed from the log's start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nilometer.simulation.zookeeper.tree import Applied, DataTree, Transaction
 
 LOG_MAX = 1_500
 LOG_KEPT = 500
-"""So many transactions stay for followers that come back; one that lacks more gets a snapshot."""
+"""Applied transactions kept in the log for returning followers; one that lacks more gets a snapshot."""
 
 
 def _zxid(transaction: Transaction) -> int:
@@ -28,14 +28,14 @@ class Database:
         self.log: list[Transaction] = []
         self.tree = DataTree()
         self._unsynced = 0
-        """How many at the log's end would not survive a crash."""
+        """Number of transactions at the log's end that a crash would remove."""
 
     @property
     def last_zxid(self) -> int:
         return self.log[-1].zxid if self.log else self.base.zxid
 
     def load(self) -> None:
-        """After a crash: what was synced, and no more."""
+        """Restore the state after a crash: drop the unsynced transactions and rebuild the tree."""
         if self._unsynced:
             del self.log[-self._unsynced :]
             self._unsynced = 0
@@ -50,7 +50,10 @@ class Database:
         self._unsynced = len(self.log) - bisect_right(self.log, zxid, key=_zxid)
 
     def fast_forward(self) -> None:
-        """Apply all that is written: who does not follow or lead yet cannot know what was committed."""
+        """Apply every written transaction, and count all as synced.
+
+        Called between two roles, when a server cannot know which of them are committed.
+        """
         self._unsynced = 0
         for transaction in self.between(self.tree.zxid, self.last_zxid):
             self.tree.apply(transaction)
@@ -63,7 +66,7 @@ class Database:
         return self.log[start:end]
 
     def position_before(self, zxid: int) -> int | None:
-        """The newest zxid of the log that is not above ``zxid``; None where that was dropped."""
+        """Return the newest zxid of the log that is at most ``zxid``; None if the log starts after it."""
         place = bisect_right(self.log, zxid, key=_zxid)
         if place:
             return self.log[place - 1].zxid
@@ -71,7 +74,7 @@ class Database:
         return self.base.zxid if zxid >= self.base.zxid and self.base.zxid < oldest else None
 
     def truncate(self, to_zxid: int) -> None:
-        """Forget what follows: it was never committed."""
+        """Remove the transactions after ``to_zxid``, which were never committed."""
         assert to_zxid >= self.base.zxid
         del self.log[bisect_right(self.log, to_zxid, key=_zxid) :]
         if self.tree.zxid > to_zxid:
@@ -81,14 +84,17 @@ class Database:
         self.base, self.tree, self.log, self._unsynced = snapshot, snapshot.copy(), [], 0
 
     def extend(self, transactions: Iterable[Transaction]) -> None:
-        """Committed transactions, durable at once."""
+        """Append and apply committed transactions, and count all as synced."""
         for transaction in transactions:
             self.log.append(transaction)
             self.tree.apply(transaction)
         self._unsynced = 0
 
     def compact(self) -> None:
-        """Drop the log's front once it is long; only while serving, when all that is applied is committed."""
+        """Remove the log's oldest transactions once it has more than ``LOG_MAX``.
+
+        Only called while serving: all applied transactions are then committed.
+        """
         if len(self.log) > LOG_MAX:
             self.base = self.tree.copy()
             applied = bisect_right(self.log, self.base.zxid, key=_zxid)

@@ -1,4 +1,4 @@
-"""Looking for a leader: who has most is voted for by all; a majority of votes decides, after a pause."""
+"""Leader election: each server votes for the one with the newest log; after a pause, a majority decides."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from nilometer.simulation.zookeeper.messages import Notification, State, Vote
 from nilometer.simulation.zookeeper.server import Peer
 
 FINALIZE_S = 0.2
-"""So long a better vote may still come."""
+"""Seconds to wait for a better vote once a majority agrees."""
 REPEAT_S = (0.2, 5.0)
-"""Between repetitions of the own vote while no server answers: the first, and the longest."""
+"""Seconds between two broadcasts of the own vote: the first pause, which doubles, and the longest."""
 
 
 class Looking:
@@ -21,7 +21,7 @@ class Looking:
         self._vote = self._own
         self._votes: dict[int, Vote] = {}
         self._settled: dict[int, Notification] = {}
-        """What those say who have a leader."""
+        """By server, the last notification of each server that leads or follows."""
         self._decides: asyncio.TimerHandle | None = None
         self._repeats: asyncio.TimerHandle | None = None
         self._pause_s = REPEAT_S[0]
@@ -80,7 +80,10 @@ class Looking:
         self._say()
 
     def _count(self) -> None:
-        """A majority for the own vote waits a moment for a better one, then decides."""
+        """Start the timer that ends the election if a majority has the same vote as this server.
+
+        A new vote in the meantime restarts the count.
+        """
         if self._decides is not None:
             self._decides.cancel()
             self._decides = None

@@ -1,4 +1,4 @@
-"""A virtual ensemble: its servers, each on a machine of its own, and what may be done to them."""
+"""A simulated ensemble: its servers, each on its own host, and the faults that a test may cause in them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class VirtualEnsemble:
 
     @property
     def leader(self) -> Server | None:
-        """Who leads, as far as it knows: of several the one of the newest epoch."""
+        """The serving leader; of several, the one with the newest epoch. None if no server leads."""
         leading = [server for server, _ in self._leading()]
         return max(leading, key=lambda server: server.database.current_epoch, default=None)
 
     @property
     def tree(self) -> DataTree:
-        """The newest state that any server has applied."""
+        """The tree of the server that has applied the newest transaction."""
         return max((server.database.tree for server in self.servers), key=lambda tree: tree.zxid)
 
     def start(self) -> None:
@@ -46,18 +46,18 @@ class VirtualEnsemble:
             server.start()
 
     def heal(self) -> None:
-        """All run, and none lags. What is cut is the fabric's."""
+        """Start or resume every server, and end its lag. Cut links are healed by the fabric, not here."""
         for server in self.servers:
             server.lag_s = 0.0
             server.resume()
             server.start()
 
     def expire(self, session: int) -> bool:
-        """End a session as if its owner had been silent; whether a leader could be asked to."""
+        """Expire ``session``, as without pings; return False if no serving leader has it open."""
         return any(role.end_session(session) for _, role in self._leading())
 
     def connect(self, process: Process, chroot: str = "") -> Connect:
-        """What makes clients for a broker that runs as ``process``."""
+        """Return the factory of ZooKeeper clients for a broker that runs as ``process``."""
 
         def make(
             timeout_ms: int, on_connected: Callable[[], None], on_lost: Callable[[], None]

@@ -1,7 +1,7 @@
-"""A follower: takes what its leader has, then logs, acknowledges and applies what it proposes and commits.
+"""A follower: synchronises with its leader, then logs and acknowledges its proposals and applies commits.
 
-It follows its leader as long as it receives pings from it; its clients' writes go to the leader, their reads
-do not.
+It follows its leader as long as it receives pings from it. It forwards its clients' writes to the leader and
+answers their reads from its own tree.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Following:
         self._watchdog: asyncio.TimerHandle | None = None
         self._synchronise: Synchronise | None = None
         self._pending: dict[int, Transaction] = {}
-        """Proposed, and not yet committed."""
+        """By zxid, the transactions that are proposed and not yet committed."""
         self._touched: dict[int, None] = {}
         self._serving: Serving | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class Following:
         self._give_up("its leader cannot be reached")
 
     def _watch(self) -> None:
-        """One timer: when it fires, the leader may have sent a ping since."""
+        """Start an election if the leader was silent for ``_patience_s``; otherwise arm the timer again."""
         left_s = self._heard_s + self._patience_s - self._peer.loop.time()
         if left_s <= 0:
             self._give_up("its leader is silent")
@@ -115,7 +115,7 @@ class Following:
     def _on_closed(self) -> None:
         self._give_up("its leader closed the connection")
 
-    # ---- what the leader says
+    # ---- messages of the leader
 
     def _on_message(self, message: Any) -> None:
         if self._ended:
@@ -137,7 +137,7 @@ class Following:
                 self._join(message)
 
     def _join(self, message: Any) -> None:
-        """The first words of a leader: its epoch, what it has, and that it leads."""
+        """Handle the messages with which a leader brings a new follower up to date."""
         database = self._peer.database
         match message:
             case LeaderInfo(epoch):
@@ -185,7 +185,7 @@ class Following:
         else:  # not yet notified that it is up to date
             self._peer.database.apply(transaction)
 
-    # ---- what its clients want
+    # ---- requests of its clients
 
     def submit(self, session: int, operation: Operation, origin: Origin) -> None:
         self._tell(Forward(session, operation, origin))
@@ -197,7 +197,7 @@ class Following:
         self._touched[session] = None
 
     def check(self, session: int) -> None:
-        """A follower leaves it to its leader."""
+        """Accept every session: only the leader checks them."""
 
     def _tell(self, message: object) -> None:
         if self._end is not None and not self._ended:

@@ -1,7 +1,7 @@
-"""A leader: agrees with a majority on a new epoch, brings them up to date, then orders all that is written.
+"""A leader: agrees with a majority on a new epoch, synchronises the followers, then orders all writes.
 
-A proposal is committed when a majority has it on disk, and all before it are. A leader without pings of
-a majority for ``syncLimit`` ticks, as it counts them, stops: until it looks, it believes that it leads.
+A proposal is committed when a majority has it on disk and all earlier proposals are committed. A leader that
+has not heard from a majority for ``syncLimit`` of its own ticks steps down; until then it acts as the leader.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ EPOCH_SHIFT = 32
 
 @dataclass(eq=False, slots=True)
 class Learner:
-    """A follower, as its leader knows it."""
+    """What a leader knows about one connected follower."""
 
     end: End
     server: int = 0
     heard_at_tick: int = 0
     acked_epoch: AckEpoch | None = None
     forwarding: bool = False
-    """Whether it gets every proposal from now on."""
+    """Whether the leader sends it every new proposal and commit."""
     synced: bool = False
 
 
@@ -74,10 +74,10 @@ class Leading:
         self._ended = False
         self._learners: list[Learner] = []
         self._accepted: dict[int, int] = {peer.number: peer.database.accepted_epoch}
-        """By server, the newest epoch that it knows: of the servers that came to follow."""
+        """By server, the newest epoch that it has accepted: this server and the connected followers."""
         self._epoch: int | None = None
         self._established = False
-        """A majority has acknowledged the epoch."""
+        """Whether a majority has acknowledged the epoch."""
         self._serving: Serving | None = None
         self._sessions: SessionTracker | None = None
         self._counter = 0
@@ -133,13 +133,13 @@ class Leading:
         return self._serving is not None
 
     def end_session(self, session: int) -> bool:
-        """As if its time were over; whether there was one."""
+        """Expire ``session`` now; return False if it is unknown or already ending."""
         return self._sessions is not None and self._sessions.expire(session)
 
     # ---- a new epoch
 
     def _agree(self) -> None:
-        """Once a majority came, the epoch is one that none of them knows."""
+        """Once a majority is connected, choose an epoch newer than all of theirs and send it to them."""
         if self._epoch is None:
             if len(self._accepted) < self._peer.members.quorum:
                 return
@@ -209,7 +209,7 @@ class Leading:
             self._serve()
 
     def _serve(self) -> None:
-        """Once a majority has all that this epoch begins with."""
+        """Start to serve clients once a majority has the log with which this epoch begins."""
         followers = [learner for learner in self._learners if learner.synced]
         if self._serving is not None or len(followers) + 1 < self._peer.members.quorum:
             return
@@ -222,9 +222,9 @@ class Leading:
         self._tick()
 
     def _tick(self) -> None:
-        """Twice a tick a ping; once a tick a check whether a majority answered.
+        """Run every half tick: drop silent followers and ping the others; step down without a majority.
 
-        It counts its own ticks: a leader that was stopped does not notice that before it looks again.
+        Silence is measured in ticks counted here, so the time for which the leader was paused does not count.
         """
         peer = self._peer
         self._half_ticks += 1
@@ -241,7 +241,7 @@ class Leading:
                 learner.end.send(Ping())
         self._timers = [peer.later(peer.settings.tick_s / 2, self._tick)]
 
-    # ---- what followers say
+    # ---- messages of followers
 
     def _on_message(self, learner: Learner, message: Any) -> None:
         if self._ended:
@@ -269,7 +269,11 @@ class Leading:
     # ---- the order of all writes
 
     def _order(self, session: int, operation: Operation, origin: Origin | None, server: int) -> None:
-        """Give a request its place, or a refusal its place."""
+        """Propose ``operation`` with the next zxid.
+
+        ``server`` is the one that the client is connected to; 0 for the expiry of a session. If the check of
+        the session fails, a ``Refuse`` is proposed instead, so that the error keeps the request's place.
+        """
         assert self._sessions is not None
         assert self._epoch is not None
         try:
@@ -322,7 +326,7 @@ class Leading:
         self._sessions.move(session, server)
         return self._sessions.timeout_ms(session)
 
-    # ---- what its own clients want
+    # ---- requests of its own clients
 
     def submit(self, session: int, operation: Operation, origin: Origin) -> None:
         self._order(session, operation, origin, self._peer.number)

@@ -1,7 +1,7 @@
-"""A connection between two processes that carries messages in order, on the links of the fabric.
+"""A simulated connection between two processes that carries messages in order, on the links of the fabric.
 
-As TCP: what is sent into a cut link waits and arrives after it heals, a dead process's kernel closes its end,
-a machine without power says nothing. A message is a call at the other end.
+It behaves as TCP: a message sent into a cut link arrives after the link is healed, a dead process's kernel
+closes its end, a host without power closes nothing. A message is delivered as a call at the other end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ USER_TIMEOUT_S = 120.0
 Handler = Callable[[Any], None]
 
 FIN = object()
-"""The last message of an end that closed."""
+"""The last message that a closed end sends."""
 
 
 class End:
-    """One process's end. ``on_message`` and ``on_closed`` are called as that process."""
+    """One process's end of a line. ``on_message`` and ``on_closed`` run as that process."""
 
     def __init__(self, line: Line, process: NetworkUser, own: int) -> None:
         self._line = line
@@ -39,13 +39,13 @@ class End:
             self._line.send(self._own, message, size)
 
     def close(self) -> None:
-        """The other end is notified, after all that was sent before."""
+        """Close this end; the other end is notified after all earlier messages."""
         if self.open:
             self.open = False
             self._line.send(self._own, FIN, 0)
 
     def deliver(self, message: object) -> None:
-        """As the process, in which time may have passed since it arrived."""
+        """Handle one message as the end's process; does nothing if the end was closed meanwhile."""
         if not self.open:
             return
         if message is FIN:
@@ -57,7 +57,7 @@ class End:
 
 
 class Line:
-    """Both ends, and what is under way between them."""
+    """Both ends of a connection, and the messages in flight between them."""
 
     def __init__(self, fabric: Fabric, client: NetworkUser, server: NetworkUser) -> None:
         self._fabric = fabric
@@ -68,7 +68,7 @@ class Line:
         self._finished = False
         fabric.connections.append(self)
 
-    # ---- what the fabric asks
+    # ---- called by the fabric
 
     @property
     def hosts(self) -> tuple[str, str]:
@@ -105,7 +105,7 @@ class Line:
         self.finish()
 
     def finish(self) -> None:
-        """No process holds it any more: the fabric may forget it."""
+        """Remove the line from the fabric once both ends are closed."""
         if not self._finished and not (self.ends[0].open or self.ends[1].open):
             self._finished = True
             self._fabric.connections.remove(self)
@@ -143,7 +143,7 @@ class Line:
 
 
 class ListeningPort:
-    """A port at which a process accepts lines. ``accept`` gets its own end of each."""
+    """A port at which a process accepts lines. ``accept`` is called with the process's end of each line."""
 
     def __init__(
         self, fabric: Fabric, process: NetworkUser, port: int, accept: Callable[[End], None]
@@ -161,8 +161,10 @@ class ListeningPort:
 
 
 async def dial(fabric: Fabric, process: NetworkUser, host: str, port: int, timeout_s: float) -> End:
-    """The own end of a new line to the process that accepts there. Raises OSError (TimeoutError among
-    them)."""
+    """Connect ``process`` to ``host``:``port`` and return its end of the new line.
+
+    Raises OSError, for example TimeoutError after ``timeout_s``.
+    """
     async with asyncio.timeout(timeout_s):
         listening_port = await Attempt(fabric, process, host, port).answer()
     assert isinstance(listening_port, ListeningPort), f"who listens at {host}:{port} speaks another language"
@@ -174,8 +176,8 @@ async def dial(fabric: Fabric, process: NetworkUser, host: str, port: int, timeo
 
 
 def _ignore(message: Any) -> None:
-    """No listener yet."""
+    """Ignore a message: the end has no ``on_message`` yet."""
 
 
 def _nothing() -> None:
-    """No listener yet."""
+    """Do nothing: the end has no ``on_closed`` yet."""

@@ -1,4 +1,4 @@
-"""What servers say to each other, and what clients and servers say to each other."""
+"""The messages between servers, and between clients and servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nilometer.simulation.zookeeper.tree import (
 )
 
 Origin = tuple[int, int]
-"""(server, request): who waits for the outcome."""
+"""(server, request): the server with the waiting client, and the request's number at that server."""
 
 # ---- the election
 
@@ -28,7 +28,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Vote:
-    """For a server, by how much it has. The greatest wins."""
+    """A vote for ``server``. The greatest wins: by epoch, then by the log's last zxid."""
 
     epoch: int
     zxid: int
@@ -57,7 +57,7 @@ class AckEpoch:
     current_epoch: int
     last_zxid: int
     counts: bool
-    """False where this epoch was accepted before."""
+    """False if the follower had accepted this epoch before: the message then adds nothing to the majority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Revalidate:
 @dataclass(frozen=True, slots=True)
 class PingReply:
     touched: tuple[int, ...]
-    """The sessions with pings at the follower since."""
+    """The sessions from which the follower has heard since its last response."""
 
 
 # ---- a leader to its follower
@@ -99,7 +99,11 @@ class LeaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class Synchronise:
-    """What the follower lacks, and from where on it has what never was."""
+    """Makes a follower's log equal to the leader's.
+
+    The follower truncates its log to ``truncate_to``, or loads ``snapshot`` if there is one; then it appends
+    ``transactions``.
+    """
 
     truncate_to: int
     transactions: tuple[Transaction, ...]
@@ -130,7 +134,7 @@ class Commit:
 class Revalidated:
     request: int
     timeout_ms: int
-    """0: there is no such session any more."""
+    """The session's timeout; 0 if the session has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,7 @@ class Ask:
 class Welcome:
     session: int
     timeout_ms: int
-    """As negotiated; 0: the session has ended."""
+    """The negotiated session timeout; 0 if the session has ended."""
     password: int
 
 
@@ -198,7 +202,7 @@ class Welcome:
 class Answer:
     xid: int
     zxid: int
-    """The newest transaction that the server had applied."""
+    """The newest transaction that the server has applied."""
     outcome: NodeState | list[str] | Refusal | None
 
 

@@ -1,7 +1,7 @@
 """One server of the ensemble: a process that looks for a leader, follows one, or leads.
 
-Invariants: a server has one role at a time; what it acknowledged to its leader is on its disk; a change of
-role closes every connection of its clients.
+Invariants: a server has one role at a time; a transaction that it acknowledged to its leader is on its disk;
+a change of role closes every connection of its clients.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ QUORUM_PORT = 2888
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of the ensemble, by ZooKeeper's names."""
+    """The ensemble's settings, named as in ZooKeeper's configuration."""
 
     tick_ms: int = 2000
     init_limit: int = 10
     sync_limit: int = 5
     min_session_timeout_ms: int = 0
-    """0: two ticks."""
+    """0 means two ticks."""
     max_session_timeout_ms: int = 0
-    """0: twenty ticks."""
+    """0 means twenty ticks."""
     fsync_ms: tuple[float, float] = (0.3, 3.0)
 
     @property
@@ -60,7 +60,7 @@ class Role(Protocol):
 
 @dataclass(slots=True)
 class Members:
-    """Who belongs to the ensemble."""
+    """The servers of the ensemble by number, and their settings."""
 
     settings: Settings
     servers: dict[int, Server] = field(default_factory=dict[int, "Server"])
@@ -71,7 +71,7 @@ class Members:
 
 
 class Server:
-    """A server over all its starts: its machine, its disk, and the process that runs, if one does."""
+    """A server across restarts: its host, its disk, and its current process, if it runs."""
 
     def __init__(self, world: World, members: Members, number: int, host: Host) -> None:
         self.world = world
@@ -83,9 +83,12 @@ class Server:
         self.process: Process | None = None
         self.peer: Peer | None = None
         self.requests = itertools.count(1)
-        """Numbers for what waits here, over all starts: an answer never meets another's question."""
+        """Numbers for waiting requests.
+
+        They are unique across restarts, so an outcome reaches no other one.
+        """
         self.lag_s = 0.0
-        """How much later than it could it applies what was committed."""
+        """Seconds by which it delays the application of committed transactions."""
 
     @property
     def is_running(self) -> bool:
@@ -101,12 +104,15 @@ class Server:
             self.process.crash()
 
     def pause(self) -> None:
-        """As SIGSTOP."""
+        """Stop the process without ending it, as SIGSTOP does."""
         if self.process is not None:
             self.process.pause()
 
     def resume(self) -> None:
-        """Its threads race for what came meanwhile: what is overdue may be done before what was said."""
+        """Continue a paused process.
+
+        In half of the cases its overdue timers run before the messages that came meanwhile: threads race.
+        """
         if self.process is not None and self.process.paused:
             if self.world.chance.random() < 0.5:
                 self.process.held.sort(key=lambda callback: callback.time == 0.0)
@@ -125,7 +131,7 @@ class Server:
 
 
 class Peer:
-    """The process of a server: what its roles share."""
+    """One process of a server: the state that its successive roles share."""
 
     def __init__(self, server: Server, process: Process) -> None:
         self.server = server
@@ -151,7 +157,7 @@ class Peer:
     # ---- roles
 
     def elect(self, reason: str) -> None:
-        """Let go of the present role and look for a leader."""
+        """Leave the current role and start an election. ``reason`` is for the trace."""
         from nilometer.simulation.zookeeper.election import Looking
 
         self.note(f"looks for a leader: {reason}")
@@ -159,7 +165,7 @@ class Peer:
         self._enter(Looking(self))
 
     def settle(self, vote: Vote) -> None:
-        """The election is over: ``vote`` won."""
+        """End the election, which ``vote`` won: lead if it names this server, else follow."""
         from nilometer.simulation.zookeeper.following import Following
         from nilometer.simulation.zookeeper.leading import Leading
 
@@ -176,10 +182,10 @@ class Peer:
         self.role = role
         role.begin()
 
-    # ---- what comes in
+    # ---- messages
 
     def notify(self, server: int, notification: Notification) -> None:
-        """One message of the election, which a cut link swallows."""
+        """Send one election message to ``server``; it is lost if the link is cut."""
         target = self.members.servers[server]
         source = self.server.host.name
         if not self.fabric.is_cut(source, target.host.name) and target.process is not None:
@@ -191,12 +197,12 @@ class Peer:
             self.role.on_notification(notification)
 
     def answer_looking(self, notification: Notification, vote: Vote, state: State) -> None:
-        """A server looks for a leader, and there is one."""
+        """Send ``vote``, which names the current leader, to the sender if it looks for a leader."""
         if notification.state is State.LOOKING:
             self.notify(notification.sender, Notification(self.number, self.round, vote, state))
 
     def open_to_learners(self) -> ListeningPort:
-        """Only a leader listens for others: who comes too early is refused, and tries again."""
+        """Listen for followers, as only a leader does; a follower that connects too early has to retry."""
         return ListeningPort(self.fabric, self.process, QUORUM_PORT, self._on_learner)
 
     def _on_client(self, end: End) -> None:
@@ -209,7 +215,7 @@ class Peer:
 
 
 class Journal:
-    """Writes proposals to the disk, many with one sync, and says when they are there."""
+    """Writes proposals to the disk, many with one sync, and calls back when they are synced."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -241,7 +247,7 @@ class Journal:
             self._sync()
 
     def flush(self) -> None:
-        """What was written is synced now; no request waits for it any more."""
+        """Drop all callbacks, also of the sync under way; the caller counts all transactions as synced."""
         self._waiting.clear()
         self._busy = False
         self._flushes += 1

@@ -1,8 +1,9 @@
-"""What a server does for its clients while it leads or follows: reads from its own tree, writes through the
-leader, watches, and each client's answers in the order in which it asked.
+"""What a server does for its clients while it leads or follows.
 
-A transaction is applied when the leader says that it is committed, or later: a server may lag. Invariant: all
-are applied in their order, and a watch is fired before anything is answered that shows what fired it.
+It answers reads from its own tree, sends writes to the leader, keeps watches, and sends each client's
+responses in the order of its requests. A transaction is applied when the leader commits it, or later: a
+server may lag. Invariant: transactions are applied in zxid order, and a watch fires before any response that
+shows the change.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from nilometer.simulation.zookeeper.tree import (
 )
 
 REQUEST_SIZE_MAX = 1_048_575
-"""``jute.maxbuffer``: a client that sends more loses the connection, without an answer."""
+"""``jute.maxbuffer``, in bytes: a larger request closes the connection, without a response."""
 SILENT_FACTOR = 2.0
-"""A connection on which nothing came for so many session timeouts is let go."""
+"""A connection without a message for this many session timeouts is closed when another is accepted."""
 Outcome = NodeState | list[str] | Refusal | None
 
 
 class Upstream(Protocol):
-    """The role that serves: the way to the leader."""
+    """The role (leader or follower) of the serving server, through which requests reach the leader."""
 
     def submit(self, session: int, operation: Operation, origin: Origin) -> None: ...
 
@@ -54,17 +55,20 @@ class Upstream(Protocol):
     def touch(self, session: int) -> None: ...
 
     def check(self, session: int) -> None:
-        """As far as this server can tell. Raises Refusal: SESSION_EXPIRED, SESSION_MOVED."""
+        """Check that ``session`` is open here, as far as this server knows.
+
+        Raises Refusal: SESSION_EXPIRED, SESSION_MOVED.
+        """
         ...
 
 
 def password_of(session: int) -> int:
-    """What only the owner of a session, and every server, knows."""
+    """Return the password of ``session``, which only its owner and the servers know."""
     return session ^ 0x5DEECE66D
 
 
 class Slot:
-    """A request in the line of its connection."""
+    """A request in the queue of its connection, and its outcome once it is done."""
 
     __slots__ = ("done", "outcome", "what", "xid")
 
@@ -96,7 +100,7 @@ class ClientConnection:
         self._on_closed()
 
     def welcome(self, timeout_ms: int) -> None:
-        """The session is valid, or with 0 it is not."""
+        """Answer the handshake with the session's timeout; 0 says that it has ended, and closes."""
         self._end.send(Welcome(self.session, timeout_ms, password_of(self.session)))
         self.established, self.timeout_ms = timeout_ms > 0, timeout_ms
         if not self.established:
@@ -129,10 +133,10 @@ class ClientConnection:
                 raise AssertionError(f"a client does not say {message}")
 
     def _answer(self) -> None:
-        """In order: a read waits for the client's own writes before it.
+        """Send the responses that are due, in order: a read waits for the client's earlier writes.
 
-        A session that has moved to another server costs the connection (ZOOKEEPER-710): the client may be
-        here all the same, and moves it back by connecting again.
+        Closes the connection if the session has moved to another server (ZOOKEEPER-710). A client that still
+        uses this connection moves its session back by connecting again.
         """
         slots = self._slots
         while slots and (slots[0].done or isinstance(slots[0].what, Read | ClientPing)):
@@ -157,9 +161,9 @@ class Serving:
         self.upstream = upstream
         self._connections: dict[ClientConnection, None] = {}
         self._waiting: dict[int, tuple[ClientConnection, Slot | None]] = {}
-        """By request, who waits for its outcome; without a slot it is to be welcomed."""
+        """By request number, the connection and slot that wait for it; no slot: for the handshake."""
         self._watches: dict[tuple[str, bool], dict[ClientConnection, None]] = {}
-        """By path and whether its children are meant."""
+        """By path and whether its children are watched, the watching connections."""
         self._late: deque[tuple[float, Transaction]] = deque()
         self._ended = False
 
@@ -198,7 +202,7 @@ class Serving:
     def greet(self, connection: ClientConnection, hello: Hello) -> None:
         peer = self._peer
         if hello.last_zxid > self.zxid:
-            connection.close()  # it has seen more than this server
+            connection.close()  # the client has seen newer transactions than this server
             return
         timeout_ms = peer.settings.negotiated_ms(hello.timeout_ms)
         request = next(peer.server.requests)
@@ -214,7 +218,10 @@ class Serving:
             self.upstream.submit(connection.session, CreateSession(timeout_ms), (peer.number, request))
 
     def on_revalidated(self, request: int, timeout_ms: int) -> None:
-        """``timeout_ms`` as it was negotiated when the session began; 0: it has ended."""
+        """Answer the handshake that waits as ``request``.
+
+        ``timeout_ms`` was negotiated when the session began; 0: the session has ended.
+        """
         connection, _ = self._waiting.pop(request)
         if connection in self._connections:
             connection.welcome(timeout_ms)
@@ -289,7 +296,7 @@ class Serving:
         assert transaction.origin is not None
         connection, slot = self._waiting.pop(transaction.origin[1], (None, None))
         if connection is None or connection not in self._connections:
-            return  # gone meanwhile: it will never know
+            return  # the connection is closed: its client never learns the outcome
         if slot is not None:
             connection.settle(slot, outcome)
         else:

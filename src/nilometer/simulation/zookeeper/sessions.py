@@ -1,6 +1,6 @@
-"""The leader's sessions: when each had its last ping, and which server its owner uses.
+"""The leader's sessions: when each one expires without a ping, and which server its client uses.
 
-Times end at whole ticks, so a session ends up to one tick after its timeout, never before it.
+Expiry times are rounded up to whole ticks: a session expires up to one tick after its timeout, never before.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Tracked:
     timeout_s: float
     ends_at_s: float
     owner: int = 0
-    """The server that it was validated through last; 0: whichever asks first."""
+    """The server through which it was validated last; 0: the next server that checks it becomes the owner."""
     closing: bool = False
 
 
 class SessionTracker:
-    """New with every leader, which gives each session its whole timeout again."""
+    """Tracks the sessions of one leader. A new leader gives each session its full timeout again."""
 
     def __init__(self, peer: Peer, timeouts_ms: Mapping[int, int], on_expired: Callable[[int], None]) -> None:
         self._peer = peer
@@ -47,7 +47,7 @@ class SessionTracker:
         self._tracked.pop(session, None)
 
     def touch(self, session: int) -> bool:
-        """Whether there is such a session, which had a ping now."""
+        """Restart the timeout of ``session``; return False if it is unknown or closing."""
         tracked = self._tracked.get(session)
         if tracked is None or tracked.closing:
             return False
@@ -58,11 +58,14 @@ class SessionTracker:
         return round(self._tracked[session].timeout_s * 1000)
 
     def move(self, session: int, server: int) -> None:
-        """Its owner is connected to ``server`` from now on: what comes through others is late."""
+        """Note that the client now uses ``server``; requests through other servers are rejected."""
         self._tracked[session].owner = server
 
     def check(self, session: int, server: int) -> None:
-        """Raises Refusal: SESSION_EXPIRED, SESSION_MOVED."""
+        """Check that ``session`` is open and used through ``server``.
+
+        Raises Refusal: SESSION_EXPIRED, SESSION_MOVED.
+        """
         tracked = self._tracked.get(session)
         if tracked is None or tracked.closing:
             raise Refusal(Code.SESSION_EXPIRED)
@@ -76,7 +79,7 @@ class SessionTracker:
             self._tracked[session].closing = True
 
     def expire(self, session: int) -> bool:
-        """Expire it now, despite pings; whether there was one that had not ended."""
+        """Expire ``session`` now, despite pings; return False if it is unknown or closing."""
         tracked = self._tracked.get(session)
         if tracked is None or tracked.closing:
             return False
@@ -90,7 +93,7 @@ class SessionTracker:
         return (math.floor((self._peer.loop.time() + timeout_s) / tick_s) + 1) * tick_s
 
     def _arm(self) -> None:
-        """One timer, for the session that ends first without a ping."""
+        """Set the timer to the earliest expiry of an open session."""
         ends = [tracked.ends_at_s for tracked in self._tracked.values() if not tracked.closing]
         self._armed = bool(ends)
         if ends:

@@ -1,7 +1,7 @@
-"""The data tree: what transactions do to nodes and sessions, and which watches that fires.
+"""The data tree: how transactions change nodes and sessions, and which watches they fire.
 
-Pure. A transaction is applied in the order of its zxid, on every server alike: so its outcome is judged here,
-deterministically, and not sent along.
+No I/O. Every server applies the same transactions in zxid order, so each computes the same outcome here; the
+outcome is not part of a transaction.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 
 class Code(enum.Enum):
-    """Why a request was refused; the names are ZooKeeper's."""
+    """Why a request was rejected, named as in ZooKeeper."""
 
     NO_NODE = "NoNode"
     NODE_EXISTS = "NodeExists"
@@ -35,7 +35,7 @@ class NodeState:
     modified_zxid: int
     version: int = 0
     owner: int = 0
-    """The session that an ephemeral node ends with; 0: it stays."""
+    """The session whose end deletes this ephemeral node; 0 for a persistent node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The leader refused the request: it takes its place in the order, and changes nothing."""
+    """A request that the leader rejected: it has a place in the order and changes nothing."""
 
     code: Code
 
@@ -96,7 +96,7 @@ class Transaction:
     session: int
     operation: Operation
     origin: tuple[int, int] | None = None
-    """(server, request) that waits for the outcome."""
+    """(server, request number at that server) that waits for the outcome; None if none does."""
 
 
 class Event(enum.Enum):
@@ -108,7 +108,7 @@ class Event(enum.Enum):
 
 @dataclass(slots=True)
 class Applied:
-    """What became of one transaction."""
+    """The outcome of one applied transaction, and the events that fire watches."""
 
     outcome: NodeState | Refusal | None = None
     events: list[tuple[Event, str]] = field(default_factory=list[tuple[Event, str]])
@@ -119,14 +119,14 @@ def parent_of(path: str) -> str:
 
 
 class DataTree:
-    """Nodes and sessions as of ``zxid``. Invariant: every node's parent is there."""
+    """Nodes and sessions as of ``zxid``. Invariant: every node's parent exists."""
 
     def __init__(self) -> None:
         self.zxid = 0
         self.nodes: dict[str, NodeState] = {"/": NodeState(b"", 0, 0)}
         self.children: dict[str, dict[str, None]] = {"/": {}}
         self.sessions: dict[int, int] = {}
-        """By session, its timeout in ms."""
+        """Session -> its timeout in ms."""
         self.ephemerals: dict[int, dict[str, None]] = {}
 
     def copy(self) -> DataTree:
@@ -168,7 +168,7 @@ class DataTree:
     def _do_all(
         self, steps: tuple[Single, ...], transaction: Transaction, events: list[tuple[Event, str]]
     ) -> None:
-        """All or none: the steps that were done are undone where a later one is refused."""
+        """Apply all steps or none: if one is rejected, undo the earlier ones. Raises Refusal."""
         undo: list[tuple[str, NodeState | None]] = []
         try:
             for step in steps:
