@@ -1,6 +1,6 @@
-"""An application of Kafka from another project, started unmodified: one process, its output in a file.
+"""Runs an unmodified Kafka application of another project as one process, with its output in a file.
 
-The output stays, to show why it ended.
+The file is kept when the process ends, to show why it ended.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .apache_kafka import JVM_SMALL, ensure_java, java_command
 from .eventually import eventually
 
 WAIT_S = 240.0
-"""A JVM that shares two cores with a test suite takes a minute to start; a dead member's session takes ten
-seconds to end, and so does a dead producer's transaction."""
+"""A JVM that shares two cores with a test suite takes a minute to start. The session of a killed member and
+the transaction of a killed producer time out after ten seconds each."""
 STOP_TIMEOUT_S = 60.0
 TAIL = 6_000
 
@@ -30,7 +30,7 @@ class Application:
 
     @property
     def output(self) -> str:
-        """Of all its processes so far."""
+        """The text that all processes of the application have printed so far."""
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def start(self) -> None:
@@ -41,7 +41,10 @@ class Application:
             )
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-        """Raises AssertionError with the end of its output if it ends before that, or time runs out."""
+        """Wait until ``condition()`` is true; ``what`` describes it in the error.
+
+        Raises AssertionError, with the end of the output, if the process ends or ``timeout_s`` passes first.
+        """
 
         def holds() -> bool:
             assert self._process is not None, "the application is not running"
@@ -57,7 +60,7 @@ class Application:
         return self.output[-TAIL:]
 
     def stop(self) -> int:
-        """As `kill` does it; the exit code."""
+        """Send SIGTERM, wait for the end and return the exit code (0 if it was not running)."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
@@ -88,7 +91,10 @@ class Application:
 def kafka_application(
     name: str, folder: Path, main_class: str, properties: dict[str, str], jvm: Sequence[str] = JVM_SMALL
 ) -> Application:
-    """One of Kafka's own, which take a file of properties as their argument."""
+    """Return an application whose main class takes a properties file as its argument, as Kafka's own do.
+
+    The file and the output, ``<name>.out``, are in ``folder``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / f"{name}.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))

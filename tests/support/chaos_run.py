@@ -185,7 +185,7 @@ class ChaosRun:
         self.cluster.start(*broker_ids)
 
     def pass_time(self, seconds: float) -> None:
-        """Keep the present fault for this time; this is no wait for a condition."""
+        """Sleep, to keep the present fault for this time; do not use it to wait for a condition."""
         self._idle.wait(seconds)
 
     def start_down(self) -> None:

@@ -1,4 +1,4 @@
-"""What a reader of committed records has seen of a topic so far, from its first record on."""
+"""Reads a topic from its first record on with ``read_committed``, and collects the records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT_S = 120.0
 
 
 class CommittedReader:
-    """`with CommittedReader(bootstrap, "t", partitions=3) as reader: reader.look()`. It is in no group."""
+    """Use as `with CommittedReader(bootstrap, "t", partitions=3) as reader: reader.look()`; has no group."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int = 1) -> None:
         self._consumer = Consumer(
@@ -33,7 +33,7 @@ class CommittedReader:
         self._to_end = set(range(partitions))
 
     def look(self) -> list[Message]:
-        """All that it has seen, with what has come since the last look; a partition's in order of offsets."""
+        """Poll once, and return all records read so far, each partition's in order of offsets."""
         for message in self._consumer.consume(BATCH, LOOK_S):
             error = message.error()
             if error is None:
@@ -45,7 +45,7 @@ class CommittedReader:
         return self._seen
 
     def was_at_ends(self) -> bool:
-        """Whether it has met the end of every partition: what was there when it began is seen."""
+        """Whether it has reached the end of every partition once, so that all earlier records are read."""
         return not self._to_end
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class CommittedReader:
 
 
 def committed_records(bootstrap: str, topic: str, partitions: int = 1) -> list[Message]:
-    """All that a reader of committed records sees that begins now."""
+    """Return all committed records of a topic."""
     with CommittedReader(bootstrap, topic, partitions) as reader:
         eventually(lambda: reader.look() is not None and reader.was_at_ends(), f"{topic} is read", WAIT_S)
         return reader.look()

@@ -16,7 +16,7 @@ from .ports import HOST, free_ports
 PLUGINS = JAVA_PROJECT / "target" / "connect-plugins"
 REQUEST_TIMEOUT_S = 60.0
 CONFIGS, OFFSETS, STATUS = TOPICS = ("connect-configs", "connect-offsets", "connect-status")
-"""What a worker keeps in Kafka: all three compacted."""
+"""The compacted topics in which a worker stores its state."""
 JSON = {
     f"{part}.converter{more}": value
     for part in ("key", "value")
@@ -65,7 +65,10 @@ class ConnectWorker:
             return json.loads(answer.read() or b"null")
 
     def run_connector(self, name: str, config: Mapping[str, str]) -> None:
-        """Create it, and wait until it and its tasks run. It is asked again while the worker is not ready."""
+        """Create the connector and wait until it and its tasks run; retry while the worker is not ready.
+
+        Raises AssertionError if the worker rejects ``config`` or a task fails.
+        """
         refusals: list[str] = []
 
         def is_taken() -> bool:

@@ -189,11 +189,11 @@ class NilometerCluster:
         return self._client_loop.run(ask())
 
     def topics(self) -> list[str]:
-        """The names of all topics, internal ones too."""
+        """Return the names of all topics, including internal ones."""
         return list(self.operate(lambda admin: admin.list_topics()))
 
     def topic_setting(self, topic: str, key: str) -> str | None:
-        """The value in force."""
+        """Return the effective value of a topic's config ``key``."""
         return self.operate(lambda admin: admin.describe_configs(ResourceType.TOPIC, topic))[key].value
 
     def partition(self, topic: str, partition: int = 0) -> PartitionMetadata | None:

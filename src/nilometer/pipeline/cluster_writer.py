@@ -6,7 +6,7 @@ Invariants: a process has one producer per set of settings, which is made when f
 micro-batch needs no new connections; ``write`` returns when every record is acknowledged, or raises; at most
 two chunks of rows are held in memory.
 
-``transactional_writer`` writes in transactions instead, with a producer of its own for each task.
+For transactions, ``transactional_writer`` uses the event loop of this module, and one producer per task.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ClusterWriter:
 
 
 async def send_all(producer: Producer | TransactionalProducer, chunk: Sequence[Outgoing]) -> list[Delivery]:
-    """Put the records of ``chunk`` into batches, and return their deliveries. Raises KafkaError."""
+    """Call ``send`` for each record of ``chunk`` and return their deliveries. Raises KafkaError."""
     return [
         await producer.send(one.topic, one.value, key=one.key, headers=one.headers, partition=one.partition)
         for one in chunk
@@ -109,7 +109,7 @@ async def send_all(producer: Producer | TransactionalProducer, chunk: Sequence[O
 
 
 async def acknowledged(deliveries: Sequence[Delivery]) -> None:
-    """Return once all are acknowledged. Raises the KafkaError of one that failed."""
+    """Wait until all deliveries are acknowledged. Raises the KafkaError of the first that failed."""
     for one in deliveries:
         if one.done():
             one.result()

@@ -32,7 +32,8 @@ DEFAULTS = {"batch.size": str(256 * 1024), "linger.ms": "20"}
 """The producer's defaults here: a task waits only once, at its end, so large batches cost no latency."""
 
 TRANSACTION_TIMEOUT_MS = 15 * 60_000
-"""The longest that brokers allow by default: a task's transaction is open while its rows are computed."""
+"""The default of the brokers' ``transaction.max.timeout.ms``. It is long because a task's transaction stays
+open while Spark computes the task's rows."""
 
 COLUMNS = {
     "key": ("binary", "string"),

@@ -118,10 +118,11 @@ def write_partition(options: SinkOptions, batches: Iterator[pyarrow.RecordBatch]
 
 
 def _transaction(task: Any, options: SinkOptions, write_id: str) -> TaskTransaction:
-    """Return the transaction of a task.
+    """Return the transactional id and batch number for a task.
 
-    A stream's, and that of a named ``save`` in ``foreachBatch``, is the same when a batch is run again. Any
-    other ``save`` has its own: only its tasks' retries are recognised. Raises SinkError.
+    In a stream, and in a ``save`` with the option ``writerId`` within ``foreachBatch``, they are the same
+    when Spark runs the batch again. Every other ``save`` has its own ids, so that only retries of its tasks
+    are recognised. Raises SinkError if a ``save`` within ``foreachBatch`` has no ``writerId``.
     """
     query = task.getLocalProperty(QUERY_PROPERTY) or ""
     batch = int(task.getLocalProperty(BATCH_PROPERTY) or 0)

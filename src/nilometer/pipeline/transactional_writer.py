@@ -1,13 +1,13 @@
-"""Writes the records of one Spark task in one transaction, once, however often Spark runs the task.
+"""Writes the records of one Spark task in one transaction, exactly once even if Spark runs the task again.
 
-Does not depend on Spark. With the records the transaction commits which batch they were: as an offset of a
-group that has the name of the transactional id. So records and note are there together or not at all:
+Does not depend on Spark. The transaction also commits the batch number, as an offset of a consumer group that
+is named like the transactional id (the *note*). So records and note become visible together or not at all:
 
-- an attempt that fails, or whose executor dies, leaves nothing that readers of committed records see;
-- an attempt that comes after a commit finds the note and writes nothing;
-- an attempt that begins fences all that began before, so that of attempts that run side by side one commits.
+- an attempt that fails, or whose executor dies, writes nothing that ``read_committed`` consumers return;
+- an attempt that starts after another one has committed finds the note and writes nothing;
+- an attempt fences all attempts that started before it, so that only one of several concurrent ones commits.
 
-Invariant: the note is read after the transactional id was taken over: no earlier attempt can commit then.
+Invariant: the note is read after InitProducerId, when no earlier attempt can commit any more.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ROWS = "rows="
 
 
 class TaskTransaction(NamedTuple):
-    """Which task it is, the same for all its attempts."""
+    """Identifies a task of a micro-batch; equal for all attempts of the task."""
 
     transactional_id: str
     batch: int
-    """The number of the micro-batch; each task of a writer counts on by itself."""
+    """The number of the micro-batch; 0 outside a stream. Lower numbers than the committed one are skipped."""
 
 
 class Committed(NamedTuple):
@@ -46,7 +46,7 @@ class Committed(NamedTuple):
 
 
 class TransactionalWriter:
-    """Of one attempt. ``runner`` has the event loop, ``settings`` are the producer's."""
+    """Writes one attempt of a task. ``runner`` has the event loop, ``settings`` are the producer's."""
 
     def __init__(self, runner: ClusterWriter, settings: Mapping[str, str], task: TaskTransaction) -> None:
         self._runner = runner
@@ -54,9 +54,9 @@ class TransactionalWriter:
         self._task = task
 
     def write(self, chunks: Iterable[Sequence[Outgoing]]) -> int:
-        """Return the number of rows once they are committed, by this attempt or an earlier one.
+        """Write and commit the rows unless an earlier attempt has committed them; return their number.
 
-        Raises SinkError; then nothing was committed, or the next attempt finds what was.
+        Raises SinkError if that failed. If the commit took effect nevertheless, the next attempt finds it.
         """
         try:
             producer = self._runner.run(self._open())
@@ -66,7 +66,7 @@ class TransactionalWriter:
                     return self._skip(chunks, before)
                 return self._write(producer, chunks)
             finally:
-                with suppress(KafkaError):  # an open transaction is aborted, if not here by its coordinator
+                with suppress(KafkaError):  # an open transaction that this cannot abort times out
                     self._runner.run(producer.close())
         except KafkaError as error:
             servers = self._settings["bootstrap.servers"]
@@ -91,7 +91,11 @@ class TransactionalWriter:
         return count
 
     def _skip(self, chunks: Iterable[Sequence[Outgoing]], before: Committed) -> int:
-        """The rows are there. If there are others now, the batch was cut into tasks in another way."""
+        """Return the number of rows without writing them, since the batch is committed.
+
+        Raises SinkError if the committed number of rows is another one: then Spark has distributed the rows
+        of the batch over its tasks in another way.
+        """
         count = sum(len(chunk) for chunk in chunks)
         if before.batch == self._task.batch and before.rows != count:
             raise SinkError(

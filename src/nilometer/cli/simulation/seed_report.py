@@ -52,7 +52,7 @@ class SeedReport:
 
 
 def play_seed(seed: int, options: SeedOptions) -> SeedReport:
-    """Simulate ``seed`` and return its report; minimise the faults of a failure if the options say so.
+    """Simulate ``seed`` and return its report; minimise a failure's faults if the options request it.
 
     An exception of the simulation itself is reported as a failure of this seed.
     """

@@ -12,7 +12,7 @@ Invariants:
   :meth:`Client.request_refresh` is called.
 - Consecutive Metadata and FindCoordinator requests go to different brokers: a broker that is cut off from the
   others responds with old metadata, and looks the least busy because it serves no clients.
-- Pauses between attempts follow ``retry.backoff.ms``; no attempt goes on past its deadline.
+- Pauses between attempts follow ``retry.backoff.ms``; no attempt lasts past its deadline.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport, correlation_id
 
     async def _negotiate(self) -> None:
-        """Fetch the broker's API versions; an older broker is asked in an older version (KIP-511)."""
+        """Fetch the broker's API versions; retry in an older version if the broker is older (KIP-511)."""
         _, newest = supported_versions(ApiKey.API_VERSIONS)
         response = await self.send(self._api_versions_request(newest))
         if response.error_code == ErrorCode.unsupported_version:

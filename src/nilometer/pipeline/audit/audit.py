@@ -268,7 +268,7 @@ def _known(results: Sequence[SegmentResult]) -> list[SegmentResult]:
     return [one for one in kept if not one.is_gone]
 
 
-# --- what is read last
+# --- read after the segments were checked
 
 
 def read_epochs(replica: ReplicaFolder) -> list[tuple[int, int]] | None:
