@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC
 
 import pytest
 
+from nilometer.client.producer.producer import Producer
+from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.pipeline.errors import readable
+from nilometer.runtime import Runtime
 from support.apache_kafka import ApacheKafka, run_tool
 from support.audit_checks import findings_in
 from support.checkpoints import wait_for_checkpoint
@@ -16,6 +20,7 @@ from support.filled_topics import Sent, Topics
 from support.live_folders import copy_live_folder
 from support.nilometer_broker import NilometerBroker
 from support.segments import stored_batches
+from support.spark_streams import Stream
 
 pytestmark = pytest.mark.spark
 
@@ -106,6 +111,79 @@ def test_a_copy_in_other_storage_gives_the_same_rows(spark, broker, topic, tmp_p
     assert rows(from_folders(spark, (tmp_path / "copy").as_uri(), topic)) == here
     folders = [str(tmp_path / "copy" / f"{topic}-{number}") for number in range(3)]
     assert rows(spark.read.format("nilometer-log").load(folders)) == here
+
+
+# --- transactions
+
+
+PART = 1
+"""The partition that all transactions are in."""
+
+
+async def write_transactions(bootstrap, topic, tags):
+    """What the tags name, one behind the other; the transaction that is left open, if any is.
+
+    c: committed, a: aborted, p: without a transaction, o: left open. The others come while ``o`` is open.
+    """
+    left_open = None
+    for number, tag in enumerate(tags):
+        settings = {"bootstrap.servers": bootstrap, "linger.ms": "0"}
+        if tag == "p":
+            async with Producer(Runtime.system(), settings) as plain:
+                await plain.send_and_wait(topic, b"p%d" % number, partition=PART)
+            continue
+        settings["transactional.id"] = f"{topic}-{number}"
+        producer = await TransactionalProducer(Runtime.system(), settings).__aenter__()
+        await producer.begin()
+        for n in range(30):
+            await (await producer.send(topic, b"%s%d %d" % (tag.encode(), number, n), partition=PART))
+        if tag == "o":
+            left_open = producer
+            continue
+        await (producer.commit() if tag == "c" else producer.abort())
+        await producer.close()
+    return left_open
+
+
+def test_a_reader_of_committed_records_skips_aborted_ones_and_stops_before_an_open_transaction(
+    spark, broker, tmp_path
+):
+    topics = Topics(broker.bootstrap)
+    name = topics.create(2, config={"segment.bytes": "1048576"})
+    given = {"kafka.isolation.level": "read_committed"}
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": name, **given}
+    stream = Stream(spark, tmp_path / "stream", {**options, "maxOffsetsPerTrigger": "25"})
+
+    def values(frame):
+        return [bytes(row.value) for row in rows(frame)]
+
+    def all_see(*tags):
+        expected = [
+            b"p%d" % n if tag == "p" else b"%s%d %d" % (tag.encode(), n, i)
+            for n, tag in tags
+            for i in range(1 if tag == "p" else 30)
+        ]
+        for connector in ("kafka", "nilometer"):
+            # Some ranges begin in the middle of a transaction, aborted or not.
+            frame = through_brokers(spark, broker, name, connector, **given, minPartitions="11")
+            assert values(frame) == expected, connector
+        frame = from_folders(spark, broker.data_dir, name, bytesPerPartition="500", **given)
+        assert values(frame) == expected
+        stream.run()
+        assert stream.values() == expected
+
+    with asyncio.Runner() as runner:
+        producer = runner.run(write_transactions(broker.bootstrap, name, "capcoacp"))
+        end = 6 * 30 + 2 + 5  # records of transactions, others, and markers
+        wait_for_checkpoint(broker.data_dir, name, {0: 0, PART: end})
+        before = [(0, "c"), (2, "p"), (3, "c")]
+        all_see(*before)
+        everything = through_brokers(spark, broker, name, "nilometer")
+        assert everything.count() == 6 * 30 + 2
+        runner.run(producer.commit())
+        runner.run(producer.close())
+        wait_for_checkpoint(broker.data_dir, name, {0: 0, PART: end + 1})
+        all_see(*before, (4, "o"), (6, "c"), (7, "p"))
 
 
 # --- what only the log tells
