@@ -12,7 +12,8 @@ from nilometer.cluster.partition import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
 from nilometer.replication.epochs import EpochEnd
-from nilometer.replication.follower import FetchAnswer, FollowerFetch, NoFetch
+from nilometer.replication.follower import FetchAnswer, NoFetch
+from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.runtime import Clock
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import FlushPlan, Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition

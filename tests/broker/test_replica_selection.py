@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nilometer.broker.replica_selection import preferred_read_replica
-from nilometer.replication import LeaderRole, Registration
+from nilometer.replication import FollowerFetch, LeaderRole, Registration
 
 RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}
 
@@ -29,7 +29,7 @@ def leader(isr=(1, 2, 3)) -> LeaderRole:
     log.log_end_offset, log.latest_epoch = 10, 1
     role.on_appended(10, 0)
     for broker, offset in ((2, 8), (3, 10)):
-        role.on_follower_fetch(broker, eligible[broker], 1, offset, 1, 0, 0)
+        role.on_follower_fetch(FollowerFetch(broker, eligible[broker], 1, offset, 1, 0), 0)
     return role
 
 

@@ -8,6 +8,7 @@ from nilometer.replication import (
     Effect,
     Effects,
     FetchVerdict,
+    FollowerFetch,
     FollowerRole,
     LeaderRole,
     Registration,
@@ -82,15 +83,15 @@ class Leading:
         broker_epoch: int | None = None,
         now_ms: int = 0,
     ) -> tuple[FetchVerdict, Effects]:
-        return self.role.on_follower_fetch(
+        fetch = FollowerFetch(
             replica,
             ALL_REPLICAS[replica] if broker_epoch is None else broker_epoch,
             self.role.leader_epoch if leader_epoch is None else leader_epoch,
             offset,
             (self.log.records[offset - 1][0] if offset else -1) if last_epoch is None else last_epoch,
             0,
-            now_ms,
         )
+        return self.role.on_follower_fetch(fetch, now_ms)
 
 
 def following(

@@ -10,6 +10,7 @@ from roles import ALL_REPLICAS, Leading, asked, log_of, members, registered
 from nilometer.replication import (
     AlterPartitionAnswer,
     EpochEnd,
+    FollowerFetch,
     InvariantBroken,
     NotHeld,
     PublishHighWatermark,
@@ -366,7 +367,7 @@ def test_r_13_a_follower_hears_of_the_high_watermark_it_moved_one_fetch_later() 
 
 def test_low_watermark_is_the_lowest_log_start_of_those_who_live() -> None:
     leader = Leading(log_of(0, 0), registered(1, 2, 3))
-    leader.role.on_follower_fetch(2, 20, 0, 2, 0, 1, 0)
+    leader.role.on_follower_fetch(FollowerFetch(2, 20, 0, 2, 0, 1), 0)
     assert leader.role.low_watermark == -1
     leader.role.on_metadata(registered(1, 2, partition_epoch=1), {1: 10, 2: 20}, 0)
     leader.log.log_start_offset = 2

@@ -16,7 +16,7 @@ How a shell uses it::
             effects = leader.on_appended(log_end_offset, now_ms)
             leader.acks_all_outcome(log_end_offset)      # PENDING: not committed yet
             leader.hold_produce(ticket, log_end_offset)  # a ReleaseProduce effect will name the ticket
-            verdict, effects = leader.on_follower_fetch(...)
+            verdict, effects = leader.on_follower_fetch(fetch, now_ms)
             effects = leader.on_tick(now_ms)             # while leader.needs_tick
         case FollowerRole() as follower:
             fetch = follower.next_fetch()
@@ -51,11 +51,11 @@ from nilometer.replication.effects import (
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, fence
 from nilometer.replication.follower import (
     FetchAnswer,
-    FollowerFetch,
     FollowerRole,
     NoFetch,
     TruncationRule,
 )
+from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import (
     HighWatermarkHold,
     NotHeld,

@@ -37,6 +37,7 @@ from nilometer.replication.effects import (
     TruncateTo,
 )
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, truncation_offset
+from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.invariants import check
 from nilometer.replication.partition import (
@@ -45,7 +46,6 @@ from nilometer.replication.partition import (
     UNKNOWN_OFFSET,
     BrokerEpoch,
     BrokerId,
-    LeaderEpoch,
     Offset,
     PartitionRegistration,
 )
@@ -59,23 +59,6 @@ class TruncationRule(enum.Enum):
     """Keep all records that are in the leader's log, too (R-8)."""
     TO_HIGH_WATERMARK = "truncate-to-high-watermark"
     """Kafka's rule before 0.11. It loses records; tests use it to show how (R-12)."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerFetch:
-    """A fetch request to the leader. Keep it, and pass it with its response to ``on_fetch_answer``.
-
-    ``number`` distinguishes the fetches of one role.
-    """
-
-    number: int
-    replica: BrokerId
-    broker_epoch: BrokerEpoch
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    fetch_offset: Offset
-    last_fetched_epoch: LeaderEpoch
-    log_start_offset: Offset
 
 
 class NoFetch(enum.Enum):
@@ -168,14 +151,14 @@ class FollowerRole:
             return NoFetch.UNFLUSHED
         by_epoch = self.rule is TruncationRule.BY_LEADER_EPOCH
         self.outstanding = FollowerFetch(
-            self._next_number,
             self.broker_id,
             self.broker_epoch,
-            self.leader,
             self.leader_epoch,
             fetch_offset,
             log.latest_epoch if by_epoch else NO_EPOCH,
             log.log_start_offset,
+            self.leader,
+            self._next_number,
         )
         self._next_number += 1
         return self.outstanding

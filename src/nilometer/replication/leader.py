@@ -35,6 +35,7 @@ from nilometer.replication.effects import (
     StartEpoch,
 )
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, diverging_epoch, fence
+from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.followers import Followers
 from nilometer.replication.high_watermark import (
     NOT_HELD,
@@ -285,22 +286,11 @@ class LeaderRole:
         self._tickets.discard(ticket)
 
     # ── followers ───────────────────────────────────────────────────────────────────────────────
-    def on_follower_fetch(
-        self,
-        replica: BrokerId,
-        broker_epoch: BrokerEpoch,
-        leader_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        last_fetched_epoch: LeaderEpoch,
-        log_start_offset: Offset,
-        now_ms: int,
-    ) -> tuple[FetchVerdict, Effects]:
-        """Handle a follower's fetch from ``fetch_offset``, which acknowledges all records below it.
-
-        Returns how to respond, and the effects of the acknowledgement.
-        """
+    def on_follower_fetch(self, fetch: FollowerFetch, now_ms: int) -> tuple[FetchVerdict, Effects]:
+        """Handle a follower's fetch. Returns how to respond, and the effects of the acknowledgement."""
+        replica, broker_epoch, leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, _, _ = fetch
         remote = self._followers.get(replica)
-        if refusal := self._refuse_fetch(remote, broker_epoch, leader_epoch, last_fetched_epoch):
+        if refusal := self._refuse_fetch(remote, fetch):
             return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NO_EFFECTS
         diverging = diverging_epoch(self._log, fetch_offset, last_fetched_epoch)
         if diverging is not NO_DIVERGENCE:
@@ -391,23 +381,17 @@ class LeaderRole:
         return self._maybe_advance(now_ms)
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────
-    def _refuse_fetch(
-        self,
-        remote: RemoteReplica | None,
-        broker_epoch: BrokerEpoch,
-        leader_epoch: LeaderEpoch,
-        last_fetched_epoch: LeaderEpoch,
-    ) -> ErrorCode:
-        if (error := fence(leader_epoch, self.leader_epoch)) is not ErrorCode.none:
+    def _refuse_fetch(self, remote: RemoteReplica | None, fetch: FollowerFetch) -> ErrorCode:
+        if (error := fence(fetch.leader_epoch, self.leader_epoch)) is not ErrorCode.none:
             return error
         if remote is None:
             return (
                 ErrorCode.not_leader_or_follower
             )  # perhaps assigned by a metadata entry that this broker has not applied yet
         known = max(remote.broker_epoch, self._followers.eligible.get(remote.broker_id, NO_BROKER_EPOCH))
-        if broker_epoch < known:
+        if fetch.broker_epoch < known:
             return ErrorCode.stale_broker_epoch
-        if last_fetched_epoch > self.leader_epoch:
+        if fetch.last_fetched_epoch > self.leader_epoch:
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none
 

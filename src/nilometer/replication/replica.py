@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from nilometer.replication.effects import NO_EFFECTS, Effects
 from nilometer.replication.epochs import ReplicaLog
-from nilometer.replication.follower import FetchAnswer, FollowerFetch, FollowerRole, TruncationRule
+from nilometer.replication.follower import FetchAnswer, FollowerRole, TruncationRule
+from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.replication.leader import LeaderRole

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.partition import Offset
 from nilometer.wire.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class ServeFetch:
+class ServeFetch(NamedTuple):
     """Respond with records from the fetch offset up to ``end_offset`` (the leader's log end offset).
 
     ``high_watermark`` is the value before this fetch was processed: an advance caused by this fetch reaches

@@ -15,7 +15,14 @@ from nilometer.broker.fetching.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
-from nilometer.replication import DivergingFetch, EpochEnd, FollowerRole, RefuseFetch, ServeFetch
+from nilometer.replication import (
+    DivergingFetch,
+    EpochEnd,
+    FollowerFetch,
+    FollowerRole,
+    RefuseFetch,
+    ServeFetch,
+)
 from nilometer.storage import CorruptRecordFound, LogSlice
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -255,7 +262,7 @@ class FetchReader:
             outcome.has_update = leader.high_watermark_update_pending(self.identity.replica_id)
             outcome.high_watermark = leader.send_high_watermark(self.identity.replica_id)
             return leader.log_end_offset
-        verdict = partition.on_follower_fetch(
+        fetch = FollowerFetch(
             self.identity.replica_id,
             self.identity.replica_epoch,
             asked.current_leader_epoch,
@@ -263,6 +270,7 @@ class FetchReader:
             asked.last_fetched_epoch,
             asked.log_start_offset,
         )
+        verdict = partition.on_follower_fetch(fetch)
         match verdict:
             case ServeFetch(end_offset, high_watermark, _, has_update):
                 self._acknowledged.add(asked.key)

@@ -311,30 +311,14 @@ class Partition(ReadablePartition):
             self._carry_out(role.on_tick(self._host.clock.monotonic_ms()))
 
     # ── followers that fetch ────────────────────────────────────────────────────────────────────
-    def on_follower_fetch(
-        self,
-        replica_id: int,
-        broker_epoch: int,
-        leader_epoch: int,
-        fetch_offset: int,
-        last_fetched_epoch: int,
-        log_start_offset: int,
-    ) -> FetchVerdict:
-        """Process a follower's fetch from ``fetch_offset``, which acknowledges all records below it.
+    def on_follower_fetch(self, fetch: FollowerFetch) -> FetchVerdict:
+        """Process a follower's fetch, which acknowledges all records below its offset.
 
         Returns whether to serve it, to report a diverging epoch, or to reject it. Raises KafkaError if this
         broker does not lead.
         """
         try:
-            verdict, effects = self.leader.on_follower_fetch(
-                replica_id,
-                broker_epoch,
-                leader_epoch,
-                fetch_offset,
-                last_fetched_epoch,
-                log_start_offset,
-                self._host.clock.monotonic_ms(),
-            )
+            verdict, effects = self.leader.on_follower_fetch(fetch, self._host.clock.monotonic_ms())
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
         self._carry_out(effects)

@@ -6,7 +6,7 @@ decides nothing. Time stands still: that a follower has lagged for too long is a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from nilometer.replication import (
@@ -156,15 +156,7 @@ class Process:
         leader = self.replica.role
         if not isinstance(leader, LeaderRole):
             return ErrorCode.not_leader_or_follower
-        verdict, effects = leader.on_follower_fetch(
-            fetch.replica,
-            fetch.broker_epoch,
-            fetch.leader_epoch,
-            fetch.fetch_offset,
-            fetch.last_fetched_epoch,
-            fetch.log_start_offset,
-            NOW_MS,
-        )
+        verdict, effects = leader.on_follower_fetch(fetch, NOW_MS)
         self._carry_out(effects)
         match verdict:
             case ServeFetch():
@@ -246,7 +238,7 @@ class Process:
         match self.replica.role:
             case FollowerRole() as follower:
                 if follower.outstanding is not None:
-                    follower.outstanding = replace(follower.outstanding, number=CURRENT)
+                    follower.outstanding = follower.outstanding._replace(number=CURRENT)
                 follower._next_number = CURRENT
             case LeaderRole() as leader:
                 for remote in leader.remote_replicas:

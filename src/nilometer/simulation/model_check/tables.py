@@ -234,9 +234,9 @@ class Tables:
     def _delayed(self, number: int) -> int:
         match self.messages.values[number]:
             case FollowerFetch() as fetch:
-                message: Message = replace(fetch, number=DELAYED)
+                message: Message = fetch._replace(number=DELAYED)
             case FetchReply(fetch) as reply:
-                message = replace(reply, fetch=replace(fetch, number=DELAYED))
+                message = replace(reply, fetch=fetch._replace(number=DELAYED))
             case other:
                 message = other
         return self.messages.number_of(message, message)
