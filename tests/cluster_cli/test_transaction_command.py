@@ -175,8 +175,8 @@ def test_a_hanging_transaction_is_found_and_aborted(broker: NilometerBroker, nil
 
 def test_errors_say_what_is_wrong(broker: NilometerBroker, nilometer: Nilometer) -> None:
     for arguments, said in (
-        (["describe", "nobody"], "TRANSACTIONAL_ID_NOT_FOUND"),
-        (["abort", "nobody"], "TRANSACTIONAL_ID_NOT_FOUND"),
+        (["describe", "no-such-id"], "TRANSACTIONAL_ID_NOT_FOUND"),
+        (["abort", "no-such-id"], "TRANSACTIONAL_ID_NOT_FOUND"),
         (["list", "--state", "Lost"], "no transaction state has the name Lost"),
         (["producers", "no-topic", "0"], "there is no partition no-topic-0"),
         (["find-hanging", "--topic", "no-topic"], "There is no topic no-topic"),
