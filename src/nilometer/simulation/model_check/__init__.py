@@ -1,10 +1,10 @@
-"""A small-scope model check of the replication core: the code that serves, in every order of events.
+"""A small-scope model check of the replication core: the product's own code, in every order of events.
 
-:class:`World` (:mod:`world`) holds two or three processes with the real
+:class:`World` (:mod:`world`) is a model of two or three broker processes with the real
 :class:`~nilometer.replication.Replica`, a log of (epoch, value), a controller and a network that delays,
-loses and repeats. :func:`explore` (:mod:`explorer`) walks through every reachable state, shortest
-counterexamples first, and :mod:`properties` says what must hold in each. :class:`SettingsWorld`
-(:mod:`settings_world`) is a small world of its own, of the settings of topics and brokers.
+loses and repeats messages. :func:`explore` (:mod:`explorer`) visits every reachable state, breadth first, so
+that it finds a shortest counterexample; :mod:`properties` checks each state. :class:`SettingsWorld`
+(:mod:`settings_world`) is a separate model, of the settings of topics and brokers.
 """
 
 from nilometer.simulation.model_check.cluster_controller import ClusterController

@@ -1,9 +1,9 @@
-"""The product's own controller in the model check's world, deciding for one partition.
+"""The product's own controller as a controller of the model check, deciding for one partition.
 
-An image is the partition's state and the registered brokers. To decide, a cluster image is made from them;
-the records of the decision are then folded into the two, by the same functions that fold them into a cluster
-image. The numbers of metadata entries are not modelled: a broker epoch is the number of the incarnation, as
-the world has it.
+An image is the partition's state and the registered brokers. For a decision, a cluster image is made from
+them; the records of the decision are then applied to the two, by the same functions that apply them to a
+cluster image. The numbers of metadata entries are not modelled: a broker epoch is the number of the
+incarnation, which the model counts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ClusterView(NamedTuple):
 class ClusterController:
     """A :class:`~nilometer.simulation.model_check.controller.Controller` that decides as the product does.
 
-    The only election without a failed leader is the preferred one.
+    The only election without a failed leader is the preferred leader election.
     """
 
     def __init__(self, brokers: int, min_insync_replicas: int) -> None:
@@ -119,7 +119,7 @@ class ClusterController:
     def on_broker_registered(
         self, image: ClusterView, broker: int, broker_epoch: int, lost_nothing: bool
     ) -> ClusterView:
-        """A broker that bounced is two events, down and up."""
+        """Return the image after the broker's last incarnation has ended and the new one is registered."""
         gone = self.on_broker_gone(image, broker)
         registration = BrokerRegistration(
             broker_id=BrokerId(broker),
@@ -138,7 +138,7 @@ class ClusterController:
         return _folded(image, decision)
 
     def on_stale_append(self, image: ClusterView, decided: ClusterView) -> ClusterView:
-        """An entry of another term is a no-op for all."""
+        """Return ``image`` unchanged: every broker ignores an entry of an older controller epoch."""
         return image
 
     def _cluster(self, image: ClusterView) -> ClusterImage:

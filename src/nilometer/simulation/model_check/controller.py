@@ -1,12 +1,12 @@
-"""The controller as the model check needs it: a small pure one of its own, behind an interface.
+"""The interface of a controller in the model check, and a small controller that implements it.
 
-:class:`Controller` is what a world calls; :class:`SmallController` decides for one partition: election in
-AR order, AlterPartition fenced by leader epoch, partition epoch and broker epochs, eligible leader replicas
-and the last known leader (KIP-966). Any other controller can take its place, given an adapter whose images
-are hashable.
+:class:`Controller` is the interface that the model calls. :class:`SmallController` decides for one partition:
+election in AR order, AlterPartition fenced by leader epoch, partition epoch and broker epochs, eligible
+leader replicas and the last known leader (KIP-966). Another controller can be used through an adapter whose
+images are hashable. An image is the controller's whole state.
 
-What it relies on: a broker that restarts knows whether it lost anything (a marker of a clean shutdown, or
-proof that the machine has been up all the time).
+It assumes that a broker that restarts knows whether it lost records (from a marker of a clean shutdown, or
+from proof that the machine was up all the time).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Image = TypeVar("Image")
 
 
 class Controller(Protocol[Image]):
-    """Pure: each method gives the image after an event. An image is hashable."""
+    """Decides without I/O: each ``on_`` method returns the image after an event. An image is hashable."""
 
     def first_image(self) -> Image:
-        """All brokers in their first incarnation (broker epoch 0), all replicas in sync, broker 0 leading."""
+        """Return the image with all brokers at broker epoch 0, all replicas in sync and broker 0 leading."""
         ...
 
     def registration(self, image: Image) -> Registration: ...
 
     def eligible(self, image: Image) -> dict[int, int]:
-        """The broker epoch of every broker that may be in sync."""
+        """Return the broker epoch of every broker that may be in the ISR."""
         ...
 
     def on_alter_partition(
@@ -44,25 +44,32 @@ class Controller(Protocol[Image]):
     ) -> tuple[Image, AlterPartitionAnswer]: ...
 
     def on_broker_gone(self, image: Image, broker: int) -> Image:
-        """The session of a broker has expired."""
+        """Return the image after the session of ``broker`` has expired."""
         ...
 
     def on_broker_registered(self, image: Image, broker: int, broker_epoch: int, lost_nothing: bool) -> Image:
-        """A new incarnation of a broker begins, whether or not the end of the last one was noticed."""
+        """Return the image after ``broker`` registered as a new incarnation.
+
+        The end of its last incarnation may not have been noticed. ``lost_nothing`` says that the broker can
+        prove that its log is complete.
+        """
         ...
 
     def on_leader_wanted(self, image: Image, broker: int) -> Image:
-        """``broker`` is to lead, though no leader failed. Unchanged if it may not."""
+        """Return the image with ``broker`` as leader, though none failed; unchanged if it may not lead."""
         ...
 
     def on_stale_append(self, image: Image, decided: Image) -> Image:
-        """A deposed controller has won a number in the metadata log, for ``decided`` on an older image."""
+        """Return the image after a deposed controller appended its decision to the metadata log.
+
+        ``decided`` is the image after that decision on the deposed controller's older image.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SmallImage:
-    """Invariants: a leader is in the ISR; the ISR is never empty; the ELR is apart from the ISR."""
+    """Invariants: a leader is in the ISR; the ISR is never empty; no member of the ELR is in the ISR."""
 
     isr: tuple[int, ...]
     elr: tuple[int, ...]
@@ -71,7 +78,7 @@ class SmallImage:
     leader_epoch: int
     partition_epoch: int
     broker_epochs: tuple[int, ...]
-    """Of the latest incarnation of each broker."""
+    """By broker, the epoch of its latest incarnation."""
     live_brokers: tuple[bool, ...]
 
 
@@ -131,7 +138,7 @@ class SmallController:
         return self._next(image, leader=broker)
 
     def on_stale_append(self, image: SmallImage, decided: SmallImage) -> SmallImage:
-        """An entry of another controller epoch is a no-op for all."""
+        """Return ``image`` unchanged: every broker ignores an entry of an older controller epoch."""
         return image
 
     # ── decisions ───────────────────────────────────────────────────────────────────────────────
@@ -155,7 +162,11 @@ class SmallController:
         return ErrorCode.none
 
     def _settle(self, image: SmallImage, *, gone: int, forfeits: bool) -> SmallImage:
-        """An incarnation of ``gone`` has ended, and maybe a new one begun: who is in sync, and who leads?"""
+        """Return the image with ISR, ELR and leader after an incarnation of ``gone`` has ended.
+
+        A new incarnation may have begun already: then ``gone`` is live. ``forfeits`` removes it from ISR and
+        ELR, as it may have lost records.
+        """
         keeps_place = image.live_brokers[gone] and not forfeits
         isr = tuple(member for member in image.isr if member != gone or keeps_place)
         elr = tuple(member for member in self._elr(image, isr) if not (member == gone and forfeits))
@@ -171,10 +182,11 @@ class SmallController:
     def _elect(
         self, image: SmallImage, isr: tuple[int, ...], elr: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """In AR order: a live member of the ISR; else of the ELR; else, if none is left, the last leader.
+        """Return (ISR, ELR, leader) with the first live member, in AR order, of the ISR, else of the ELR.
 
-        A replica that forfeited its place is in neither, and must not come back by way of an ISR that is
-        never empty: as long as a replica is known that misses nothing, live or not, it waits for that one.
+        If neither has a live member, there is no leader: the partition waits for one of them, as they miss no
+        record. Only if both are empty is the last known leader elected, if it is live. So a replica that
+        forfeited its place does not lead while one that misses nothing is known.
         """
         safe = (*isr, *elr)
         for group in (isr, elr):
@@ -191,7 +203,11 @@ class SmallController:
         return (image.last_known_leader,), (), NO_LEADER
 
     def _elr(self, image: SmallImage, isr: tuple[int, ...]) -> tuple[int, ...]:
-        """Who was in sync when the ISR fell below the minimum misses nothing: nothing is committed since."""
+        """Return the ELR for the new ``isr``: the earlier ISR and ELR members that are not in it.
+
+        Empty if the ISR has min.insync.replicas members. Otherwise no record is committed, so the members of
+        the ELR miss none.
+        """
         if len(isr) >= self.min_isr:
             return ()
         return tuple(m for m in self.replicas if m in (*image.isr, *image.elr) and m not in isr)

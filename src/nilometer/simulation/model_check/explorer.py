@@ -1,7 +1,7 @@
-"""Breadth first through every state of a world, so that the first violation has the shortest path.
+"""Visits every state of a model breadth first, so that the first violation found has a shortest path.
 
-Only the number of a state, of the state it was reached from and of the step are kept; a path is found by
-going through its steps again.
+For each state only three numbers are kept: its own, that of the state it was reached from, and that of the
+step between them. The states of a path are computed again by taking its steps from the first state.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ S = TypeVar("S", bound=Hashable)
 
 
 class Explorable(Protocol[S]):
-    """Anything that can be walked through."""
+    """A model that :func:`explore` can visit: a first state, and the steps from each state."""
 
     def first_state(self) -> S: ...
 
     def steps(self, state: S) -> Iterator[tuple[Step, S]]:
-        """Everything that can happen next, and what comes of it; steps from one state differ."""
+        """Yield each possible next step with the state it leads to; no step occurs twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """What was seen. Without a violation and if ``is_complete``, every reachable state is good."""
+    """The result of :func:`explore`. ``is_complete`` without a violation: all reachable states are good."""
 
     states: int
     transitions: int
@@ -38,7 +38,7 @@ class Exploration:
     is_complete: bool
     violation: Violation | None = None
     counterexample: tuple[tuple[Step, Any], ...] = ()
-    """From the first state to the violation: each step and the state after it."""
+    """The steps from the first state to the violation, each with the state after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Progress:
 
 
 class _Trail:
-    """How each state was first reached."""
+    """For each state by number, the state and the step from which it was first reached."""
 
     __slots__ = ("_parents", "_step_numbers", "_steps", "_steps_taken")
 
@@ -83,7 +83,11 @@ def explore(
     judge: Callable[[Any, S], Violation | None] = violation,
     on_level: Callable[[Progress], None] | None = None,
 ) -> Exploration:
-    """Go through all states, or those within ``depth_max`` steps, or until ``states_max`` were seen."""
+    """Visit all states of ``world`` until the first violation, and return what was found.
+
+    ``depth_max`` limits the steps from the first state, ``states_max`` the number of states. ``judge``
+    returns the violation of a state, or None. ``on_level`` is called after all states of one depth.
+    """
     first = world.first_state()
     numbers: dict[S, int] = {first: 0}
     trail = _Trail()
@@ -127,7 +131,7 @@ def explore(
 
 
 def replay(world: Explorable[S], steps: list[Step]) -> tuple[tuple[Step, S], ...]:
-    """Go through ``steps`` again from the first state."""
+    """Take ``steps`` from the first state; return each with the state after it."""
     state = world.first_state()
     counterexample: list[tuple[Step, S]] = []
     for wanted in steps:

@@ -1,7 +1,8 @@
-"""A replica's log as the theory has it: a list of (leader epoch, value), and the epoch chain.
+"""A minimal replica log: a list of (leader epoch, value), and the epoch chain.
 
-The dumb counterpart of the storage engine's log, for the model check, the scenarios and tests. An offset is
-an index; nothing is ever deleted at the front unless a log is started again.
+It replaces the storage engine's log in the model check, the scenarios and tests. An offset is the index of a
+record plus the log start offset, which changes only when the log is truncated fully. The epoch chain has
+the start offset of each leader epoch.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Iterable
 from nilometer.replication import NO_EPOCH, UNKNOWN_OFFSET, check
 
 Record = tuple[int, int]
-"""(leader epoch it was written in, value)"""
+"""(leader epoch in which it was appended, value)"""
 
 
 class ModelLog:
-    """Invariants: epochs never fall along the log; the chain rises in epochs and in offsets."""
+    """Invariants: epochs never decrease along the log; epochs and offsets of the chain are increasing."""
 
     __slots__ = ("chain", "log_start_offset", "records")
 
@@ -46,7 +47,7 @@ class ModelLog:
         return (epoch if found == NO_EPOCH else found), end_offset
 
     def start_epoch(self, epoch: int, start_offset: int) -> None:
-        """An epoch that starts where an earlier one did takes its place: nothing was written in that."""
+        """Add an epoch to the chain; it replaces one with the same start offset, which has no records."""
         if epoch == self.latest_epoch:
             return
         check(epoch > self.latest_epoch, "epochs only rise along a log", epoch, self.chain)

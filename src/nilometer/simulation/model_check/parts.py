@@ -1,4 +1,4 @@
-"""The parts a state of the world is made of, as values, and the tables that number them."""
+"""The parts of a state of the model, as values, and the tables that number them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How large the world is, and how many faults of each kind may happen in it."""
+    """The size of the model, and how many faults of each kind may happen in it."""
 
     brokers: int = 2
     min_insync_replicas: int = 1
     values: int = 2
     leader_epochs: int = 3
     crashes: int = 1
-    """Ends of a broker's incarnation: of its process, or of its session while the process runs on."""
+    """How often a broker's incarnation may end: by a crash, or by an expired session of a live process."""
     lag_expiries: int = 1
     message_faults: int = 1
-    """Messages repeated, or delayed beyond a newer one."""
+    """How many messages may be repeated, or arrive after a newer one."""
     controller_changes: int = 0
-    """How often a controller is deposed that may still write once what it decided on its old image."""
+    """How often a controller is deposed; it may still write one decision that it made on its old image."""
     rule: TruncationRule = TruncationRule.BY_LEADER_EPOCH
     fetches_are_atomic: bool = False
-    """Whether a fetch is answered and its answer taken in one step. A smaller world, for more replicas."""
+    """Whether a fetch is served and its response handled in one step: fewer states, for more replicas."""
     checkpoints_lag: bool = False
-    """Whether a restart may also find no checkpointed high watermark at all."""
+    """Whether a restart may also find no checkpointed high watermark."""
     unclean_restarts_forfeit: bool = False
-    """Whether a restart that lost nothing but cannot prove it costs a replica its place in the ISR."""
+    """Whether a restart without proof that no records were lost also occurs; it removes the replica from the
+    ISR."""
     keeps_delayed_messages: bool = True
-    """Whether messages that are too late stay on their way. If not, they are dropped as soon as the real
-    code has been seen to ignore them."""
+    """Whether messages that are too late stay in flight. If not, a message is dropped once the real code
+    would ignore it."""
 
     def __str__(self) -> str:
         parts = (
@@ -55,10 +56,9 @@ class Bounds:
 
 
 class InFlightMessages(NamedTuple):
-    """What one broker has asked for, and what it has been answered, as far as that is on its way. Newest
-    last.
+    """The numbers of the messages in flight from and to one broker, by kind, each newest last.
 
-    Messages are given by their numbers.
+    ``requests`` are its AlterPartition requests.
     """
 
     fetches: tuple[int, ...] = ()
@@ -68,13 +68,13 @@ class InFlightMessages(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """The controller's images by number, from the first that some broker has still to leave on."""
+    """The numbers of the controller's images, from the oldest that some broker has as its latest."""
 
     images: tuple[int, ...]
     learned: tuple[int, ...]
-    """For each broker, the index of the image it has learned last."""
+    """For each broker, the index in ``images`` of the latest image it has learned."""
     deposed: int = -1
-    """The image that a deposed controller still has and may decide on once more."""
+    """The image on which a deposed controller may decide once more; -1 if there is none."""
 
     @property
     def newest(self) -> int:
@@ -91,15 +91,15 @@ class Metadata(NamedTuple):
 
 
 class History(NamedTuple):
-    """What the outside world has seen."""
+    """The values that consumers and producers have seen."""
 
     exposed: tuple[int, ...] = ()
-    """Values below the highest high watermark anywhere so far: a reader may have got them."""
+    """The values below the highest high watermark of any replica so far: a consumer may have read them."""
     acknowledged: frozenset[int] = frozenset()
 
 
 class FaultBudgetUsed(NamedTuple):
-    """What has happened already that may happen only so often."""
+    """How many of the events that :class:`Bounds` limits have happened."""
 
     values: int = 0
     crashes: int = 0
@@ -107,12 +107,12 @@ class FaultBudgetUsed(NamedTuple):
     message_faults: int = 0
     controller_changes: int = 0
     without_tail: frozenset[int] = frozenset()
-    """Replicas that lost records in a restart and are not back in sync."""
+    """Replicas that lost records in a restart and are not yet back in the ISR."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one process is and has: all that the properties look at."""
+    """The state of one process as far as the properties read it: its role, epochs, offsets and log."""
 
     broker: int
     broker_epoch: int
@@ -147,7 +147,7 @@ class View:
 
 
 class Table(Generic[T]):
-    """Values and the numbers that stand for them."""
+    """Numbers values from 0; values with equal keys have one number."""
 
     __slots__ = ("_numbers", "values")
 

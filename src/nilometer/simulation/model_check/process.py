@@ -1,7 +1,7 @@
-"""One broker process of the model: the real replica, a model log, and what it says to others.
+"""One broker process of the model: the real replica, a model log, and the messages that it sends.
 
-This is the shell in its smallest form. It carries out effects in their order and turns them into messages; it
-decides nothing. Time stands still: that a follower has lagged for too long is an event of its own.
+It executes the replica's effects in their order and turns them into messages, as the broker's code around
+the replica does; it decides nothing. Time does not pass: that a follower has lagged too long is an event.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NOW_MS = 0
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """A leader's answer on its way, with the fetch it answers."""
+    """A leader's response to ``fetch``, in flight."""
 
     fetch: FollowerFetch
     answer: FetchAnswer
@@ -61,7 +61,7 @@ class AlterReply:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A producer got the acknowledgement of its value (acks=all)."""
+    """A producer received the acknowledgement of its value (acks=all)."""
 
     value: int
 
@@ -70,8 +70,7 @@ Message: TypeAlias = FollowerFetch | FetchReply | AlterPartition | AlterReply
 Output: TypeAlias = Message | Acknowledged
 
 CURRENT, DELAYED = 1, 0
-"""Fetch numbers, of which only equality matters: the newest fetch of a role is CURRENT, all others are
-LATE."""
+"""The two fetch numbers: the newest fetch of a follower has CURRENT, all others have DELAYED."""
 
 
 class Process:
@@ -99,7 +98,7 @@ class Process:
         )
 
     def crash(self) -> None:
-        """Only the log and the checkpointed high watermark remain."""
+        """End the process; only the log and the checkpointed high watermark remain."""
         self.start(self.broker_epoch, self.replica.high_watermark)
         self.is_up = False
 
@@ -109,7 +108,11 @@ class Process:
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
     def learn(self, registration: Registration, eligible: dict[int, int]) -> None:
-        """The next entry of the metadata log. One that ends this incarnation ends the role at once."""
+        """Apply the next metadata entry.
+
+        ``eligible`` has the epoch of each broker that may be in sync. If this process's epoch is not the one
+        there, its incarnation has ended and it resigns from its role.
+        """
         if eligible.get(self.broker) != self.broker_epoch:
             self._carry_out(self.replica.resign())
         else:
@@ -117,7 +120,7 @@ class Process:
             self._maybe_ask()
 
     def produce(self, value: int, *, acks_all: bool = True) -> ErrorCode:
-        """Append as leader; returns why not, if not."""
+        """Append ``value`` as leader; return the error, or ``none``."""
         leader = self.replica.role
         if not isinstance(leader, LeaderRole):
             return ErrorCode.not_leader_or_follower
@@ -140,18 +143,18 @@ class Process:
                 pass
 
     def ask(self) -> None:
-        """A fetch that replaces the one whose answer has not come."""
+        """Send a fetch if this process follows; it replaces the fetch that has no response yet."""
         if isinstance(self.replica.role, FollowerRole):
             fetch = self.replica.role.next_fetch()
             if isinstance(fetch, FollowerFetch):
                 self.outbox.append(fetch)
 
     def serve(self, fetch: FollowerFetch, *, max_records: int = 1, may_wait: bool = True) -> ErrorCode:
-        """Answer a fetch; returns why not, if not.
+        """Answer a fetch as leader; return the error, or ``none``.
 
-        A refusal that only makes the follower ask the same again is not sent: the fetch may arrive once more.
-        Where there are no records for a fetch that ``may_wait``, the answer is made when the high watermark
-        has moved.
+        An error after which the follower would only repeat the fetch is not sent: instead the fetch itself
+        may arrive again. ``may_wait``: without records, the response has the high watermark at the end of the
+        wait and the leader records it as sent.
         """
         leader = self.replica.role
         if not isinstance(leader, LeaderRole):
@@ -187,7 +190,7 @@ class Process:
             self._carry_out(self.replica.role.on_lag_expired(follower, NOW_MS))
 
     def is_past(self, message: Message) -> bool:
-        """Whether ``message`` belongs to something that is over in this process, for good."""
+        """Whether ``message`` is of an older epoch, or answers a request that is no longer outstanding."""
         role = self.replica.role
         match message:
             case FollowerFetch(leader_epoch=epoch):
@@ -201,7 +204,7 @@ class Process:
             case AlterPartition():
                 return False
 
-    # ── below: how ──────────────────────────────────────────────────────────────────────────────
+    # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _maybe_ask(self) -> None:
         if isinstance(self.replica.role, FollowerRole) and self.replica.role.outstanding is None:
             self.ask()
@@ -234,7 +237,7 @@ class Process:
                     pass
 
     def normalise(self) -> None:
-        """Make equal what differs only in ways that no rule of safety looks at."""
+        """Reset the fields that no safety rule reads, so that states which differ only in them are equal."""
         match self.replica.role:
             case FollowerRole() as follower:
                 if follower.outstanding is not None:
@@ -243,8 +246,8 @@ class Process:
             case LeaderRole() as leader:
                 for remote in leader.remote_replicas:
                     remote.last_sent_high_watermark = UNKNOWN_OFFSET
-                    # Being caught up by what the leader had at the last fetch only keeps more replicas
-                    # counted.
+                    # The offset is only used to count a replica as caught up later, which keeps it in the
+                    # ISR.
                     remote.last_fetch_leader_end_offset = UNKNOWN_OFFSET
             case NoRole():
                 pass

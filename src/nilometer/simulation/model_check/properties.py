@@ -1,7 +1,7 @@
-"""What must hold in every state of the world, as named sentences.
+"""The properties that must hold in every state of the model, as named sentences.
 
-They are stated on what the processes have (their logs), what the controller has written and what the outside
-world has seen; not on what the roles believe. So they are independent of the checks inside the roles.
+They are checked on the logs of the processes, on the controller's image and on the values that clients have
+seen, not on the internal state of the roles. So they are independent of the checks inside the roles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SAME_RECORD = "one epoch has one record at an offset"
 
 
 def violation(world: World, state: State) -> Violation | None:
-    """The first property that does not hold in ``state``."""
+    """Return the first property that does not hold in ``state``, or None."""
     views = world.views_of(state)
     return (
         _of_the_processes(views)
@@ -41,7 +41,7 @@ def violation(world: World, state: State) -> Violation | None:
 
 
 def loss(world: World, state: State) -> Violation | None:
-    """NEVER_LOST alone: where other violations would be found sooner."""
+    """Check NEVER_LOST only, for searches in which other properties are violated earlier."""
     return _of_the_acknowledged(world, state, world.views_of(state))
 
 
@@ -115,6 +115,6 @@ def _of_the_acknowledged(world: World, state: State, views: list[View]) -> Viola
 
 
 def _leaders_of_newest_epoch(world: World, state: State, views: list[View]) -> list[View]:
-    """The leaders of the newest epoch: their log decides what is committed."""
+    """Return the leaders of the newest epoch: their log decides which records are committed."""
     leader_epoch = world.registration_of(state).leader_epoch
     return [view for view in views if view.is_leader and view.leader_epoch == leader_epoch]

@@ -1,5 +1,4 @@
-"""A finding of the model check as readable text: what happened, step by step, and what each replica
-then had."""
+"""Writes a result of the model check as text: each step, and the log of each replica after it."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _STEP_TEXTS = {
 
 
 def report(world: World, seen: Exploration) -> list[str]:
-    """What was seen, and the steps to the violation if there is one."""
+    """Return the lines of the report: the size of the search, and the steps to the violation, if any."""
     how_far = "every reachable state" if seen.is_complete else f"as far as {seen.depth} steps"
     lines = [f"{world.bounds}", f"{seen.states:,} states, {seen.transitions:,} steps: {how_far}"]
     if seen.violation is None:
@@ -43,7 +42,7 @@ def report(world: World, seen: Exploration) -> list[str]:
 
 
 def describe_step(step: Step) -> str:
-    """A step in words."""
+    """Return the sentence that describes ``step``."""
     name, broker, detail = step
     plain, kept, old = name.partition("-and-keep")
     text = _STEP_TEXTS[plain].format(broker, detail)

@@ -1,7 +1,7 @@
-"""Metadata images as numbers, what comes of folding an entry, and what a broker makes of the settings.
+"""Numbers metadata images; folds (applies) entries to them, and resolves the settings of a broker.
 
-Images that differ in nothing but the number of their last entry are one image here, so that ways which lead
-to the same settings meet again. Each image is kept as its snapshot, from which it is made again to be used.
+Images that differ only in the number of their last entry have one number here, so that different sequences
+of steps lead to the same state. Each image is stored as its snapshot, from which it is decoded when needed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ HELD_BACK = "a replica is eligible only while the high watermark waits for it"
 
 _FOLDING = (BrokerId(1), BrokerId(2))
 _DEAD = BrokerId(4)
-"""It was in sync with the one partition of topic ``t``, and is an eligible leader since it died."""
+"""A broker that was in the ISR of the only partition of topic ``t``; since it died, it is in the ELR."""
 
 V = TypeVar("V")
 Values = tuple[tuple[str, ConfigValue | None], ...]
 
 
 class Numbered(Generic[V]):
-    """Values as numbers: equal values have one number."""
+    """Numbers values from 0; equal values have one number."""
 
     def __init__(self) -> None:
         self.values: list[V] = []
@@ -70,7 +70,7 @@ class Folded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What is in force on a broker, by topic, and what it could not apply."""
+    """The settings of each topic as a broker uses them, and the errors of those it could not apply."""
 
     topics: tuple[tuple[str, Values], ...]
     errors: tuple[str, ...]
@@ -89,7 +89,7 @@ class SettingsImages:
         self.first = self._first()
 
     def image(self, number: int) -> ClusterImage:
-        """For reading only."""
+        """Return the image with this number, which the caller must not change."""
         if number not in self._images:
             self._images[number] = self._made(number)
         return self._images[number]
@@ -98,7 +98,7 @@ class SettingsImages:
         return self._entries.number_of(encode_entry(entry))
 
     def fold(self, image: int, entry: int) -> Folded:
-        """As a broker does it: judged first, then folded."""
+        """Fold the entry as a broker does: check it first, then apply it; return the image after it."""
         key = (image, entry)
         if key not in self._folds:
             self._folds[key] = self._fold(image, self._entries.values[entry])
@@ -111,18 +111,24 @@ class SettingsImages:
         return self._fresh[key]
 
     def applied_after(self, image: int, broker_id: BrokerId, before: int) -> int:
-        """The last good values of a broker stand for what it cannot apply."""
+        """Return the settings of a broker for ``image``; a setting it cannot apply keeps its earlier value.
+
+        ``before`` is the number of the settings that it had.
+        """
         return self._apply(image, broker_id, self.applied.values[before])
 
     def violation(self, number: int) -> Violation | None:
-        """What does not hold in the image by itself."""
+        """Return the violation found in the image alone, or None."""
         if number not in self._violations:
             self._violations[number] = _of_eligible_replicas(self.image(number))
         return self._violations[number]
 
-    # ── making ──────────────────────────────────────────────────────────────────────────────────
+    # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _first(self) -> int:
-        """A topic of two replicas, of which one is dead; min.insync.replicas 2 comes from the file."""
+        """Return the first image: a topic with two replicas, one of them down.
+
+        min.insync.replicas=2 comes from the brokers' configuration file.
+        """
         image = ClusterImage()
 
         def enact(decision: Decision[object]) -> None:
@@ -190,7 +196,10 @@ def _registration(broker_id: BrokerId) -> BrokerRegistration:
 
 
 def _of_eligible_replicas(image: ClusterImage) -> Violation | None:
-    """With as many in sync as it takes, the high watermark moves on without the eligible ones."""
+    """Return a violation if a partition with min.insync.replicas ISR members has a nonempty ELR.
+
+    Its high watermark advances without the members of the ELR, so these must not be eligible.
+    """
     for topic in image.topics():
         for state in topic.partitions:
             needed = min(image.min_insync_replicas(topic.name), len(state.replicas))

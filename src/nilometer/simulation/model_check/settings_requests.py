@@ -1,4 +1,4 @@
-"""What the two administrators of the small world of settings may ask, and the controller's decision on it."""
+"""The requests of the two administrators in the model of settings, and the controller's decisions on them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from nilometer.storage.topic_config import TOPIC_CONFIG
 
 MIN_ISR = "min.insync.replicas"
 FILE = BrokerConfig({"node.id": "1", MIN_ISR: "2"})
-"""Of every broker, but for its id."""
+"""The configuration file of every broker, which differs only in the id."""
 CLUSTER_DEFAULTS = {MIN_ISR: "2"}
-"""What all brokers must agree on, as the file gives it."""
+"""The cluster-wide defaults, which must be equal on all brokers; the values are those of the file."""
 DEFINITIONS = ConfigDefinitions(
     topic=TOPIC_CONFIG, broker=BROKER_CONFIG_DEFINITION, inherited_of=FILE.topic_defaults
 )
 
 Changes = Mapping[ConfigResource, Mapping[str, str | None]]
-"""By resource, new texts by key; None takes a setting back."""
+"""Resource -> key -> new value; None removes the setting."""
 Request = Changes | NewTopic
 
 _T = ConfigResource(ConfigResourceType.TOPIC, "t")
@@ -70,11 +70,11 @@ _OF_BOTH_AT_ONCE: tuple[Request, ...] = (
     {_T: {MIN_ISR: None}, _ALL: {MIN_ISR: "2"}},
 )
 REQUESTS = (_OF_TOPICS, (*_OF_BROKERS, *_OF_BOTH_AT_ONCE))
-"""By administrator."""
+"""The possible requests of each administrator: of topics, of brokers."""
 
 
 def decide(image: ClusterImage, request: Request) -> tuple[Decision[object], tuple[Outcome, ...]]:
-    """The decision, and what became of each part of the request."""
+    """Return the controller's decision, and the outcome of each part of the request."""
     if isinstance(request, NewTopic):
         created = create(image, request)
         return created, tuple(topic.outcome for topic in created.reply)
@@ -94,7 +94,7 @@ def create(image: ClusterImage, topic: NewTopic) -> Decision[tuple[CreatedTopic,
 
 
 def chance(purpose: str) -> SeededEntropy:
-    """The same at every call, so that the same request on the same image has the same result."""
+    """Return entropy seeded by ``purpose``, so that a request on an image always has the same result."""
     return SeededEntropy(random.Random(purpose))
 
 

@@ -1,12 +1,13 @@
-"""A small world of settings: two administrators, controllers in turn, brokers that fold at different times.
+"""The model of settings: two administrators, changing controllers, and brokers that fold metadata entries.
 
-The decisions, the fold, snapshots and the definitions of settings are those of the product. An administrator
-of topics and one of brokers ask in every order (:mod:`settings_requests`); each record that may stand alone
-is an entry of its own, so that a controller may be deposed between any two; brokers fold at any later time
-and start again from a snapshot; an entry that no broker can fold may come at any time.
+To fold an entry is to apply it to the broker's image. The decisions, the fold, snapshots and the definitions
+of settings are those of the product. One administrator changes topics, the other brokers, in every order
+(:mod:`settings_requests`). Records that need not be in one entry are separate entries, so that the controller
+may be deposed between any two. Brokers fold entries at any later time and restart from a snapshot. An entry
+that no broker can fold (a foreign entry) may come at any time.
 
-:func:`settings_violation` says what must hold in each state; what must hold of a step is checked in the step,
-which raises InvariantBroken. Not modelled: settings in brokers' own files that differ from broker to broker.
+:func:`settings_violation` checks each state; a step checks its own properties and raises InvariantBroken. Not
+modelled: configuration files that differ from broker to broker.
 """
 
 from __future__ import annotations
@@ -35,41 +36,41 @@ STALE_CHANGES_NOTHING = "an entry of a deposed controller changes nothing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsBounds:
-    """How much may happen."""
+    """How many events of each kind may happen."""
 
     requests: int = 1
-    """Of each administrator."""
+    """Requests of each administrator."""
     controller_changes: int = 1
     restarts: int = 1
     foreign_entries: int = 1
-    """Entries that no broker can fold; nothing comes after one."""
+    """Entries that no broker can fold; no other entry follows one."""
     followers: tuple[int, ...] = (1, 2)
-    """The brokers that fold, of 1 and 2. They do not influence each other: two worlds of one broker each
-    have the violations of one world of two, and far fewer states."""
+    """The brokers that are modelled, out of 1 and 2. They do not influence each other: two models with one
+    broker each find the violations of one model with both, in far fewer states."""
 
 
 class FoldingBroker(NamedTuple):
     image: int
     applied: int
     behind: int
-    """Entries that it has not folded."""
+    """Number of entries that it has not folded yet."""
     blocked: bool = False
 
 
 class SettingsState(NamedTuple):
     newest: int
-    """The image after all entries that can be folded."""
+    """The number of the image after all entries that can be folded."""
     tail: tuple[int, ...]
     """The entries since the snapshot or, if that is older, the position of the slowest broker."""
     brokers: tuple[FoldingBroker, ...]
     snapshot: int
-    """Its image."""
+    """The number of the snapshot's image."""
     since_snapshot: int
-    """Entries behind the snapshot."""
+    """Number of entries after the snapshot."""
     pending: tuple[int, ...] = ()
-    """What the controller has decided and not appended yet."""
+    """The entries that the controller has decided and not appended yet."""
     late: tuple[int, ...] = ()
-    """What a deposed controller has sent and may still arrive."""
+    """The entry that a deposed controller has sent and that may still arrive."""
     asked: tuple[int, ...] = (0,) * len(REQUESTS)
     controller_changes: int = 0
     restarts: int = 0
@@ -77,7 +78,7 @@ class SettingsState(NamedTuple):
 
 
 class SettingsWorld:
-    """To be explored by :func:`~nilometer.simulation.model_check.explorer.explore`."""
+    """The model, to be visited by :func:`~nilometer.simulation.model_check.explorer.explore`."""
 
     def __init__(self, bounds: SettingsBounds) -> None:
         self.bounds = bounds
@@ -90,7 +91,7 @@ class SettingsWorld:
         return self.images.applied.values[broker.applied]
 
     def violation_of(self, index: int, broker: FoldingBroker) -> Violation | None:
-        """What does not hold on the broker by itself."""
+        """Return the violation found in the state of one broker alone, or None."""
         key = (index, broker)
         if key not in self._judged:
             found = self.images.violation(broker.image)
@@ -106,10 +107,10 @@ class SettingsWorld:
         return SettingsState(first, (), brokers, first, 0)
 
     def steps(self, state: SettingsState) -> Iterator[tuple[Step, SettingsState]]:
-        """Everything that can happen next, and what comes of it."""
+        """Yield every possible next step with the state it leads to."""
         yield from self._steps_of_brokers(state)
         if state.foreign_entries:
-            return  # the controller is fenced like all others
+            return  # the controller cannot fold the entry either
         if state.pending:
             after = self._appended(state, state.pending[0])
             yield ("append", 0, 0), after._replace(pending=state.pending[1:])
@@ -181,7 +182,10 @@ class SettingsWorld:
         )
 
     def _deposed(self, state: SettingsState) -> SettingsState:
-        """Another broker is controller; what its predecessor sent last may still be on its way."""
+        """Return the state with the next broker as controller.
+
+        The first pending entry of its predecessor may still arrive; its other entries are dropped.
+        """
         number = state.controller_changes + 1
         holder = self.images.broker_ids[number % len(self.images.broker_ids)]
         image = self.images.image(state.newest)
@@ -190,7 +194,7 @@ class SettingsWorld:
         return after._replace(pending=(), late=state.pending[:1], controller_changes=number)
 
     def _with_foreign_entry(self, state: SettingsState) -> SettingsState:
-        """Its first record could be applied, its second cannot."""
+        """Append an entry whose second record cannot be applied; its first one could."""
         controllership = self.images.image(state.newest).controllership
         good = ConfigChanged(
             resource_type=ConfigResourceType.TOPIC, resource_name="t", key="retention.ms", value="1"
@@ -216,7 +220,7 @@ class SettingsWorld:
 
 
 def settings_violation(world: SettingsWorld, state: SettingsState) -> Violation | None:
-    """The first property that does not hold in ``state``."""
+    """Return the first property that does not hold in ``state``, or None."""
     for index, broker in enumerate(state.brokers):
         if broker.behind == state.foreign_entries and broker.image != state.newest:
             return Violation(SAME_IMAGE, f"follower {index} differs from the controller")
@@ -247,6 +251,6 @@ def _with_broker(state: SettingsState, index: int, broker: FoldingBroker) -> Set
 
 
 def _tidied(state: SettingsState) -> SettingsState:
-    """Without the entries that no broker will read again: states that differ in them are one."""
+    """Drop the entries that no broker will read again, so that states which differ only in them are equal."""
     needed = max(state.since_snapshot, *(broker.behind for broker in state.brokers))
     return state._replace(tail=state.tail[len(state.tail) - needed :])

@@ -1,9 +1,9 @@
-"""Copies and fingerprints of the roles, made without knowing their fields.
+"""Copies and fingerprints of processes and their roles, by reflection on their fields.
 
-The model check must branch from one state into many and must know when it has been somewhere before. Both
-walk the whole object: a field added to a role is copied and counted automatically.
+The model check branches from one state into many, and must recognise a state it has visited. ``clone`` and
+``fingerprint`` visit the whole object, so a field that is added to a role needs no change here.
 
-Frozen dataclasses, numbers, strings and enum members are values and are shared. Everything else is made of
+Frozen dataclasses, numbers, strings and enum members are values and are shared. Everything else consists of
 slots, lists and dicts.
 """
 
@@ -24,7 +24,7 @@ def _is_value(thing: Any) -> bool:
 
 
 def clone(thing: Any, copies: dict[int, Any] | None = None) -> Any:
-    """A deep copy; an object met twice stays one object."""
+    """Return a deep copy of ``thing``; an object that occurs twice in it is copied once."""
     if _is_value(thing):
         return thing
     copies = {} if copies is None else copies
@@ -43,7 +43,7 @@ def clone(thing: Any, copies: dict[int, Any] | None = None) -> Any:
 
 
 def fingerprint(thing: Any, met: set[int] | None = None) -> Hashable:
-    """Equal for two objects if and only if nothing that is done to them can tell them apart."""
+    """Return a value that is equal for two objects exactly if their contents are equal."""
     if _is_value(thing):
         return thing
     met = set() if met is None else met

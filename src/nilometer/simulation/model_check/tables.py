@@ -1,7 +1,8 @@
-"""What becomes of each part of a state: from number to number, each answer computed once and remembered.
+"""How each part of a state changes: functions from numbers to a number, whose results are cached.
 
-What the *real code* makes of one event in one process depends on nothing but the two; likewise for every
-other part. That is what makes millions of states cheap. :mod:`world` says which steps there are.
+A part of a state (a process, the messages in flight of a broker, …) is represented by its number in a table.
+How the *real code* changes a process depends only on the process and the event, and likewise for every other
+part, so each change is computed once. That makes millions of states cheap. :mod:`world` has the steps.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ R = TypeVar("R")
 
 
 class _Reaction(NamedTuple):
-    """What came of one event in one process."""
+    """The result of one event in one process: the process after it, and the messages it sent."""
 
     process: int
     sent: tuple[tuple[int, int, int], ...]
-    """(broker whose messages these are, kind, message)"""
+    """(broker whose :class:`InFlightMessages` it is put in, kind, number of the message)"""
     acknowledged: tuple[int, ...]
 
 
 def remembered(work: Callable[[Any, *A], R]) -> Callable[[Any, *A], R]:
-    """A method whose answer depends on its arguments alone."""
+    """Cache the results of a method of :class:`Tables`, which must depend on its arguments only."""
     name = work.__name__
 
     @wraps(work)
@@ -71,7 +72,7 @@ class Tables:
         self.processes: Table[Process] = Table()
         self.images: Table[Any] = Table()
         self.registered: list[tuple[Registration, dict[int, int]]] = []
-        """For each image, what a broker learns from it: the registration, and who may be in sync."""
+        """For each image, what brokers learn from it: the registration, and the eligible broker epochs."""
         self.messages: Table[Message] = Table()
         self.in_flight: Table[InFlightMessages] = Table()
         self.metadata: Table[Metadata] = Table()
@@ -92,7 +93,11 @@ class Tables:
         return number
 
     def happens(self, parts: list[int], broker: int, event: str, detail: Any) -> bool:
-        """An event in one process, with all that follows at once. Tells whether it has sent a fetch."""
+        """Change ``parts`` for an event in the process of ``broker``; return whether it sent a fetch.
+
+        The messages it sends are put in flight, and the history gets the values it exposes or acknowledges.
+        ``detail`` depends on ``event``: the number of an image or a message, a value, a broker, ….
+        """
         reaction = self._reaction_to(parts[broker], event, detail)
         before, parts[broker] = parts[broker], reaction.process
         asked = False
@@ -159,7 +164,7 @@ class Tables:
         assert isinstance(fetch, FollowerFetch)
         return fetch.leader
 
-    # ── what a controller makes of its images ────────────────────────────────────────────────────
+    # ── decisions of the controller: the image after each ────────────────────────────────────────
     @remembered
     def stale_append(self, image: int, decided: int) -> int:
         before, other = self.images.values[image], self.images.values[decided]
@@ -199,9 +204,9 @@ class Tables:
 
     @remembered
     def replaced(self, in_flight: int, kind: int, message: int) -> int:
-        """The newest of its kind takes the place of the one before; a new fetch also that of the reply to it.
+        """Put ``message`` in flight in place of the older one of its kind; a fetch also replaces the reply.
 
-        What is late already is beside the point and stays.
+        Messages that are delayed already stay in flight.
         """
         kinds = list(self.in_flight.values[in_flight])
         kinds[kind] = (*self._delayed_of(kinds[kind]), message)
@@ -220,7 +225,7 @@ class Tables:
 
     @remembered
     def delayed_beside(self, old: int, new: int) -> int:
-        """The messages ``new``, with the fetches and replies of ``old`` still in flight, as delayed ones."""
+        """Return the messages ``new``, plus the fetches and replies of ``old`` as delayed messages."""
         before, after = self.in_flight.values[old], self.in_flight.values[new]
         fetches = tuple(self._delayed(number) for number in before.fetches)
         replies = tuple(self._delayed(number) for number in before.replies)
@@ -252,7 +257,7 @@ class Tables:
 
     @remembered
     def written(self, metadata: int, image: int, asleep: tuple[int, ...]) -> int:
-        """One more image. Who is down learns nothing and need not be waited for."""
+        """Add ``image`` as the newest. The brokers ``asleep`` are down; they count as having learned it."""
         before = self.metadata.values[metadata]
         after = before._replace(images=(*before.images, image))
         for broker in asleep:
@@ -274,9 +279,9 @@ class Tables:
         after = before._replace(message_faults=before.message_faults + 1)
         return self.budgets_used.number_of(after, after)
 
-    # ── late messages ──────────────────────────────────────────────────────────────────────────
+    # ── messages that arrive too late to have an effect ────────────────────────────────────────
     def without_late_messages(self, parts: list[int]) -> State:
-        """The state; without the messages that are too late, if this world drops them."""
+        """Return the state made of ``parts``; unless the bounds keep them, without messages that are late."""
         if not self._bounds.keeps_delayed_messages:
             processes = tuple(parts[: self._bounds.brokers])
             for broker in self._brokers:
@@ -296,13 +301,13 @@ class Tables:
         )
 
     def _is_ignored(self, process: int, event: str, message: int) -> bool:
-        """Late by its number or epoch, and the real code does nothing on its arrival."""
+        """Whether the message is late by its number or epoch, and the real code ignores it."""
         if not self.processes.values[process].is_past(self.messages.values[message]):
             return False
         return self._reaction_to(process, event, message) == _Reaction(process, (), ())
 
     def _is_refused(self, message: int, processes: tuple[int, ...]) -> bool:
-        """Of an older epoch than its addressee leads in, and the real code refuses it unmoved."""
+        """Whether the fetch has an older epoch than its leader, and the real code rejects it unchanged."""
         leader = processes[self.addressee(message)]
         if not self.processes.values[leader].is_past(self.messages.values[message]):
             return False

@@ -1,19 +1,19 @@
-"""A small world: a few processes, a controller, and messages that are delayed, lost and repeated.
+"""The model of replication: a few processes, a controller, and messages that are delayed, lost and repeated.
 
-Knows what can happen next in a state and what comes of it; :mod:`explorer` walks through all of it.
+Yields the possible next steps of a state and the states they lead to; :mod:`explorer` visits them all.
 
 A state is a tuple of small numbers, one for each part (process…, messages in flight…, metadata, history,
 fault budget used), and each number stands for a value in a table (:mod:`tables`). A step changes a few parts.
 
 *Messages in flight.* Every message may take any time. A new message replaces an older one of its kind that is
-still in flight; the older one is lost. A *message fault* lets a message arrive and stay to arrive again, or
-lets an older one stay beside the new one that should have replaced it. A follower asks again as soon as it
-can: asking later is the same as a fetch that takes longer. Metadata entries arrive in order, each broker at
-its own pace.
+still in flight; the older one is lost. A *message fault* delivers a message and also keeps it in flight, to
+arrive again, or keeps an older message in flight that a new one would have replaced. A follower fetches again
+as soon as it can: a later fetch is the same as one that takes longer. Each broker receives all metadata
+entries in order, with any delay.
 
 *The fault budget* bounds what may still happen: values to produce, leader epochs, crashes, lag expiries and
-message faults. The state holds how much of it is used, and which replicas have lost a tail and are not back
-in sync; the last are never more than ``min.insync.replicas - 1``.
+message faults. The state holds how much of it is used, and which replicas have lost records at their log's
+end and are not back in sync; there are never more than ``min.insync.replicas - 1`` of the latter.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nilometer.simulation.model_check.tables import (
 )
 
 Step = tuple[str, int, int]
-"""(what, broker, detail): the detail is the index of a message, another broker, a value or a count."""
+"""(name, broker, detail): the detail is the index of a message, another broker, a value or a count."""
 
 
 class World:
@@ -60,16 +60,16 @@ class World:
         return [views[state[broker]] for broker in self._brokers]
 
     def process_of(self, state: State, broker: int) -> Process:
-        """For reading only."""
+        """Return the process of ``broker``, which the caller must not change."""
         return self._tables.processes.values[state[broker]]
 
     def messages_of(self, state: State, broker: int) -> tuple[tuple[Message, ...], ...]:
-        """Fetches, replies, requests and their replies, on their way from and to ``broker``."""
+        """Return the messages in flight of ``broker``: fetches, replies, requests and replies to these."""
         in_flight = self._tables.in_flight.values[state[self.bounds.brokers + broker]]
         return tuple(tuple(self._tables.messages.values[number] for number in kind) for kind in in_flight)
 
     def image_of(self, state: State) -> Any:
-        """The controller's newest."""
+        """Return the newest image of the controller."""
         return self._tables.images.values[self._tables.metadata.values[state[-3]].newest]
 
     def registration_of(self, state: State) -> Registration:
@@ -81,9 +81,9 @@ class World:
     def history_of(self, state: State) -> History:
         return self._tables.histories.values[state[-2]]
 
-    # ── walking ─────────────────────────────────────────────────────────────────────────────────
+    # ── states and steps ────────────────────────────────────────────────────────────────────────
     def first_state(self) -> State:
-        """Every broker is up, in sync and empty, and has learned which one leads."""
+        """Return the first state: every broker is up, in sync and empty, and knows the leader."""
         metadata = Metadata(
             (self._tables.image(self.controller.first_image()),), tuple(0 for _ in self._brokers)
         )
@@ -99,7 +99,7 @@ class World:
         return tuple(blank)
 
     def steps(self, state: State) -> Iterator[tuple[Step, State]]:
-        """Everything that can happen next, and what comes of it."""
+        """Yield every possible next step with the state it leads to."""
         used, metadata = self._tables.budgets_used.values[state[-1]], self._tables.metadata.values[state[-3]]
         for broker in self._brokers:
             view = self.views[state[broker]]
@@ -180,7 +180,10 @@ class World:
     def _steps_of_controllers(
         self, state: State, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
-        """A controller is deposed; a deposed one writes once more what it makes of a request or a death."""
+        """Yield the steps that replace the controller.
+
+        The deposed one may write once more: its decision, on its old image, on a request or a lost broker.
+        """
         if used.controller_changes < self.bounds.controller_changes:
             used_after = used._replace(controller_changes=used.controller_changes + 1)
             deposed = metadata._replace(deposed=metadata.newest)
@@ -208,7 +211,7 @@ class World:
     def _deliveries(
         self, state: State, broker: int, view: View, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
-        """What ``broker`` asked for may arrive, and what it was answered."""
+        """Yield the arrivals of the requests that ``broker`` sent, and of the replies to them."""
         in_flight = self._tables.in_flight.values[state[self.bounds.brokers + broker]]
         for index, number in enumerate(in_flight.fetches):
             leader = self._tables.addressee(number)
@@ -243,7 +246,10 @@ class World:
     def _taken(
         self, state: State, step: Step, kind: int, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, list[int]]]:
-        """The message arrives; and, as a message fault, stays to arrive again."""
+        """Yield ``step`` with the parts from which its message is removed, as it arrives.
+
+        If the budget has a message fault left, also yield a step that keeps the message in flight.
+        """
         name, broker, index = step
         at = self.bounds.brokers + broker
         parts = list(state)
@@ -257,7 +263,11 @@ class World:
     def _settled(
         self, before: State, step: Step, parts: list[int], asked: bool
     ) -> Iterator[tuple[Step, State]]:
-        """If ``broker`` has asked again, what it was waiting for is lost, or, by a message fault, delayed."""
+        """Yield ``step`` with the state made of ``parts``.
+
+        ``asked`` says that the broker sent a new fetch, which replaced its older fetch or reply. If the
+        budget has a message fault left, also yield a step in which the older one stays in flight, delayed.
+        """
         yield step, self._tables.without_late_messages(parts)
         name, broker, detail = step
         at = self.bounds.brokers + broker
@@ -276,7 +286,10 @@ class World:
     def _rejoins(
         self, state: State, step: Step, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
-        """A new incarnation begins: registered, and having learned all up to its registration."""
+        """Yield the steps with which a broker restarts and registers as a new incarnation.
+
+        It has kept the number of records in ``step``, and has learned the metadata up to its registration.
+        """
         name, broker, kept = step
         view = self.views[state[broker]]
         lost = kept < view.log_end_offset
@@ -297,7 +310,11 @@ class World:
     def _decided(
         self, state: State, step: Step, image: int, *, even_if_unchanged: bool = False, tidy: bool = True
     ) -> Iterator[tuple[Step, State]]:
-        """The controller has written ``image``, unless that leads out of this world."""
+        """Yield ``step`` with the state after the controller wrote ``image``.
+
+        Yields nothing if the image is the newest already (unless ``even_if_unchanged``), or if it exceeds the
+        bound of leader epochs. ``tidy`` removes late messages from the state, if the bounds say so.
+        """
         if image == self._tables.metadata.values[state[-3]].newest:
             if even_if_unchanged:
                 yield step, self._tables.without_late_messages(list(state)) if tidy else state
