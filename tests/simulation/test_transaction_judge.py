@@ -29,7 +29,7 @@ from nilometer.simulation.checkers.transactions.partition_logs import ProducerBa
 A, B = "a-0", "b-0"
 
 
-class Story:
+class Scenario:
     def __init__(self) -> None:
         self.ledger = TransactionLedger()
         self.history = History()
@@ -54,63 +54,63 @@ class Story:
 
 
 def test_what_was_committed_and_read_is_right() -> None:
-    story = Story()
-    story.transaction(Fate.COMMITTED, (A, "1", 0), (B, "2", 0))
-    story.transaction(Fate.OPEN, (A, "3", 2))
-    story.transaction(Fate.UNKNOWN, (A, "4", 4), (B, "5", 2))
-    story.reads((A, "1", 0), (A, "4", 4), (B, "2", 0), (B, "5", 2))
-    assert story.verdict() == []
-    assert list(torn(story.ledger, story.visible(), (A, B))) == []
-    assert list(dirty_writes(story.ledger, story.visible())) == []
+    scenario = Scenario()
+    scenario.transaction(Fate.COMMITTED, (A, "1", 0), (B, "2", 0))
+    scenario.transaction(Fate.OPEN, (A, "3", 2))
+    scenario.transaction(Fate.UNKNOWN, (A, "4", 4), (B, "5", 2))
+    scenario.reads((A, "1", 0), (A, "4", 4), (B, "2", 0), (B, "5", 2))
+    assert scenario.verdict() == []
+    assert list(torn(scenario.ledger, scenario.visible(), (A, B))) == []
+    assert list(dirty_writes(scenario.ledger, scenario.visible())) == []
 
 
 @pytest.mark.parametrize("fate", [Fate.OPEN, Fate.ABORTED])
 def test_a_record_of_an_aborted_transaction_is_not_to_be_read(fate: Fate) -> None:
-    story = Story()
-    story.transaction(fate, (A, "1", 0))
-    story.reads((A, "1", 0))
-    (found,) = story.verdict()
+    scenario = Scenario()
+    scenario.transaction(fate, (A, "1", 0))
+    scenario.reads((A, "1", 0))
+    (found,) = scenario.verdict()
     assert found.startswith("transactions: aborted-read")
 
 
 @pytest.mark.parametrize("fate", [Fate.COMMITTED, Fate.UNKNOWN])
 def test_a_reader_that_passes_a_record_of_a_transaction_shows_that_it_is_torn(fate: Fate) -> None:
-    story = Story()
-    story.transaction(fate, (A, "1", 0), (B, "2", 0))
-    story.transaction(Fate.COMMITTED, (B, "3", 5))
-    story.reads((A, "1", 0), (B, "3", 5))
-    assert "lost-write" in story.verdict()[0]
-    (found,) = torn(story.ledger, story.visible(), (A, B))
+    scenario = Scenario()
+    scenario.transaction(fate, (A, "1", 0), (B, "2", 0))
+    scenario.transaction(Fate.COMMITTED, (B, "3", 5))
+    scenario.reads((A, "1", 0), (B, "3", 5))
+    assert "lost-write" in scenario.verdict()[0]
+    (found,) = torn(scenario.ledger, scenario.visible(), (A, B))
     assert found.startswith("torn transaction")
 
 
 def test_a_committed_record_that_no_reader_finds_is_lost() -> None:
-    story = Story()
-    story.transaction(Fate.COMMITTED, (A, "1", 0))
-    story.history.read_to_end("last")
-    assert "unseen" in story.verdict()[0]
+    scenario = Scenario()
+    scenario.transaction(Fate.COMMITTED, (A, "1", 0))
+    scenario.history.read_to_end("last")
+    assert "unseen" in scenario.verdict()[0]
 
 
-def _visible(story: Story, *records: tuple[str, str, int]) -> Visible:
-    story.reads(*records)
-    return story.visible()
+def _visible(scenario: Scenario, *records: tuple[str, str, int]) -> Visible:
+    scenario.reads(*records)
+    return scenario.visible()
 
 
 def test_a_later_transaction_of_an_id_does_not_lie_before_an_earlier_one() -> None:
-    story = Story()
-    story.transaction(Fate.COMMITTED, (A, "1", 5))
-    story.transaction(Fate.COMMITTED, (A, "2", 1), epoch=1)
-    story.transaction(Fate.COMMITTED, (A, "3", 0), name="another")
-    (found,) = dirty_writes(story.ledger, _visible(story, (A, "3", 0), (A, "2", 1), (A, "1", 5)))
+    scenario = Scenario()
+    scenario.transaction(Fate.COMMITTED, (A, "1", 5))
+    scenario.transaction(Fate.COMMITTED, (A, "2", 1), epoch=1)
+    scenario.transaction(Fate.COMMITTED, (A, "3", 0), name="another")
+    (found,) = dirty_writes(scenario.ledger, _visible(scenario, (A, "3", 0), (A, "2", 1), (A, "1", 5)))
     assert found.startswith("G0")
 
 
 @pytest.mark.parametrize(("reads", "is_circular"), [((["2"], ["1"]), True), (([], ["1"]), False)])
 def test_information_does_not_flow_in_a_circle(reads: Sequence[list[str]], is_circular: bool) -> None:
-    story = Story()
+    scenario = Scenario()
     for value, read in zip("12", reads, strict=True):
-        story.transaction(Fate.COMMITTED, (A, value, int(value)), name=value).read += read
-    assert [found.partition(":")[0] for found in information_cycles(story.ledger)] == ["G1c"] * is_circular
+        scenario.transaction(Fate.COMMITTED, (A, value, int(value)), name=value).read += read
+    assert [found.partition(":")[0] for found in information_cycles(scenario.ledger)] == ["G1c"] * is_circular
 
 
 @pytest.mark.parametrize(
@@ -126,21 +126,21 @@ def test_information_does_not_flow_in_a_circle(reads: Sequence[list[str]], is_ci
 def test_each_input_has_one_output_and_the_offsets_agree(
     outputs: list[str], committed: int, problems: int
 ) -> None:
-    story = Story()
-    transaction = story.transaction(Fate.COMMITTED)
+    scenario = Scenario()
+    transaction = scenario.transaction(Fate.COMMITTED)
     transaction.inputs = (Consumed(A, 0, "in1"), Consumed(A, 1, "in2"))
     seen = [(B, value, index) for index, value in enumerate(outputs)]
-    visible = _visible(story, (A, "in1", 0), (A, "in2", 1), *seen)
-    assert len(list(exactly_once(story.ledger, visible, [A], {A: committed}))) == problems
+    visible = _visible(scenario, (A, "in1", 0), (A, "in2", 1), *seen)
+    assert len(list(exactly_once(scenario.ledger, visible, [A], {A: committed}))) == problems
     assert len(not_consumed(visible, [A], {A: committed})) == 2 - committed
 
 
 def test_a_compacted_table_has_the_last_committed_value_of_each_key() -> None:
-    story = Story()
-    story.transaction(Fate.COMMITTED, (A, "k=1", 0), (A, "j=1", 1))
-    story.transaction(Fate.OPEN, (A, "k=2", 3))
-    story.transaction(Fate.UNKNOWN, (A, "j=3", 5))
-    expected, possible = expected_table(story.ledger, A, read=set())
+    scenario = Scenario()
+    scenario.transaction(Fate.COMMITTED, (A, "k=1", 0), (A, "j=1", 1))
+    scenario.transaction(Fate.OPEN, (A, "k=2", 3))
+    scenario.transaction(Fate.UNKNOWN, (A, "j=3", 5))
+    expected, possible = expected_table(scenario.ledger, A, read=set())
     assert list(compare_table({"k": "k=1", "j": "j=1"}, expected, possible)) == []
     assert list(compare_table({"k": "k=1", "j": "j=3"}, expected, possible)) == []
     assert len(list(compare_table({"k": "k=2", "j": "j=3"}, expected, possible))) == 1

@@ -1,4 +1,4 @@
-"""Transactions in the simulated world: programs commit, abort, die, and go on as zombies amid faults."""
+"""Transactions in the simulated cluster: programs commit, abort, crash, and resume as zombies."""
 
 from __future__ import annotations
 

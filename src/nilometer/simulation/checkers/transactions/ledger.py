@@ -1,7 +1,7 @@
 """What transactional producers did, transaction by transaction, and what they were told. Pure.
 
 A transaction for which a commit was never requested, or was refused for certain, is aborted, whatever else
-happened: nobody may ever read its records. One whose commit was acknowledged is committed. Where the outcome
+happened: no reader may get its records. One whose commit was acknowledged is committed. Where the outcome
 of the commit is unknown, all its records may be read, or none.
 
 Values are unique.
