@@ -1,4 +1,4 @@
-"""The transactional programs of a run, the readers of what they write, and all that judges them."""
+"""The transactional programs of a run, the readers of their records, and the checks of both."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TransactionWorkload:
         )
 
     def _is_drained(self, source: TopicPartition, position: int) -> bool:
-        """Whether the writers have ended, and nothing is left to read at ``position``."""
+        """Whether the writers have ended and ``position`` has reached the log end of ``source``."""
         if any(each.process is not None and each.process.alive for each in self.writers):
             return False
         ends = [
@@ -107,7 +107,7 @@ class TransactionWorkload:
 
     # ── the run ─────────────────────────────────────────────────────────────────────────────────
     async def create_topics(self, runtime: Runtime, admin: Admin) -> None:
-        """Those of the programs, and the internal ones, as the first request would. Raises KafkaError."""
+        """Create the programs' topics and, by a first request, the internal topics. Raises KafkaError."""
         plain = SMALL_SEGMENTS | self._durable
         counts = Counter(each.topic for each in PLAIN)
         for name, count in counts.items():
@@ -121,7 +121,7 @@ class TransactionWorkload:
             await admin.incremental_alter_configs(ResourceType.TOPIC, topic, changes)
 
     def restart_transformers(self) -> None:
-        """Those that had crashed: they are to transform all that there is."""
+        """Start the transformers that have crashed, so that all inputs are transformed."""
         for each in self.transformers:
             if each.process is None or not each.process.alive:
                 each.start()
@@ -131,11 +131,11 @@ class TransactionWorkload:
 
     @property
     def producers(self) -> int:
-        """How many epochs and ids there may have been, about."""
+        """The number of the programs' incarnations: about how many producer epochs and ids were used."""
         return sum(each.incarnations for each in self.programs)
 
     def not_converged(self) -> list[str]:
-        """Transactions that are still open, on a cluster that is otherwise at rest."""
+        """Return the leaders whose last stable offset is below their log end, for a cluster at rest."""
         return [
             f"hanging transaction: {partition} is stable up to {stable} of {end} on {node.name}"
             for node in self._cluster.nodes.values()
@@ -146,7 +146,7 @@ class TransactionWorkload:
         ]
 
     async def read_at_rest(self, runtime: Runtime) -> None:
-        """As a process's main: read all that is committed. Raises KafkaError."""
+        """Read all committed records, offsets and the table; runs as a process's main. Raises KafkaError."""
         last = self._reader(LAST_READER)
         self.readers.append(last)
         await last.read_to_end(runtime)
@@ -166,7 +166,7 @@ class TransactionWorkload:
                     table[(record.key or b"").decode()] = (record.value or b"").decode()
         return table
 
-    # ── judging ─────────────────────────────────────────────────────────────────────────────────
+    # ── checks ──────────────────────────────────────────────────────────────────────────────────
     def judge_at_rest(self) -> Iterator[str]:
         visible = judge.Visible.by(self.history, LAST_READER)
         inputs = [str(each) for each in INPUTS]

@@ -1,1 +1,1 @@
-"""Judges of transactions: what clients were told of them, and what lies in the logs."""
+"""Checks of transactions: what clients sent, which responses they got, and what is in the logs."""

@@ -1,13 +1,15 @@
-"""The judge of transactions: what read_committed readers saw, held against what producers were told. Pure.
+"""Checks of transactions: compares the records that read_committed readers saw with the producers' ledger.
 
-- *aborted read*: a reader saw a record of a transaction that was aborted for certain;
-- *torn transaction*: some of its records were read to the end, others were not;
+No I/O. It finds these anomalies:
+
+- *aborted read*: a reader saw a record of a transaction that was certainly aborted;
+- *torn transaction*: the last reader, which read to the end, saw some records of a transaction but not all;
 - *lost record*: a reader passed a committed record, or read to the end without it;
-- *G0*, dirty write: in a partition a record of a producer's later transaction lies before one of an earlier
-  transaction of the same transactional id. Records of different ids may lie between each other as they like;
-- *G1c*, circular information flow: of two transactions (or more, in a circle) each has read what the next one
-  wrote, while it was open itself;
-- *exactly once*: of each input, one output is committed, and the committed offsets say the same.
+- *G0*, dirty write: in a partition, a record of a later transaction is before a record of an earlier
+  transaction of the same transactional id. Records of different ids may be in any order;
+- *G1c*, circular information flow: each of two or more transactions in a circle has read, while it was open,
+  values that the next one wrote;
+- *exactly once*: each input has one committed output, and matches the committed offsets.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from nilometer.simulation.checkers.transactions.ledger import (
 )
 
 OUTPUT_MARK = ">"
-"""Between an input's value and what makes its output unique."""
+"""Separates, in the value of an output, the input's value from the transaction's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What the last reader, which read to the end, has seen."""
+    """The records that one reader has seen; here the last reader, which reads to the end."""
 
     values: Mapping[Partition, Mapping[int, str]]
-    """By partition and offset."""
+    """Partition -> offset -> value."""
 
     def has(self, written: Written) -> bool:
         found = self.values.get(written.partition, {})
@@ -51,7 +53,11 @@ class Visible:
 
 
 def resolve(transaction: LoggedTransaction, read: Collection[str]) -> Fate:
-    """Its fate, where what was read of it decides: a record that was read was committed."""
+    """Return the final fate of ``transaction``, where ``read`` are the values that any reader saw.
+
+    A transaction without a requested commit is aborted; one with an unknown outcome is committed if any of
+    its values was read.
+    """
     if transaction.fate is Fate.OPEN:
         return Fate.ABORTED
     if transaction.fate is Fate.UNKNOWN and any(each.value in read for each in transaction.writes):
@@ -60,7 +66,10 @@ def resolve(transaction: LoggedTransaction, read: Collection[str]) -> Fate:
 
 
 def judge(ledger: TransactionLedger, history: History, judged: Collection[Partition]) -> Iterator[str]:
-    """What readers of ``history`` saw of the partitions ``judged``; its sends are made here."""
+    """Yield the anomalies in the reads of ``history``, for the partitions ``judged``.
+
+    Adds the ledger's writes to ``history`` as sends.
+    """
     read = values_read(history)
     for transaction in ledger.transactions:
         _note_sends(history, transaction, resolve(transaction, read), judged)
@@ -75,7 +84,10 @@ def values_read(history: History) -> set[str]:
 def _note_sends(
     history: History, transaction: LoggedTransaction, fate: Fate, judged: Collection[Partition]
 ) -> None:
-    """The offset of a record that is not visible is left out: readers pass it."""
+    """Add the transaction's writes to ``history`` as sends, with the outcome that ``fate`` implies.
+
+    Only committed records get their offset: readers pass the offsets of the others.
+    """
     for written in transaction.writes:
         if written.partition not in judged:
             continue
@@ -129,7 +141,10 @@ def exactly_once(
     inputs: Iterable[Partition],
     committed: Mapping[Partition, int],
 ) -> Iterator[str]:
-    """``committed``: the offsets that the group has at the end, by input partition."""
+    """Yield inputs below the committed offset without exactly one output, and outputs of later inputs.
+
+    ``committed``: the offsets that the group has at the end, by input partition.
+    """
     outputs: defaultdict[str, list[str]] = defaultdict(list)
     for values in visible.values.values():
         for value in values.values():
@@ -149,7 +164,7 @@ def exactly_once(
 def not_consumed(
     visible: Visible, inputs: Iterable[Partition], committed: Mapping[Partition, int]
 ) -> list[str]:
-    """Inputs that wait to be transformed."""
+    """Return a description of each visible input at or above the committed offset."""
     return [
         f"{value} at {offset} of {partition} was not transformed"
         for partition in inputs
@@ -161,8 +176,11 @@ def not_consumed(
 def expected_table(
     ledger: TransactionLedger, partition: Partition, read: Collection[str]
 ) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Of a compacted partition whose values are ``key=value``: the last committed value of each key; and
-    those of transactions with an unknown outcome that would come later."""
+    """Return the expected contents of a compacted partition with values ``key=value``.
+
+    The first mapping is key -> last committed value; the second is key -> later values of transactions with
+    an unknown outcome, any of which may be the current one instead.
+    """
     last: dict[str, tuple[int, str]] = {}
     unknown: list[tuple[str, int, str]] = []
     for transaction in ledger.transactions:

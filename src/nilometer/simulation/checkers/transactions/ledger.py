@@ -1,8 +1,8 @@
-"""What transactional producers did, transaction by transaction, and what they were told. Pure.
+"""The ledger of transactions: the writes of each one, and the response to its commit. No I/O.
 
-A transaction for which a commit was never requested, or was refused for certain, is aborted, whatever else
-happened: no reader may get its records. One whose commit was acknowledged is committed. Where the outcome
-of the commit is unknown, all its records may be read, or none.
+A transaction is aborted if its commit was never requested, or certainly rejected: no reader may see its
+records. It is committed if the commit was acknowledged. If the outcome of the commit is unknown, readers may
+see all of its records, or none.
 
 Values are unique.
 """
@@ -17,12 +17,12 @@ from nilometer.simulation.checkers.history import Partition
 
 class Fate(enum.Enum):
     OPEN = "open"
-    """Its commit was not requested: if that never happens, it is aborted."""
+    """Its commit was not requested yet; if it never is, the transaction is aborted."""
     UNKNOWN = "unknown"
-    """Its commit was requested."""
+    """Its commit was requested; the outcome is not known."""
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """Its commit was refused, and no request before that can have succeeded."""
+    """Its commit was rejected, and no earlier request can have succeeded."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Written:
     partition: Partition
     value: str
     offset: int | None = None
-    """Where it was acknowledged."""
+    """The acknowledged offset; None if the outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Consumed:
 @dataclass(slots=True)
 class LoggedTransaction:
     number: int
-    """In the order in which they began."""
+    """Counts the transactions in the order in which they began."""
     transactional_id: str
     producer_id: int
     producer_epoch: int

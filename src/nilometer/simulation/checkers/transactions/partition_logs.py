@@ -1,9 +1,10 @@
-"""Transactions as they lie in the logs of partitions, read from the disks with a parser of their own.
+"""Checks the transactions in the partitions' logs, read from the disks with a separate parser.
 
-Where a log was never compacted: the epochs of a producer never fall, no transaction begins in another, and at
-rest each has an end. The last stable offset that a leader gave never lay behind the first record of a
-transaction without a marker in the leader's log. (A leader that was restarted no longer knows which of its
-markers are not replicated. It may pass these, as Kafka's may: the coordinator writes the same ones again.)
+In a log that was never compacted, the epochs of a producer never decrease, no transaction begins inside
+another of the same producer, and at rest each has an end. The last stable offset of a leader was never above
+the first record of a transaction without a marker in the leader's log. (A restarted leader does not know
+which of its markers are not replicated; its last stable offset may pass these, as in Kafka. The coordinator
+writes the same markers again.)
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from nilometer.simulation.cluster import Cluster
 _PRODUCER = struct.Struct(">hiqqqh")
 _ATTRIBUTES_AT = 21
 RECENT = 16
-"""Transactions in which a record may still be acknowledged."""
+"""Number of latest transactions whose records may still be acknowledged."""
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatch:
-    """Who wrote a batch, and as what."""
+    """The producer of a batch, its offsets, and whether it is transactional or a marker."""
 
     first: int
     last: int
@@ -51,7 +52,7 @@ def of_batch(batch: StoredBatch) -> ProducerBatch:
 
 
 def judge_log(name: str, batches: Sequence[ProducerBatch]) -> Iterator[str]:
-    """Of a log at rest that was never compacted."""
+    """Yield the errors in a log at rest that was never compacted; ``name`` is the partition's."""
     epochs: dict[int, int] = {}
     opened: dict[int, ProducerBatch] = {}
     for batch in batches:
@@ -76,7 +77,7 @@ def judge_log(name: str, batches: Sequence[ProducerBatch]) -> Iterator[str]:
 
 
 def read_leader(cluster: Cluster, partition: TopicPartition) -> list[ProducerBatch]:
-    """The batches of the replica that leads, from its disk."""
+    """Return the batches of the leader's log, read from its disk; empty without a leader."""
     image = cluster.newest_image
     state = image.partition(*partition) if image is not None else None
     if state is None or not state.has_leader:
@@ -97,12 +98,12 @@ class _Passed(NamedTuple):
     first: _First
     last_stable_offset: int
     end: int
-    """Where the leader's log ended."""
+    """The leader's log end offset at that time."""
     who: str
 
 
 class LastStableOffsets:
-    """Looks at what leaders give, again and again."""
+    """Checks the leaders' last stable offsets: ``look`` samples them, ``judge`` returns the errors."""
 
     def __init__(
         self, cluster: Cluster, ledger: TransactionLedger, partitions: Sequence[TopicPartition]
@@ -111,7 +112,7 @@ class LastStableOffsets:
         self._ledger = ledger
         self._names = {str(each): each for each in partitions}
         self._firsts: dict[tuple[int, TopicPartition], _First] = {}
-        """First records of transactions, by their number, that no last stable offset has passed."""
+        """(transaction, partition) -> its first record, until a last stable offset has passed it."""
         self._seen: set[tuple[int, TopicPartition]] = set()
         self._passed: list[_Passed] = []
 
@@ -142,7 +143,10 @@ class LastStableOffsets:
                 self._passed.append(_Passed(partition, first, last_stable_offset, end, who))
 
     def judge(self) -> Iterator[str]:
-        """At rest, with the markers that are in the logs by then."""
+        """Yield each transaction that a last stable offset passed without a marker in the leader's log.
+
+        Called at rest, when all markers are in the logs.
+        """
         markers: dict[TopicPartition, list[ProducerBatch]] = {}
         for partition in self._names.values():
             markers[partition] = [

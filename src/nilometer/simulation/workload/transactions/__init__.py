@@ -1,1 +1,1 @@
-"""Programs that write in transactions, commit, abort, die, return, and go on as zombies."""
+"""Programs that write in transactions, and commit, abort, crash, restart and continue as zombies."""

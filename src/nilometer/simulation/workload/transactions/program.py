@@ -1,4 +1,7 @@
-"""What transactional programs share: incarnations of one transactional id, and noting how ends end."""
+"""Base class of transactional programs: the incarnations of one transactional id, and their ledger.
+
+An incarnation is the time from one InitProducerId to the next restart of the producer.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ RETRY_S = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPlan:
     version: int
-    """The ``transaction.version`` that the producers use, as far as they tell them apart: 1 or 2."""
+    """The ``transaction.version`` whose request versions the producers use: 1 or 2."""
     timeout_ms: int
-    """After so long brokers abort what is open."""
+    """The transaction timeout, after which the coordinator aborts an open transaction."""
     gap_s: float
-    """About how long a program rests between two transactions."""
+    """The average pause between two transactions of a program."""
     first_epoch: int = 0
-    """Of new producer ids: near the last one they are soon exhausted."""
+    """The first epoch of new producer ids; near the largest one, a producer id is soon exhausted."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """What brokers are told."""
+        """The settings of the brokers."""
         return {
             "transaction.state.log.num.partitions": "2",
             "offsets.topic.num.partitions": "2",
@@ -40,7 +43,7 @@ class TransactionPlan:
 
 
 class TransactionalProgram(ABC):
-    """``violations`` holds what it was answered and should never have been."""
+    """A process with one transactional id. ``violations`` has the responses that no broker may give."""
 
     def __init__(
         self, name: str, host: Host, bootstrap_servers: str, plan: TransactionPlan, ledger: TransactionLedger
@@ -50,7 +53,7 @@ class TransactionalProgram(ABC):
         self.ledger = ledger
         self.error_counts: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
-        """What it did, by name and how often."""
+        """Number of its actions, by name."""
         self.violations: list[str] = []
         self.incarnations = 0
         self.process: Process | None = None
@@ -81,7 +84,7 @@ class TransactionalProgram(ABC):
 
     @abstractmethod
     async def _incarnation(self, runtime: Runtime, client: Client) -> None:
-        """From InitProducerId on. Raises KafkaError."""
+        """Run one incarnation, which starts with InitProducerId. Raises KafkaError."""
 
     def _session(self, client: Client) -> TransactionalSession:
         return TransactionalSession(
@@ -95,7 +98,7 @@ class TransactionalProgram(ABC):
     async def _end(
         self, session: TransactionalSession, transaction: LoggedTransaction, *, commit: bool
     ) -> None:
-        """Raises KafkaError."""
+        """End the transaction and record its fate in the ledger. Raises KafkaError."""
         if commit:
             transaction.fate = Fate.UNKNOWN
         try:
@@ -111,7 +114,7 @@ class TransactionalProgram(ABC):
     async def _beside(
         self, rival: Coroutine[object, object, None], zombie: Coroutine[object, object, None]
     ) -> None:
-        """Run both; what the zombie is refused is counted. Raises the KafkaError of the rival."""
+        """Run both concurrently; count the zombie's KafkaError, and raise the rival's."""
         outcomes = await asyncio.gather(rival, zombie, return_exceptions=True)
         for error in outcomes:
             if isinstance(error, BaseException) and not isinstance(error, KafkaError):

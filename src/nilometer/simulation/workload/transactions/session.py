@@ -1,12 +1,12 @@
-"""One transactional producer, request by request, so that a program may do what a good producer does not.
+"""One transactional producer, request by request, so that a program may also do what is not allowed.
 
-It retries what may be retried. What it raises leaves the transaction to be aborted, or the id to be
-initialized again: the program knows which it wants. With ``version`` 2 the first batch adds its partition,
-and every end brings a new epoch (KIP-890); with 1 the producer adds partitions, and keeps its epoch.
+It retries retriable errors. After any other error, the program either aborts the transaction or initializes
+the id again. With ``version`` 2 the first batch adds its partition to the transaction, and every end returns
+a new epoch (KIP-890); with version 1 the producer adds partitions by a request, and keeps its epoch.
 
-A commit whose outcome is not known is asked for again until there is an answer. After that, as after a batch
-with an unknown outcome, the next transaction needs a new epoch: a request that is still under way could reach
-it otherwise. Of version 1 alone, but it does no harm.
+A commit with an unknown outcome is requested again until there is a response. After that, and after a batch
+with an unknown outcome, the next transaction needs a new epoch: otherwise a request still in flight could
+become part of it. Only version 1 needs this; version 2 does it, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRODUCE_AT_MOST = {V1: 11, V2: 12}
 END_AT_MOST = {V1: 4, V2: 5}
 OFFSETS_AT_MOST = {V1: 4, V2: 5}
 ADD_PARTITIONS_AT_MOST = 3
-"""Of clients; later versions are the brokers'."""
+"""The newest version for clients; later versions are sent by brokers only."""
 REFUSED = frozenset(
     {
         ErrorCode.producer_fenced,
@@ -43,9 +43,9 @@ REFUSED = frozenset(
         ErrorCode.transaction_abortable,
     }
 )
-"""The transaction is lost to its producer."""
+"""Errors after which the producer has lost its transaction."""
 NOT_CARRIED_OUT = REFUSED | {ErrorCode.coordinator_load_in_progress, ErrorCode.concurrent_transactions}
-"""A request that is answered so has changed nothing."""
+"""Errors of a request that has changed nothing."""
 Record = tuple[str | None, str]
 """Key and value."""
 
@@ -75,14 +75,17 @@ class TransactionalSession:
         self.producer_id, self.producer_epoch = -1, -1
         self.needs_new_epoch = False
         self.end_is_uncertain = False
-        """Whether a request to end the open transaction may have been carried out unanswered."""
+        """Whether an EndTxn request for the open transaction may have succeeded without a response."""
         self.coordinator = Coordinator(client, transactional_id, CoordinatorType.TRANSACTION)
         self._sequences: dict[TopicPartition, int] = {}
         self._added: dict[TopicPartition, None] = {}
 
     # ── the identity ────────────────────────────────────────────────────────────────────────────
     async def init(self, *, goes_on: bool = False) -> None:
-        """``goes_on``: name the producer id and epoch that there are (KIP-360). Raises KafkaError."""
+        """Send InitProducerId and use the id and epoch of the response. Raises KafkaError.
+
+        ``goes_on``: send the current producer id and epoch (KIP-360).
+        """
         has = (self.producer_id, self.producer_epoch) if goes_on else (-1, -1)
 
         def make(api: Api) -> Message:
@@ -111,8 +114,10 @@ class TransactionalSession:
     async def write(
         self, partition: TopicPartition, records: Sequence[Record], *, adds: bool = True
     ) -> int | None:
-        """Write a batch; the offset of its first record, where the broker still knew it. Without ``adds`` its
-        partition is not made part of the transaction first. Raises KafkaError."""
+        """Write a batch; return the offset of its first record, or None for a duplicate without an offset.
+
+        ``adds``: with version 1, first add the partition to the transaction. Raises KafkaError.
+        """
         await self.client.topic(partition.topic, API_TIMEOUT_MS)
         if adds and self.version == V1 and partition not in self._added:
             await self._add(partition)
@@ -177,7 +182,7 @@ class TransactionalSession:
 
     # ── offsets ─────────────────────────────────────────────────────────────────────────────────
     async def commit_offsets(self, group: Coordinator, offsets: Mapping[TopicPartition, int]) -> None:
-        """As part of the transaction. Raises KafkaError."""
+        """Commit the group's offsets as part of the transaction. Raises KafkaError."""
         if self.version == V1:
             await self._ask(
                 ApiKey.ADD_OFFSETS_TO_TXN,
@@ -217,7 +222,7 @@ class TransactionalSession:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
     async def end(self, *, commit: bool) -> None:
-        """Raises KafkaError: with ``end_is_uncertain`` the outcome is not known."""
+        """End the transaction. Raises KafkaError; if ``end_is_uncertain`` is set, the outcome is unknown."""
 
         def make(api: Api) -> Message:
             return api.request(

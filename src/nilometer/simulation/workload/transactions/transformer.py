@@ -1,8 +1,8 @@
 """A program that consumes, transforms and produces: the offsets of its inputs are part of its transactions.
 
-Each has one input partition and a transactional id of its own, as before KIP-447. After every start, and
-after an abort, it goes on from the committed offset, which must be stable. Now and then it leaves a
-transaction open, or is replaced by another one while it commits.
+Each has one input partition and its own transactional id, as before KIP-447. After every start, and after an
+abort, it continues from the committed offset, which must be stable. Sometimes it leaves a transaction open,
+or another instance with the same transactional id starts while it commits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP = "transformers"
 POLL_MS = 1_000
 NOWHERE = -1
 FETCH_AT_MOST = 9
-"""The last version that names topics."""
+"""The last version of OffsetFetch with topic names instead of topic ids."""
 
 
 class Ending(enum.Enum):
@@ -48,7 +48,7 @@ ENDINGS = tuple(ending for ending, weight in WEIGHTS.items() for _ in range(weig
 
 
 async def fetch_committed(client: Client, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The stable offsets of the group; 0 where there is none. Raises KafkaError."""
+    """Return the group's stable committed offsets; 0 for a partition without one. Raises KafkaError."""
     group = Coordinator(client, GROUP)
 
     async def attempt() -> dict[TopicPartition, int]:
@@ -82,13 +82,13 @@ class Transformer(TransactionalProgram):
         target: TopicPartition,
         is_drained: Callable[[TopicPartition, int], bool],
     ) -> None:
-        """``is_drained``: whether nothing will come at an offset any more."""
+        """``is_drained`` tells whether a partition will have no more records from an offset on."""
         super().__init__(name, host, bootstrap_servers, plan, ledger)
         self._source = source
         self._target = target
         self._is_drained = is_drained
         self._position = NOWHERE
-        """Up to where everything is transformed."""
+        """The offset up to which all records are transformed; NOWHERE while a transaction is open."""
 
     def _is_finished(self) -> bool:
         return self._stopping and self._is_drained(self._source, self._position)
@@ -138,7 +138,10 @@ class Transformer(TransactionalProgram):
         records: Sequence[ConsumerRecord],
         ending: Ending,
     ) -> TransactionalSession | None:
-        """Returns the session that goes on; None: begin again. Raises KafkaError."""
+        """Transform ``records`` in one transaction and end it as ``ending`` says.
+
+        Returns the session to continue with; None: start a new incarnation. Raises KafkaError.
+        """
         transaction = self._begin(session)
         await self._write(session, transaction, records)
         match ending:

@@ -1,9 +1,9 @@
-"""A program that writes to several partitions in each transaction, and ends it as producers do, and do not.
+"""A program that writes to several partitions in each transaction and ends it in correct and faulty ways.
 
-It commits or aborts; leaves a transaction open and begins again; is silent until the transaction has
-timed out and then wants to commit it; goes on as a zombie beside another program of its transactional id; or
-sends a batch after the end of its transaction. While a transaction is open it reads, as a read_committed
-consumer, what others have written.
+It commits or aborts; leaves the transaction open and starts again; waits until the transaction has timed out
+and then tries to commit it; continues as a zombie while another producer uses its transactional id; or sends
+a batch after the end of its transaction. While a transaction is open, it reads records of others as a
+read_committed consumer.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Ending(enum.Enum):
     COMMIT = "commit"
     ABORT = "abort"
     LEAVE = "leave"
-    """Open: the next incarnation has it aborted."""
+    """The transaction stays open; InitProducerId of the next incarnation aborts it."""
     TIME_OUT = "time out"
     RIVAL = "rival"
-    """Another one takes over the id, and this one goes on: at the same time, or afterwards."""
+    """Another producer takes over the transactional id; this one continues meanwhile, or afterwards."""
     LATE = "late"
-    """A batch comes after the end."""
+    """A batch is sent after the end of the transaction."""
 
 
 WEIGHTS = {
@@ -65,7 +65,7 @@ class TransactionalWriter(TransactionalProgram):
         partitions: Sequence[TopicPartition],
         table: TopicPartition,
     ) -> None:
-        """``table`` is compacted."""
+        """``table`` is a partition of a compacted topic; its values are ``key=value``."""
         super().__init__(name, host, bootstrap_servers, plan, ledger)
         self._partitions = list(partitions)
         self._table = table
@@ -104,7 +104,10 @@ class TransactionalWriter(TransactionalProgram):
     async def _transaction(
         self, runtime: Runtime, session: TransactionalSession, consumer: Consumer, ending: Ending
     ) -> TransactionalSession | None:
-        """Returns the session that goes on; None: begin again. Raises KafkaError."""
+        """Write one transaction and end it as ``ending`` says.
+
+        Returns the session to continue with; None: start a new incarnation. Raises KafkaError.
+        """
         transaction = self._begin(session)
         try:
             for _ in range(1 + runtime.entropy.below(BATCHES_MAX)):
@@ -164,7 +167,7 @@ class TransactionalWriter(TransactionalProgram):
             return
         transaction.read += [(record.value or b"").decode() for record in records]
 
-    # ── what goes wrong ─────────────────────────────────────────────────────────────────────────
+    # ── faulty endings ──────────────────────────────────────────────────────────────────────────
     async def _time_out(
         self, runtime: Runtime, session: TransactionalSession, transaction: LoggedTransaction
     ) -> None:
@@ -203,8 +206,10 @@ class TransactionalWriter(TransactionalProgram):
         return rival
 
     async def _write_late(self, runtime: Runtime, session: TransactionalSession, *, commit: bool) -> None:
-        """A batch that no transaction is open for, in the epoch of the one before. That one is asked to be
-        ended once more: the answer comes when its markers are written."""
+        """Write a batch after the end of the transaction, in the same epoch; brokers must reject it.
+
+        Before that, the same end is requested once more: its response comes when the markers are written.
+        """
         if self.plan.version != V1:
             return  # the batch would be added, as the first one of the next transaction
         await session.end(commit=commit)
