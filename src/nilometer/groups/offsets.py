@@ -51,9 +51,9 @@ class Offsets:
     def _apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         self.table.apply(key, value)
         if value is not None:
-            self._found(key.group)
+            self._create_simple_group(key.group)
 
-    def _found(self, group_id: str) -> None:
+    def _create_simple_group(self, group_id: str) -> None:
         """Create a simple group, which has only offsets, unless the group exists."""
         if group_id not in self._state.groups:
             self._state.groups[group_id] = ClassicGroup(group_id)
@@ -61,7 +61,7 @@ class Offsets:
     def replay_pending(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
         """Add an offset record that was written in a transaction, while loading or just now."""
         self.pending.add(producer_id, key, value)
-        self._found(key.group)
+        self._create_simple_group(key.group)
 
     def replay_end(self, producer_id: int, *, committed: bool) -> None:
         """Apply (``committed``) or drop the pending offsets of a producer whose transaction has ended."""

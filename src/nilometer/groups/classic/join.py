@@ -68,9 +68,9 @@ class ClassicJoin:
         self._refuse(turn, token, NO_MEMBER_ID, ErrorCode.group_max_size_reached)
         member = group.members.get(request.member_id)
         if member is not None:
-            self._rebalance.take_out(turn, group, member)
+            self._rebalance.remove_member(turn, group, member)
         elif request.member_id in group.pending_members:
-            self._rebalance.take_out_pending(group, request.member_id)
+            self._rebalance.remove_pending(group, request.member_id)
         self._rebalance.maybe_complete_join(turn, group)
 
     # -- without an id ---------------------------------------------------------------------------------

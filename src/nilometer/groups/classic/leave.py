@@ -32,10 +32,10 @@ class ClassicLeave:
         for leaver in request.members:
             member_id, verdict = self._find(group, leaver)
             if verdict is ErrorCode.none and member_id in group.pending_members:
-                self._rebalance.take_out_pending(group, member_id)
+                self._rebalance.remove_pending(group, member_id)
                 pending_left = True
             elif verdict is ErrorCode.none:
-                causes.append(self._take_out(turn, group, member_id, leaver))
+                causes.append(self._remove_member(turn, group, member_id, leaver))
             answers.append(LeaveGroupMemberReply(leaver.member_id, leaver.group_instance_id, verdict))
         turn.reply(token, LeaveGroupReply(ErrorCode.none, tuple(answers)))
         if causes and not group.is_empty:
@@ -53,10 +53,10 @@ class ClassicLeave:
             return leaver.member_id, ErrorCode.none
         return leaver.member_id, group.check_member(leaver.member_id, leaver.group_instance_id)
 
-    def _take_out(
+    def _remove_member(
         self, turn: Turn, group: ClassicGroup, member_id: str, leaver: LeaveGroupMember
     ) -> RebalanceCause:
         member = group.members[member_id]
         reason = f"member {member_id} left; client reason: {leaver.reason or 'not provided'}"
-        self._rebalance.take_out(turn, group, member)
+        self._rebalance.remove_member(turn, group, member)
         return RebalanceCause.by(member, reason)

@@ -48,7 +48,7 @@ class ClassicRebalance:
         """Start a rebalance: end the sync phase, if there is one, and begin the join phase."""
         group.note_cause(cause, turn.wall_ms)
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
-            self._call_off_syncs(turn, group)
+            self._cancel_syncs(turn, group)
         self._end_sync_phase(group)
         is_initial = group.is_empty
         group.become(ClassicGroupState.PREPARING_REBALANCE, turn.wall_ms)
@@ -59,7 +59,7 @@ class ClassicRebalance:
         else:
             self._schedule_join(turn, group)
 
-    def _call_off_syncs(self, turn: Turn, group: ClassicGroup) -> None:
+    def _cancel_syncs(self, turn: Turn, group: ClassicGroup) -> None:
         """Reply REBALANCE_IN_PROGRESS to all waiting SyncGroups, and drop the assignments."""
         for member in group.members.values():
             member.assignment = NO_ASSIGNMENT
@@ -205,7 +205,7 @@ class ClassicRebalance:
             cause = RebalanceCause.by(
                 member, f"removing member {member_id}: no heartbeat for {member.session_timeout_ms} ms"
             )
-            self.take_out(turn, group, member)
+            self.remove_member(turn, group, member)
             if group.state in _STABLE_OR_COMPLETING:
                 self.prepare(turn, group, cause)
                 return
@@ -217,14 +217,14 @@ class ClassicRebalance:
         if group.previous_state is not ClassicGroupState.EMPTY or not group.members:
             self.complete_join(turn, group)
 
-    def take_out(self, turn: Turn, group: ClassicGroup, member: ClassicMember) -> None:
+    def remove_member(self, turn: Turn, group: ClassicGroup, member: ClassicMember) -> None:
         """Remove a member; its waiting request gets UNKNOWN_MEMBER_ID, so that its client may join as a new
         member."""
         self.answer_join(turn, member, JoinGroupReply(ErrorCode.unknown_member_id))
         self.answer_sync(turn, member, SyncGroupReply(ErrorCode.unknown_member_id))
         self._forget_member(group, member.member_id)
 
-    def take_out_pending(self, group: ClassicGroup, member_id: str) -> None:
+    def remove_pending(self, group: ClassicGroup, member_id: str) -> None:
         self._forget_member(group, member_id)
 
     def _forget_member(self, group: ClassicGroup, member_id: str) -> None:

@@ -113,10 +113,10 @@ class ClassicMembers:
         assign_if_due(draft, context.topics, context.config)
         claimed = self._claimed(subscription)
         after = reconcile(draft, context.topics, group.members[member.member_id], claimed)
-        context.expect_no_more(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
-        context.expect_no_more(TimerKind.CONSUMER_JOIN, group, after.member_id)
+        context.cancel_timer(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
+        context.cancel_timer(TimerKind.CONSUMER_JOIN, group, after.member_id)
         context.expect_heartbeat(turn, group, after)
-        context.expect(turn, TimerKind.CONSUMER_SYNC, group, after.member_id, after.rebalance_timeout_ms)
+        context.set_timer(turn, TimerKind.CONSUMER_SYNC, group, after.member_id, after.rebalance_timeout_ms)
         context.expect_assignment(turn, group)
         self._maybe_downgrade(turn, group, sender, after)
         return JoinGroupReply(
@@ -161,10 +161,10 @@ class ClassicMembers:
             member.member_epoch < group.assignment_epoch
             and member.state is not MemberState.UNREVOKED_PARTITIONS
         ):
-            self._context.expect_unless_expected(turn, TimerKind.CONSUMER_JOIN, group, member)
+            self._context.set_timer_unless_set(turn, TimerKind.CONSUMER_JOIN, group, member)
             raise KafkaError(ErrorCode.rebalance_in_progress)
         assignment = assignment_bytes(self._context.topics, member, member.assigned)
-        self._context.expect_no_more(TimerKind.CONSUMER_SYNC, group, member.member_id)
+        self._context.cancel_timer(TimerKind.CONSUMER_SYNC, group, member.member_id)
         self._context.expect_heartbeat(turn, group, member)
         return SyncGroupReply(ErrorCode.none, request.protocol_type, request.protocol_name, assignment)
 
@@ -175,7 +175,7 @@ class ClassicMembers:
         self._context.expect_heartbeat(turn, group, member)
         if not _may_take_a_step(group, member):
             return HeartbeatReply(ErrorCode.none)
-        self._context.expect_unless_expected(turn, TimerKind.CONSUMER_JOIN, group, member)
+        self._context.set_timer_unless_set(turn, TimerKind.CONSUMER_JOIN, group, member)
         return HeartbeatReply(ErrorCode.rebalance_in_progress)
 
     # ── LeaveGroup ──────────────────────────────────────────────────────────────────────────────

@@ -42,20 +42,18 @@ class Context:
         return group
 
     # ── timers ──────────────────────────────────────────────────────────────────────────────────
-    def expect(
+    def set_timer(
         self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member_id: str, within_ms: int
     ) -> None:
         """Set the member's timer of this kind, to expire in ``within_ms``."""
         self.state.timers.schedule(TimerKey(kind, group.group_id, member_id), turn.now_ms + within_ms)
 
-    def expect_unless_expected(
-        self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member: Member
-    ) -> None:
+    def set_timer_unless_set(self, turn: Turn, kind: TimerKind, group: ConsumerGroup, member: Member) -> None:
         """Set the member's timer of this kind to its rebalance timeout, unless the timer is set already."""
         if self.state.timers.deadline(TimerKey(kind, group.group_id, member.member_id)) is None:
-            self.expect(turn, kind, group, member.member_id, member.rebalance_timeout_ms)
+            self.set_timer(turn, kind, group, member.member_id, member.rebalance_timeout_ms)
 
-    def expect_no_more(self, kind: TimerKind, group: ConsumerGroup, member_id: str) -> None:
+    def cancel_timer(self, kind: TimerKind, group: ConsumerGroup, member_id: str) -> None:
         """Cancel the member's timer of this kind."""
         self.state.timers.cancel(TimerKey(kind, group.group_id, member_id))
 
@@ -65,7 +63,7 @@ class Context:
         timeout_ms = (
             self.config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         )
-        self.expect(turn, TimerKind.CONSUMER_SESSION, group, member.member_id, timeout_ms)
+        self.set_timer(turn, TimerKind.CONSUMER_SESSION, group, member.member_id, timeout_ms)
 
     def expect_revocation(
         self, turn: Turn, group: ConsumerGroup, before: Member | None, after: Member
@@ -76,9 +74,9 @@ class Context:
         protocol have the timer for their JoinGroup instead.
         """
         if after.state is not MemberState.UNREVOKED_PARTITIONS or after.uses_classic_protocol:
-            self.expect_no_more(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
+            self.cancel_timer(TimerKind.CONSUMER_REBALANCE, group, after.member_id)
         elif before is not after:
-            self.expect(
+            self.set_timer(
                 turn, TimerKind.CONSUMER_REBALANCE, group, after.member_id, after.rebalance_timeout_ms
             )
 
@@ -94,7 +92,7 @@ class Context:
     def forget_member(self, group: ConsumerGroup, member_id: str) -> None:
         """Cancel all timers of the member."""
         for kind in _OF_MEMBERS:
-            self.expect_no_more(kind, group, member_id)
+            self.cancel_timer(kind, group, member_id)
 
     def forget_group(self, group: ConsumerGroup) -> None:
         """Cancel all timers of the group and its members."""

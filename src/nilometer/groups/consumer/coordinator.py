@@ -147,16 +147,16 @@ class ConsumerGroups:
         if sender.replaces is not None:
             context.forget_member(group, sender.replaces.member_id)
         member = group.members[sender.member.member_id]
-        self._expect(turn, group, sender.member, member)
+        self._set_timers(turn, group, sender.member, member)
         return reply
 
-    def _expect(self, turn: Turn, group: ConsumerGroup, before: Member, after: Member) -> None:
+    def _set_timers(self, turn: Turn, group: ConsumerGroup, before: Member, after: Member) -> None:
         context = self._context
         context.expect_heartbeat(turn, group, after)
         if before is not after:
             context.expect_revocation(turn, group, before, after)
-            context.expect_no_more(TimerKind.CONSUMER_JOIN, group, after.member_id)
-            context.expect_no_more(TimerKind.CONSUMER_SYNC, group, after.member_id)
+            context.cancel_timer(TimerKind.CONSUMER_JOIN, group, after.member_id)
+            context.cancel_timer(TimerKind.CONSUMER_SYNC, group, after.member_id)
         context.expect_assignment(turn, group)
 
     def _group_to_join(self, turn: Turn, request: ConsumerGroupHeartbeat) -> ConsumerGroup:

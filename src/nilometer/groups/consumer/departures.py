@@ -56,7 +56,7 @@ def leave_group(context: Context, turn: Turn, group: ConsumerGroup, member: Memb
     session ends, which is not extended. Partitions that it had to revoke are released."""
     away = replace(member, member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH, pending_revocation=NOTHING_OWNED)
     Draft(group, turn).member_assignment(away)
-    context.expect_no_more(TimerKind.CONSUMER_REBALANCE, group, member.member_id)
+    context.cancel_timer(TimerKind.CONSUMER_REBALANCE, group, member.member_id)
 
 
 def remove(

@@ -50,7 +50,7 @@ class _MixedAssignment:
             self._release_excess()
             self._assign_the_rest()
             while chains := self._chains():
-                self._announce_shutdown(chains)
+                self._hand_over(chains)
         return {
             member_id: {
                 topic_id: frozenset(partitions) for topic_id, partitions in owned.items() if partitions
@@ -130,7 +130,7 @@ class _MixedAssignment:
                             worthwhile = worthwhile or self._counts[giver] >= enough
         return steps if worthwhile else {}
 
-    def _announce_shutdown(self, steps: dict[str, tuple[UUID, str]]) -> None:
+    def _hand_over(self, steps: dict[str, tuple[UUID, str]]) -> None:
         """Hand partitions over along each chain between members whose counts differ by two or more.
 
         Members with the most partitions come first; no member takes part in two chains.
