@@ -136,9 +136,9 @@ def test_another_error_fails_that_one_partition_is_shown_and_tried_again() -> No
     keeping.apply_retention()
     assert all(segments_of(one) == 1 for one in others)
     name = first.log.topic_partition
-    assert failures.of(name) == ("retention: ValueError: no such thing",)
+    assert failures.failures_of(name) == ("retention: ValueError: no such thing",)
     keeping.apply_retention()
-    assert failures.of(name) == (), "nothing is left to be told, so the next round succeeds"
+    assert failures.failures_of(name) == (), "nothing is left to be told, so the next round succeeds"
 
 
 class _Offload:
@@ -165,7 +165,7 @@ async def test_a_flush_that_fails_leaves_the_rest_of_its_commit_flushed() -> Non
         commit.request(cast(Any, partition))
     await eventually_async(lambda: sound.flushes == 1)
     assert failed == [full.log]
-    assert failures.of(broken.log.topic_partition) == ("flush: KeyError: 'a role'",)
+    assert failures.failures_of(broken.log.topic_partition) == ("flush: KeyError: 'a role'",)
     await tasks.stop()
 
 

@@ -44,10 +44,10 @@ def end_services_in_silence(patch: Patch) -> None:
 
 
 def retry_disk_errors(patch: Patch) -> None:
-    def met(self: ReplicaFailures, partition: Partition, work: str, error: Exception) -> None:
+    def on_failure(self: ReplicaFailures, partition: Partition, work: str, error: Exception) -> None:
         logger.error("The %s of %s failed and will be tried again", work, partition.log.name, exc_info=error)
 
-    patch.setattr(ReplicaFailures, "met", met)
+    patch.setattr(ReplicaFailures, "on_failure", on_failure)
 
 
 def keep_broken_replicas(patch: Patch) -> None:

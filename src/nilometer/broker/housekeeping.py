@@ -81,10 +81,10 @@ class Housekeeping:
             try:
                 work(partition)
             except Exception as error:
-                failures.met(partition, what, error)
+                failures.on_failure(partition, what, error)
             else:
                 if failures.are_any:
-                    failures.over(partition, what)
+                    failures.on_success(partition, what)
 
     def apply_retention(self) -> None:
         """Delete old segments: rename them to ``.deleted`` now, remove them after

@@ -122,7 +122,7 @@ def _replica(
         size_bytes=log.size,
         epoch_chain=log.epochs.entries,
         leader=leader,
-        problems=services.replicas.failures.of(log.topic_partition),
+        problems=services.replicas.failures.failures_of(log.topic_partition),
     )
 
 

@@ -20,7 +20,7 @@ class RoundReport:
     ended_ms: int | None = None
     end_offset: int | None = None
     """The offset up to which the log is clean; None unless the round was completed."""
-    given_up: str = ""
+    failure: str = ""
     """Why the round was not completed."""
 
 
@@ -30,7 +30,7 @@ class CleanerReport:
         self.last: dict[TopicPartition, RoundReport] = {}
         self.rounds = 0
         """The rounds completed since the broker started."""
-        self.rounds_given_up = 0
+        self.rounds_stopped = 0
         self.records_removed = 0
         self.bytes_removed = 0
 
@@ -42,7 +42,7 @@ class CleanerReport:
         report.ended_ms = now_ms
         self.last[name] = report
         if report.end_offset is None:
-            self.rounds_given_up += 1
+            self.rounds_stopped += 1
             return report
         statistics = report.statistics
         self.rounds += 1

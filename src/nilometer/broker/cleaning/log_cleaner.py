@@ -82,7 +82,7 @@ class LogCleaner:
 
     async def clean_all(self) -> None:
         """Check all logs once, and clean those that are dirty enough, the dirtiest first."""
-        self._forget_gone()
+        self._forget_removed()
         plans = await self._plan([one for one in list(self._replicas) if self._may_clean(one)])
         for partition, plan in sorted(plans, key=lambda found: -found[1].dirty_ratio):
             if not plan.is_worth_it(partition.log.config) or not self._may_clean(partition):
@@ -109,7 +109,7 @@ class LogCleaner:
         """Whether the log is in use: not deleted, and its log directory not offline."""
         return self._replicas.logs.get(partition.log.topic_partition) is partition.log
 
-    def _forget_gone(self) -> None:
+    def _forget_removed(self) -> None:
         hosted = self._replicas.logs.logs
         self._not_before_ms = {
             log: at_ms for log, at_ms in self._not_before_ms.items() if hosted.get(log.topic_partition) is log
@@ -125,7 +125,7 @@ class LogCleaner:
             try:
                 view = self._view(partition, wall_ms)
             except (OSError, LogFenced) as error:
-                self._replicas.failures.met(partition, _WORK, error)
+                self._replicas.failures.on_failure(partition, _WORK, error)
                 continue
             if view.is_promising:
                 views.append((partition, view))
@@ -140,7 +140,7 @@ class LogCleaner:
             if isinstance(outcome, CleaningPlan):
                 found.append((partition, outcome))
             elif isinstance(outcome, OSError) and not partition.log.has_lost(partition.log.segments):
-                self._replicas.failures.met(partition, _WORK, outcome)
+                self._replicas.failures.on_failure(partition, _WORK, outcome)
         return found
 
     def _view(self, partition: Partition, wall_ms: int) -> CleanableView:
@@ -189,10 +189,10 @@ class LogCleaner:
             self.report.begin(name, RoundReport(began_ms, plan.dirty_ratio, total, cleaning.round.statistics))
             await self._run(partition, cleaning)
             self.report.current[name].end_offset = log.cleaned_offset
-            self._replicas.failures.over(partition, _WORK)
+            self._replicas.failures.on_success(partition, _WORK)
             self._checkpoints.request(self._replicas.logs.directory_of(name))
         except (RoundOvertaken, KafkaError, OSError) as error:
-            self._given_up(partition, cleaning, error)
+            self._report_failure(partition, cleaning, error)
         finally:
             self._end_report(name)
 
@@ -251,7 +251,7 @@ class LogCleaner:
             await asyncio.wait([running])
             raise
 
-    def _given_up(
+    def _report_failure(
         self,
         partition: Partition,
         cleaning: LogCleaning | None,
@@ -270,14 +270,14 @@ class LogCleaner:
             except (RoundOvertaken, LogFenced) as overtaken:
                 error = overtaken if isinstance(overtaken, RoundOvertaken) else RoundOvertaken(str(overtaken))
         if (report := self.report.current.get(log.topic_partition)) is not None:
-            report.given_up = str(error)
+            report.failure = str(error)
         if isinstance(error, RoundOvertaken):
             logger.info("The compaction of %s was stopped: %s", log.name, error)
             return
         self._not_before_ms[log] = self._runtime.clock.monotonic_ms() + RETRY_MS
         if isinstance(error, CorruptRecordFound):
             self._replicas.report_damage(error)
-        self._replicas.failures.met(partition, _WORK, error)
+        self._replicas.failures.on_failure(partition, _WORK, error)
 
     def _end_report(self, name: TopicPartition) -> None:
         if name not in self.report.current:

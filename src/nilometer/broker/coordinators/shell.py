@@ -73,7 +73,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._end_offset = 0
         """The end offset of the records that the shard's state contains."""
         self._waiting = WaitingEffects[ReplyT, ActionT](
-            partition.replica, partition.hold_until_committed, self._give, self._act
+            partition.replica, partition.hold_until_committed, self._deliver, self._carry_out_actions
         )
         self._unseen_image: ClusterImage | None = None
         """The image to notify the shard of once the log is loaded; None if it has not changed meanwhile."""
@@ -247,13 +247,13 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         except KafkaError as error:
             self._fail_all(error.code)
 
-    def _give(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
+    def _deliver(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
         for token, reply in replies:
             asker = self._askers.pop(token, None)
             if asker is not None:
                 asker.deliver(reply)
 
-    def _act(self, actions: Sequence[ActionT]) -> None:
+    def _carry_out_actions(self, actions: Sequence[ActionT]) -> None:
         try:
             for action in actions:
                 self._kind.carry_out(self, action)

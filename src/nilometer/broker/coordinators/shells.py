@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.answers import Answer
 from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT
+from nilometer.broker.coordinators.pending_responses import PendingResponse
 from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -70,7 +70,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         ``respond`` makes the response from all replies, in the order of ``asked``. If the client disconnects
         before, the requests are dropped.
         """
-        answer = Answer[RequestT, ReplyT](len(asked), respond)
+        pending = PendingResponse[RequestT, ReplyT](len(asked), respond)
         for index, (key, request) in enumerate(asked):
             shell = self._shells.get(self.partition_for(key))
             try:
@@ -78,10 +78,10 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
                     raise KafkaError(error)
                 if shell is None:
                     raise KafkaError(ErrorCode.not_coordinator)
-                answer.submit(index, shell, request)
+                pending.submit(index, shell, request)
             except KafkaError as refused:
-                answer.give(index, self._kind.refuse(request, refused.code))
-        return answer.frame()
+                pending.set_reply(index, self._kind.refuse(request, refused.code))
+        return pending.frame()
 
     def ask_one(
         self, key: str, request: RequestT, kind: type[OneReplyT], respond: Callable[[OneReplyT], Frame]
@@ -132,13 +132,13 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     ) -> Frame | asyncio.Future[Frame]:
         """As :meth:`ask`, with ``request`` submitted to every shell on this broker."""
         shells = [self._shells[index] for index in sorted(self._shells)]
-        answer = Answer[RequestT, ReplyT](len(shells), respond)
+        pending = PendingResponse[RequestT, ReplyT](len(shells), respond)
         for index, shell in enumerate(shells):
             try:
-                answer.submit(index, shell, request)
+                pending.submit(index, shell, request)
             except KafkaError as refused:
-                answer.give(index, self._kind.refuse(request, refused.code))
-        return answer.frame()
+                pending.set_reply(index, self._kind.refuse(request, refused.code))
+        return pending.frame()
 
     # ── leadership ──────────────────────────────────────────────────────────────────────────────
     def _on_hosted(self, partition: Partition) -> None:

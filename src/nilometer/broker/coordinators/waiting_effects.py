@@ -47,20 +47,20 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
     def __init__(
         self,
         log: HighWatermark,
-        hold: Callable[[int, CommitWait], None],
-        give: Callable[[Sequence[tuple[Token, ReplyT]]], None],
-        act: Callable[[Sequence[ActionT]], None],
+        wait_for_commit: Callable[[int, CommitWait], None],
+        deliver: Callable[[Sequence[tuple[Token, ReplyT]]], None],
+        carry_out: Callable[[Sequence[ActionT]], None],
     ) -> None:
-        """``hold(offset, wait)`` releases ``wait`` when the high watermark reaches ``offset``; it raises
-        KafkaError if this broker does not lead.
+        """``wait_for_commit(offset, wait)`` releases ``wait`` when the high watermark reaches ``offset``; it
+        raises KafkaError if this broker does not lead.
 
-        ``give`` delivers replies and ``act`` carries out actions, once the records before them are committed;
-        of one offset the replies come first.
+        ``deliver`` delivers replies and ``carry_out`` carries out actions, once the records before them are
+        committed; of one offset the replies come first.
         """
         self._log = log
-        self._hold = hold
-        self._give = give
-        self._act = act
+        self._wait_for_commit = wait_for_commit
+        self._deliver = deliver
+        self._carry_out = carry_out
         self._waiting: deque[_Waiting[ReplyT, ActionT]] = deque()
 
     def add(
@@ -80,7 +80,7 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
         last = self._waiting[-1] if self._waiting else None
         if last is None or last.offset != offset:
             last = _Waiting[ReplyT, ActionT](offset, deadline_ms, self._on_released)
-            self._hold(offset, last)
+            self._wait_for_commit(offset, last)
             self._waiting.append(last)
         elif not last.replies:
             last.deadline_ms = deadline_ms
@@ -123,6 +123,6 @@ class WaitingEffects(Generic[ReplyT, ActionT]):
 
     def _release(self, replies: Sequence[tuple[Token, ReplyT]], actions: Sequence[ActionT]) -> None:
         if replies:
-            self._give(replies)
+            self._deliver(replies)
         if actions:
-            self._act(actions)
+            self._carry_out(actions)

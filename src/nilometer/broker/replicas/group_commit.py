@@ -69,12 +69,12 @@ class GroupCommit:
             self._fail(partition, error)
         else:
             if self._failures.are_any:
-                self._failures.over(partition, _WORK)
+                self._failures.on_success(partition, _WORK)
 
     def _fail(self, partition: Partition, error: Exception) -> None:
         if isinstance(error, OSError):
             logger.error("Flushing %s failed: %s", partition, error)
-        self._failures.met(partition, _WORK, error)
+        self._failures.on_failure(partition, _WORK, error)
         if partition.log.failure is None:
             asyncio.get_running_loop().call_later(RETRY_S, self._retry, partition)
 

@@ -62,7 +62,7 @@ class IsrRequests:
         try:
             work(*arguments)
         except Exception as error:
-            self._failures.met(partition, "change of the ISR", error)
+            self._failures.on_failure(partition, "change of the ISR", error)
 
     def _next_batch(self) -> tuple[int, dict[Partition, AlterPartition]]:
         """Take requests that have the same broker epoch; return that epoch and the requests."""

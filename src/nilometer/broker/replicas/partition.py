@@ -106,7 +106,7 @@ class Partition(ReadablePartition):
             self._answer_all_fetches()
             self._maybe_flush_all()
             self._notify_role_changed()
-        self._look_at_deletions()
+        self._update_deletion_waits()
 
     def add_role_listener(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after each change of the role, also when the partition loses its role."""
@@ -150,7 +150,7 @@ class Partition(ReadablePartition):
         self._answer_all_fetches()
         while self._flush_waits:
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
-        self._look_at_deletions()
+        self._update_deletion_waits()
         self._notify_role_changed()
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
@@ -301,7 +301,7 @@ class Partition(ReadablePartition):
         """Apply the controller's response to ``request``; REQUEST_TIMED_OUT stands for a missing one."""
         now_ms = self._host.clock.monotonic_ms()
         self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
-        self._look_at_deletions()
+        self._update_deletion_waits()
 
     def tick(self) -> None:
         """Let the leader role check the time: a follower may have become out of sync, or an AlterPartition
@@ -322,12 +322,12 @@ class Partition(ReadablePartition):
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
         self._carry_out(effects)
-        self._look_at_deletions()
+        self._update_deletion_waits()
         if isinstance(verdict, ServeFetch) and verdict.went_back:
-            self._look_again_at_followers()
+            self._wake_followers()
         return verdict
 
-    def _look_again_at_followers(self) -> None:
+    def _wake_followers(self) -> None:
         """Make waiting followers fetch again, after a follower's fetch offset went back.
 
         That fetch may have been delayed: the offset in the follower's fetch session may be newer, and counts
@@ -377,7 +377,7 @@ class Partition(ReadablePartition):
         if outcome.low_watermark < target:
             self._deletion_waits.hold(target, outcome, request)
 
-    def _look_at_deletions(self) -> None:
+    def _update_deletion_waits(self) -> None:
         """Update the waiting DeleteRecords requests after a change of the low watermark or of the role."""
         if not self._deletion_waits:
             return

@@ -38,7 +38,7 @@ class ReplicaFailures:
         """Whether any work fails for any replica: usually false, so that success costs nothing."""
         return bool(self._failing)
 
-    def met(self, partition: Partition, work: str, error: Exception) -> None:
+    def on_failure(self, partition: Partition, work: str, error: Exception) -> None:
         """Handle that ``work`` (a noun such as "retention") failed for ``partition`` with ``error``."""
         if isinstance(error, LogFenced | OSError):
             self.disk_failed(partition, error)
@@ -62,7 +62,7 @@ class ReplicaFailures:
         partition.log.fence(reason)
         self._on_log_failure(partition.log, reason)
 
-    def over(self, partition: Partition, work: str) -> None:
+    def on_success(self, partition: Partition, work: str) -> None:
         """Note that ``work`` succeeded for ``partition``: an earlier failure of it is over."""
         failing = self._failing.get(partition.log.topic_partition)
         if failing is not None and failing.pop(work, None) is not None:
@@ -74,6 +74,6 @@ class ReplicaFailures:
         """Drop the failures of a replica that is not hosted any more."""
         self._failing.pop(name, None)
 
-    def of(self, name: TopicPartition) -> tuple[str, ...]:
+    def failures_of(self, name: TopicPartition) -> tuple[str, ...]:
         """Return the current failures of the replica, as texts for operators."""
         return tuple(f"{work}: {error}" for work, error in self._failing.get(name, {}).items())

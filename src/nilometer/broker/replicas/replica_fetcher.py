@@ -367,7 +367,7 @@ class ReplicaFetcher:
             backoff = True
         else:
             if self._replica_failures.are_any:
-                self._replica_failures.over(partition, _WORK)
+                self._replica_failures.on_success(partition, _WORK)
         if backoff:
             followed.failures += 1
             followed.resume_ms = self._runtime.clock.monotonic_ms() + self._backoff_ms(followed.failures)
@@ -384,7 +384,7 @@ class ReplicaFetcher:
                 error,
             )
         else:
-            self._replica_failures.met(partition, _WORK, error)
+            self._replica_failures.on_failure(partition, _WORK, error)
         role = partition.replica.role
         if isinstance(role, FollowerRole):
             role.on_fetch_failed(fetch)

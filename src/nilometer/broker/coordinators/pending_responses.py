@@ -15,7 +15,7 @@ from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.coordinators.effects import Token
 
 
-class Answer(Generic[RequestT, ReplyT]):
+class PendingResponse(Generic[RequestT, ReplyT]):
     __slots__ = ("_future", "_missing", "_replies", "_respond", "_tokens")
 
     def __init__(self, count: int, respond: Callable[[Sequence[ReplyT]], Frame]) -> None:
@@ -32,11 +32,11 @@ class Answer(Generic[RequestT, ReplyT]):
 
         Raises KafkaError if the shell cannot process requests now.
         """
-        token = shell.submit(request, lambda reply: self.give(index, reply))
+        token = shell.submit(request, lambda reply: self.set_reply(index, reply))
         if token is not None:
             self._tokens.append((shell, token))
 
-    def give(self, index: int, reply: ReplyT) -> None:
+    def set_reply(self, index: int, reply: ReplyT) -> None:
         """Set reply number ``index``; the last one makes the response."""
         self._replies[index] = reply
         self._missing -= 1
