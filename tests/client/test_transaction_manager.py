@@ -274,6 +274,24 @@ def test_a_step_without_an_answer_is_repeated_before_the_transaction_is_aborted(
     assert not scenario.asks(EndTransaction).is_empty
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_step_that_was_refused_for_now_does_not_keep_an_abort_waiting(version: int) -> None:
+    """The topic was deleted: the answer will be the same for ever."""
+    scenario = in_transaction(version)
+    if version == 1:
+        scenario.manager.on_appended(A)
+        step: Step = scenario.asks(AddPartitions)
+    else:
+        scenario.manager.add_offsets(GROUP, OFFSETS)
+        step = scenario.asks(CommitOffsets)
+    code = ErrorCode.unknown_topic_or_partition
+    assert scenario.manager.on_step_failed(step, code, "")
+    step = scenario.asks(type(step))
+    scenario.manager.begin_end(commit=False)
+    assert scenario.manager.on_step_failed(step, code, "")
+    scenario.asks(EndTransaction)
+
+
 def test_what_was_never_asked_for_is_dropped_by_an_abort() -> None:
     scenario = in_transaction(1)
     scenario.manager.on_appended(A)

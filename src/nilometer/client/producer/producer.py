@@ -267,7 +267,11 @@ class Producer:
                 while True:
                     await self._wait_for_room()
                     now_ms = self._clock.monotonic_ms()
-                    batch = self._append_record(target, timestamp, key, value, headers, now_ms)
+                    try:
+                        batch = self._append_record(target, timestamp, key, value, headers, now_ms)
+                    except KafkaError:
+                        self._on_room()  # the transaction has failed for the next one too
+                        raise
                     if batch is not None:
                         self._on_room()  # there may be room for the next waiter too
                         return batch

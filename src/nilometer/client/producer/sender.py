@@ -35,7 +35,7 @@ from nilometer.client.producer.produce_exchange import (
     topic_ids,
 )
 from nilometer.client.producer.producer_config import ProducerConfig
-from nilometer.client.transactions.transaction_exchange import PRODUCE_OF_VERSION_1_MAX
+from nilometer.client.transactions.transaction_exchange import PREVIOUS_END_PAUSE_MS, PRODUCE_OF_VERSION_1_MAX
 from nilometer.client.transactions.transaction_manager import ProducerState, TransactionManager
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
@@ -310,7 +310,10 @@ class Sender:
             self._give_up(batch, KafkaError(code, message), maybe_written=True)
         elif is_retriable(code) and batch.failures < self._config.retries:
             batch.failures += 1
-            self._accumulator.put_back(batch, now_ms + self._delay_ms(batch.failures))
+            delay_ms = self._delay_ms(batch.failures)
+            if code == ErrorCode.concurrent_transactions:
+                delay_ms = min(delay_ms, PREVIOUS_END_PAUSE_MS)
+            self._accumulator.put_back(batch, now_ms + delay_ms)
         else:
             self._give_up(batch, KafkaError(code, message), maybe_written=batch.maybe_written)
 

@@ -59,6 +59,16 @@ _ABORTABLE = frozenset(
         ErrorCode.stale_member_epoch,
     }
 )
+_UNANSWERED = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        # The coordinator before may have done what an earlier attempt asked for.
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+    }
+)
 _FATAL_OF_ALL = frozenset(
     {
         ErrorCode.transactional_id_authorization_failed,
@@ -82,6 +92,11 @@ def severity_of_step(step: Step, code: ErrorCode) -> Severity:
     if code in _ABORTABLE or isinstance(step, AddPartitions):
         return Severity.ABORTABLE
     return Severity.FATAL
+
+
+def is_answered(code: ErrorCode) -> bool:
+    """Return whether a request that got the retriable ``code`` has certainly not been carried out."""
+    return code not in _UNANSWERED
 
 
 def severity_of_batch(code: ErrorCode) -> Severity:

@@ -27,6 +27,9 @@ PRODUCE_OF_VERSION_1_MAX = 11
 """The newest version of Produce without the implicit adding of partitions to the transaction (KIP-890)."""
 COMMIT_OFFSETS_OF_VERSION_1_MAX = 4
 END_OF_VERSION_1_MAX = 4
+PREVIOUS_END_PAUSE_MS = 20
+"""The longest pause before a retry after CONCURRENT_TRANSACTIONS: the markers of the previous transaction are
+still being written, which takes less time than what other retriable errors wait for."""
 MEMBER_SINCE = 3
 """The first version of TxnOffsetCommit with the group member and its generation, for fencing (KIP-447)."""
 

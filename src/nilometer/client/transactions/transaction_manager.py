@@ -31,6 +31,7 @@ from nilometer.client.transactions.transaction_errors import (
     Severity,
     TransactionError,
     fatal_error,
+    is_answered,
     severity_of_batch,
     severity_of_step,
 )
@@ -240,6 +241,8 @@ class TransactionManager:
         """Handle the error of ``step``. Return whether to send the same request again."""
         severity = severity_of_step(step, code)
         if severity is Severity.RETRY:
+            if self.state is S.ABORTING and is_answered(code):
+                self._drop(step)  # it was not done, and is not wanted any more
             return True
         if severity is Severity.FATAL or isinstance(step, InitProducerId):
             self._fail_fatally(fatal_error(code, message))

@@ -19,6 +19,7 @@ from nilometer.client.transactions.transaction_exchange import (
     ADD_PARTITIONS_OF_CLIENTS_MAX,
     COMMIT_OFFSETS_OF_VERSION_1_MAX,
     END_OF_VERSION_1_MAX,
+    PREVIOUS_END_PAUSE_MS,
     add_offsets_request,
     add_partitions_request,
     at_most,
@@ -45,9 +46,6 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 VERSION_FEATURE = "transaction.version"
-PREVIOUS_END_PAUSE_MS = 20
-"""The longest pause before a retry after CONCURRENT_TRANSACTIONS: the markers of the previous transaction are
-still being written, which takes less time than what other retriable errors wait for."""
 
 
 class TransactionRunner:
