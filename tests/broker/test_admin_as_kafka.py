@@ -52,8 +52,8 @@ def by_name(version: int, name: str) -> object:
     return make(ApiKey.METADATA, version, "MetadataRequestTopic", name=name)
 
 
-def by_id(version: int, topic_id: UUID | None) -> object:
-    return make(ApiKey.METADATA, version, "MetadataRequestTopic", name=None, topic_id=topic_id)
+def by_id(version: int, topic_id: UUID | None, name: str | None = None) -> object:
+    return make(ApiKey.METADATA, version, "MetadataRequestTopic", name=name, topic_id=topic_id)
 
 
 @each_version(ApiKey.METADATA)
@@ -97,6 +97,8 @@ def test_metadata_by_id(sides: tuple[Side, Side], version: int) -> None:
         return {
             "known": metadata(side, version, by_id(version, side.topic_ids[name])),
             "unknown": metadata(side, version, by_id(version, NOWHERE)),
+            "with an empty name": metadata(side, version, by_id(version, side.topic_ids[name], "")),
+            "unknown, with an empty name": metadata(side, version, by_id(version, NOWHERE, "")),
         }
 
     same(sides, scenario, version)

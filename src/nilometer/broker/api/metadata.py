@@ -30,6 +30,9 @@ CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12
 write."""
 
 
+FIRST_BY_ID = 12
+
+
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     asked = request.body.topics
     if asked is None or (request.version == 0 and not asked):
@@ -62,17 +65,19 @@ def _asked_topics(services: Services, request: Request, errors: dict[str, ErrorC
     seen: set[tuple[str | None, UUID | None]] = set()
     for asked in request.body.topics:
         topic_id: UUID | None = getattr(asked, "topic_id", None)
-        if (asked.name, topic_id) in seen:
+        by_id = topic_id is not None and request.version >= FIRST_BY_ID
+        name: str | None = None if by_id else asked.name  # Java's clients put "" beside an id
+        if (name, topic_id) in seen:
             continue
-        seen.add((asked.name, topic_id))
-        if asked.name is not None:
-            topic = image.topic(asked.name)
+        seen.add((name, topic_id))
+        if name is not None:
+            topic = image.topic(name)
         else:
             topic = image.topic_by_uuid(topic_id) if topic_id else None
         if topic is not None:
             answers.append(_topic(services, request, topic))
         else:
-            answers.append(_unknown_topic(request, asked.name, topic_id, errors))
+            answers.append(_unknown_topic(request, name, topic_id, errors))
     return answers
 
 
@@ -85,7 +90,7 @@ def _unknown_topic(
         error = ErrorCode.invalid_topic_exception
     else:
         error = errors.get(name, ErrorCode.unknown_topic_or_partition)
-    if name is None and request.version < 12:
+    if name is None and request.version < FIRST_BY_ID:
         name = ""
     return request.make(
         "MetadataResponseTopic",

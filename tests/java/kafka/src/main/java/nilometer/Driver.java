@@ -43,6 +43,7 @@ public final class Driver {
             Map.entry("list_offsets", Admin::listOffsets),
             Map.entry("delete_records", Admin::deleteRecords),
             Map.entry("describe_log_dirs", Admin::describeLogDirs),
+            Map.entry("tool", Tool::run),
             Map.entry("group_join", GroupMembers::join),
             Map.entry("group_seen", GroupMembers::seen),
             Map.entry("group_leave", GroupMembers::leave));
@@ -51,6 +52,7 @@ public final class Driver {
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        Tool.install();
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             answers.println(answer(line));
