@@ -28,7 +28,7 @@ class Topic:
     name: str
     id: TopicId
     partitions: list[PartitionState] = field(default_factory=list[PartitionState])
-    """By partition number, without gaps."""
+    """The state of each partition; the index is the partition number."""
     uuid: uuid.UUID = field(init=False)
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ class BrokerNode:
         self.host = host
         self.port = PORT + broker_id
         self.folders = tuple(f"/data/{broker_id}{suffix}" for suffix in ("", "-b", "-c")[:folder_count])
-        """Its log directories."""
+        """The broker's log directories."""
         self.wanted = False
         """Whether the supervisor must keep it running."""
         self.leaving = False

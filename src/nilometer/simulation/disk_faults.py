@@ -27,7 +27,7 @@ HEADER_AT = tuple(at for at in range(HEADER_BYTES) if at not in _LEADER_EPOCH)
 """Positions in a batch header where a bit may flip. The CRC covers the bytes after it; the bytes before it
 can be compared with the adjacent headers. Only the leader epoch is neither covered nor redundant."""
 PLACE_AT = (*range(8), *range(23, 27), *range(35, 43))
-"""Of these, the fields by which batches are found: base offset, last offset, largest timestamp."""
+"""The positions of the fields by which batches are found: base offset, last offset, largest timestamp."""
 HEADER_SHARE = 0.5
 """How often the bit is flipped in the header, which is short, instead of the records."""
 

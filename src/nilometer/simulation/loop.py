@@ -122,7 +122,7 @@ class _NoSelector:
 class VirtualLoop(base_events.BaseEventLoop):
     _ready: deque[Callback]
     _scheduled: list[tuple[float, int, Callback]]
-    """By time, then in the order they were set."""
+    """A heap of (time, sequence number, callback)."""
     _stopping: bool
 
     def __init__(self) -> None:

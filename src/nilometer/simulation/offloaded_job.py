@@ -85,7 +85,7 @@ class OffloadedJob:
             raise ProcessGone
 
     def kill(self) -> None:
-        """Unwind the job of a dead process, without logging anything."""
+        """End the job of a dead process by an exception inside it, without logging anything."""
         if not self._stack:
             return  # it never started, or has ended
         before = logging.root.manager.disable

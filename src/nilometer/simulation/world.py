@@ -123,7 +123,7 @@ class Process:
         self.world.loop.in_process(0.0, None, self._unwind, error)
 
     def _unwind(self, error: BaseException | None) -> None:
-        """Unwind its jobs and close its coroutines now, in order, instead of at garbage collection.
+        """End the dead process's jobs and close its coroutines now, in order, not at garbage collection.
 
         All operations that they still try raise ProcessGone.
         """

@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenOptions:
-    """How to open a log."""
+    """The options with which a log is opened."""
 
     clean: bool
     """Whether the last shutdown was clean."""

@@ -118,9 +118,9 @@ def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_S
 def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
     """Return the byte position at which to truncate the segment, and the log end offset after that.
 
-    This is the first batch that contains ``offset`` or a higher one. An unreadable header ends the log
-    earlier, since no batch can be found after it; so does a batch whose base offset is below the end of the
-    batch before it (the CRC does not cover the base offset).
+    It is the position of the first batch that contains ``offset`` or a higher one. An unreadable header ends
+    the log earlier, since no batch can be found after it; so does a batch whose base offset is below the end
+    of the batch before it (the CRC does not cover the base offset).
     """
     position, floor = segment.position_near(offset), segment.base_offset
     try:

@@ -69,7 +69,7 @@ def end_txn_marker(record: Record) -> EndTxnMarker | None:
 def read_end_txn_marker(buffer: Bytes, position: int, header: BatchHeader) -> EndTxnMarker | None:
     """Return the marker in a control batch; None for other control records and a batch without a marker.
 
-    Raises CorruptBatch where the records cannot be decoded.
+    Raises CorruptBatch if the records cannot be decoded.
     """
     records = decode_records(buffer, position, header)
     try:

@@ -61,7 +61,7 @@ class RequestedChange:
     online: Collection[BrokerId] = ()
     """Brokers whose replica can be used again."""
     new_epoch: bool = False
-    """Increment the leader epoch even if the leader stays, because its state of a follower is outdated."""
+    """Increment the leader epoch even if the leader stays, since what it knows of a follower is outdated."""
     recovered: bool = False
     """The leader has confirmed its log after an election of a replica that was not safe."""
     prefer_first: bool = False

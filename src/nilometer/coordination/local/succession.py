@@ -30,7 +30,7 @@ class EntriesFolder:
     path: str
     durable: int
     watched: int
-    """The next number to check for."""
+    """The number of the next entry, whose file the store checks for."""
 
     def entry_path(self, number: int) -> str:
         return f"{self.path}/{layout.entry_name(number)}"

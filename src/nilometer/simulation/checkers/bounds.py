@@ -46,7 +46,7 @@ FILES_BESIDE_THOSE_ON_DISK = 16
 DELETED = "delete"
 """A part of the names of files that are to be removed."""
 PRODUCERS_PER_INCARNATION = 4
-"""A producer gets another id if it was fenced, or if its state was lost."""
+"""Bound of the producer ids per incarnation: one that was fenced, or lost its state, gets another id."""
 
 
 class Bounds:

@@ -41,7 +41,7 @@ class Policy:
 
 
 def policies_of(plan: Plan) -> dict[Partition, Policy]:
-    """By partition, of the topics that delete."""
+    """Return the retention policy of each partition of the plan's topics that delete records."""
     check_interval_ms = int(plan.settings.get("log.retention.check.interval.ms", "300000"))
     return {
         f"{topic.name}-{index}": Policy(

@@ -13,7 +13,10 @@ from nilometer.storage.segments.offset_index import OffsetIndex
 from nilometer.storage.segments.time_index import TimeIndex
 
 ENTRIES_MAX = 4_000_000
-"""About 80 MB, as an offset entry and a time entry take 20 bytes. A full 1 GB segment has 262,144 of each."""
+"""Largest number of cached entries. An offset entry and a time entry take 20 bytes, so about 80 MB.
+
+A full 1 GB segment has 262,144 of each.
+"""
 
 
 class SegmentIndexes(NamedTuple):
