@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from support.application import WAIT_S
 from support.committed_reader import committed_records
@@ -63,6 +64,13 @@ def delivered(path: Path) -> list[str]:
     return list(dict.fromkeys(path.read_text().splitlines())) if path.exists() else []
 
 
+def group_types(cluster: NilometerCluster) -> dict[str, str]:
+    """The protocol of each sink's group."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    listed = admin.list_consumer_groups().result(WAIT_S)
+    return {one.group_id: one.type.name for one in listed.valid if one.group_id.startswith("connect-sink")}
+
+
 @pytest.mark.long
 def test_file_to_topic_to_file_while_the_coordinator_and_the_worker_are_killed(
     cluster: NilometerCluster, tmp_path: Path
@@ -90,6 +98,7 @@ def test_file_to_topic_to_file_while_the_coordinator_and_the_worker_are_killed(
         source.grow()
         worker.application.start()
         worker.application.wait_until(is_delivered, "the next worker goes on where the first one was")
+    assert group_types(cluster) == {"connect-sink-classic": "CLASSIC", "connect-sink-consumer": "CONSUMER"}
     in_topic = [message.value().decode() for message in committed_records(cluster.bootstrap, "lines")]
     assert in_topic == source.lines
     assert {cluster.topic_setting(topic, "cleanup.policy") for topic in TOPICS} == {"compact"}

@@ -13,6 +13,9 @@ d for deleted, t for all rows deleted at once (truncate). Writes two tables, in 
 - ``history``: the older versions, with the times from and until which they were valid. Together with the
   newest ones they are ``timeline`` (SCD type 2): the table as it was at any time.
 
+Events of Debezium's PostgreSQL connector are read too, as JSON without schemas (``schemas.enable=false`` of
+both converters): their key is the record's, their ``lsn`` and time those of their ``source``.
+
 A row is kept as JSON, so that columns that are added or dropped do not stop the job; ``columns`` converts it
 to columns by a schema that you give.
 
@@ -34,28 +37,34 @@ LATENESS = timedelta(0)
 KEPT = 3
 """The number of folders of ``versions`` that are kept: a batch needs only the previous one."""
 
-EVENT = "op string, table string, key string, after string, lsn bigint, seq bigint, at timestamp"
+EVENT = (
+    "op string, table string, key string, after string, lsn bigint, seq bigint, at timestamp, "
+    "source struct<lsn: bigint, ts_us: bigint>"
+)
 VERSION = "key string, row string, deleted boolean, lsn bigint, seq bigint, valid_from timestamp"
 HISTORY = f"{VERSION}, valid_until timestamp"
 DELETES = ("d", "t")
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """Return one row per change; without records that are no change events."""
-    said = F.from_json(F.col("value").cast("string"), EVENT)
+    """Return one row per change; without records that are no change events.
+
+    The position and the time of an event of Debezium are in its ``source``.
+    """
+    event = F.from_json(F.col("value").cast("string"), EVENT)
     return (
-        records.select(said.alias("c"))
-        .select("c.*")
-        .where("op is not null and lsn is not null")
+        records.select(event.alias("c"), F.col("key").cast("string").alias("record_key"))
+        .select("c.*", "record_key")
         .select(
-            F.coalesce("key", F.lit("")).alias("key"),
+            F.coalesce("key", "record_key", F.lit("")).alias("key"),
             F.col("after").alias("row"),
             F.col("op").isin(*DELETES).alias("deleted"),
-            "lsn",
-            "seq",
-            F.col("at").alias("valid_from"),
-            F.col("op"),
+            F.coalesce("lsn", "source.lsn").alias("lsn"),
+            F.coalesce("seq", F.lit(0)).alias("seq"),
+            F.coalesce("at", F.timestamp_micros("source.ts_us")).alias("valid_from"),
+            "op",
         )
+        .where("op is not null and lsn is not null")
     )
 
 
