@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -102,5 +102,5 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in value)
+        return ",".join(str(item) for item in cast("Sequence[object]", value))
     return str(value)

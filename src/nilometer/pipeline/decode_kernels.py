@@ -5,7 +5,7 @@ the records of one batch; sections are the rows of a table, whose columns are li
 Arrow.
 
 Invariants: ``measure`` checks everything: it reads no byte outside a section, whatever its records contain,
-and returns a problem number, or OK with exact sizes. ``fill`` checks nothing: it may run only on sections
+and returns an error number, or OK with exact sizes. ``fill`` checks nothing: it may run only on sections
 that ``measure`` has accepted, into arrays of at least the measured sizes. Every array of bytes is read-only
 ``uint8``.
 """
@@ -89,7 +89,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 def _varint(data, position, end):
     """Read a zigzag varint; return (value, next position).
 
-    The next position is minus a problem number if the varint is cut or too long.
+    The next position is minus an error number if the varint is cut or too long.
     """
     raw = np.uint64(0)
     shift = np.uint64(0)
@@ -108,7 +108,7 @@ def _varint(data, position, end):
 
 @compiled
 def _measure_headers(data, position, end, sizes):
-    """Check the headers of one record and add up their sizes; return (problem, next position)."""
+    """Check the headers of one record and add up their sizes; return (error, next position)."""
     count, position = _varint(data, position, end)
     if position < 0:
         return -position, position
@@ -140,7 +140,7 @@ def _measure_headers(data, position, end, sizes):
 
 @compiled
 def _measure_section(data, section, with_headers, sizes, scratch):
-    """Check every record of a section and add up the sizes of the wanted ones; return a problem number."""
+    """Check every record of a section and add up the sizes of the wanted ones; return an error number."""
     last_offset_delta = section[LAST_OFFSET_DELTA]
     first_delta, until_delta = section[FIRST_DELTA], section[UNTIL_DELTA]
     position, size = section[START], section[END]
@@ -195,7 +195,7 @@ def _measure_section(data, section, with_headers, sizes, scratch):
 def measure(data, sections, with_headers, sizes):
     """Check all records of ``sections`` and add up the sizes of the wanted ones in ``sizes``.
 
-    Returns (problem, number of the section); ``sizes`` is valid only if the problem is OK.
+    Returns (error, number of the section); ``sizes`` is valid only if the error is OK.
     """
     scratch = np.zeros(SIZES, np.int64)
     for number in range(len(sections)):

@@ -232,6 +232,6 @@ class VirtualDisk:
         self._disk.operation(self._process, verb, path)
 
 
-def _conforms(disk: VirtualDisk) -> Disk:
+def _conforms(disk: VirtualDisk) -> Disk:  # pyright: ignore[reportUnusedFunction]
     """Have the type checker verify that VirtualDisk implements Disk."""
     return disk

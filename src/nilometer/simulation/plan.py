@@ -212,7 +212,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
 
 def _kinds(chance: random.Random, one_machine: bool) -> tuple[Kind, ...]:
     count = chance.choice((1, 2, 3, 3, 4, 5, 7))
-    spared = (
+    spared: frozenset[Kind] | set[Kind] = (
         {Kind.CRASH_ALL}
         | DERIVED_KINDS
         | {Kind.INVARIANT}

@@ -39,7 +39,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
 
 
 def _respond(services: Services, request: Request, outcome: Outcome) -> Reply:
-    results = {}
+    results: dict[str, object] = {}
     if request.version < FIRST_WITHOUT_RESULTS:
         updates = request.body.feature_updates if outcome.ok else ()
         results["results"] = tuple(

@@ -18,7 +18,7 @@ import enum
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, cast
 
 from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT, Shard
 from nilometer.broker.coordinators.loading import read_records
@@ -112,7 +112,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
                 async for records in pieces:
                     for record in records:
                         if isinstance(record, TransactionalRecord):
-                            shard.replay_transactional(record)
+                            shard.replay_transactional(cast("TransactionalRecord[RecordT]", record))
                         elif isinstance(record, TransactionEnd):
                             shard.replay_end(record)
                         else:

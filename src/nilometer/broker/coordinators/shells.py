@@ -123,7 +123,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         except KafkaError as refused:
             deliver(self._kind.refuse(request, refused.code))
             return future
-        if shell is not None and token is not None:
+        if token is not None:
             future.add_done_callback(lambda done: shell.forget(token) if done.cancelled() else None)
         return future
 

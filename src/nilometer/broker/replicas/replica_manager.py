@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -357,7 +357,7 @@ class ReplicaManager:
                 self._fetchers.assign(partition)
 
     @contextmanager
-    def _fencing(self, partition: Partition) -> Iterator[None]:
+    def _fencing(self, partition: Partition) -> Generator[None, None, None]:
         """Fence the replica if the block raises: its role may be inconsistent. The broker continues."""
         try:
             yield

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def _process_started(pid: int) -> str | None:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
+def _signals_held() -> Generator[None, None, None]:
     """Delay Ctrl-C and SIGTERM until the block ends.
 
     An exception between the start of a process and the creation of its object would leave the process running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.table import Table
 
@@ -37,7 +37,8 @@ def numbers_of(session: SparkSession, tables: Path) -> Census:
     rows = (
         session.read.parquet(f"{tables}/counts").where("by = 'label'").groupBy("format", "label").sum("lines")
     )
-    for format_name, label, lines in rows.collect():
+    counts = cast("list[tuple[str, str, int]]", rows.collect())
+    for format_name, label, lines in counts:
         census.by_format[format_name] += lines
         census.by_label[format_name, label] += lines
     return census

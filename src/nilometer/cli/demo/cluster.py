@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ PORTS = range(15_000, 32_000)
 
 
 @contextmanager
-def brokers(demo: Demo) -> Iterator[None]:
+def brokers(demo: Demo) -> Generator[None, None, None]:
     """Run three brokers with their data in the demo's folder during the block, and always stop them."""
     with demo.step(f"Starting {BROKERS} brokers on {DATA_DIR} ..."):
         try:

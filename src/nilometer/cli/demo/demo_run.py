@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,7 +40,7 @@ class Demo:
         )
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
+    def step(self, what: str) -> Generator[None, None, None]:
         """Show ``what`` while the block runs."""
         self.say(what)
         with self.console.status(what):

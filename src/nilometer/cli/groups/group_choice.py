@@ -43,11 +43,11 @@ async def chosen_groups(
     return [one.group_id for one in await groups.list_groups()] if all_groups else given
 
 
-def finish(problems: Mapping[str, object]) -> None:
+def finish(errors: Mapping[str, object]) -> None:
     """Print the errors by name; exit with code 1 if there are any."""
-    for name, error in problems.items():
+    for name, error in errors.items():
         click.echo(f"Error: {name}: {error}", err=True)
-    if problems:
+    if errors:
         raise click.exceptions.Exit(1)
 
 

@@ -115,14 +115,14 @@ def describe(
 
     described, lag = run_work(bootstrap, work)
     documents: list[dict[str, Any]] = []
-    problems: dict[str, object] = {}
+    errors: dict[str, object] = {}
     for name, one in described.items():
         partitions = lag[name]
         if isinstance(one, KafkaError):
-            problems[f"group {name}"] = one
+            errors[f"group {name}"] = one
             continue
         if isinstance(partitions, KafkaError):
-            problems[f"offsets of group {name}"] = partitions
+            errors[f"offsets of group {name}"] = partitions
             partitions = []
         if as_json:
             documents.append(group_document(one, partitions))
@@ -130,7 +130,7 @@ def describe(
             describe_group(one, partitions, offsets=offsets, members=members)
     if as_json:
         print_json({"groups": documents})
-    finish(problems)
+    finish(errors)
 
 
 async def _lags(

@@ -105,15 +105,15 @@ def reset_offsets(
         admin: Admin, groups: GroupAdmin
     ) -> tuple[dict[str, list[PlannedReset]], dict[str, object]]:
         plans: dict[str, list[PlannedReset]] = {}
-        problems: dict[str, object] = {}
+        errors: dict[str, object] = {}
         for name in await chosen_groups(groups, names, more, all_groups):
             try:
                 plans[name] = await _reset(admin, groups, name, wanted, to, execute)
             except KafkaError as error:
-                problems[f"group {name}"] = error
-        return plans, problems
+                errors[f"group {name}"] = error
+        return plans, errors
 
-    plans, problems = run_work(bootstrap, work)
+    plans, errors = run_work(bootstrap, work)
     if as_json:
         print_json(reset_document(plans, execute))
     elif plans:
@@ -121,7 +121,7 @@ def reset_offsets(
         print_table(columns, reset_rows(plans))
         if not execute:
             click.echo("Nothing was changed. --execute commits these offsets.")
-    finish(problems)
+    finish(errors)
 
 
 def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:

@@ -6,6 +6,7 @@ Nothing of Spark is imported before it runs.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -230,7 +231,7 @@ def _show(results: dict[str, DataFrame], last: Progress | None, *, as_json: bool
     tables = tables_of(results)
     if as_json:
         watermark = last.event_time_watermark if last else None
-        offsets = last.end_offsets if last else {}
+        offsets: Mapping[str, Mapping[str, int]] = last.end_offsets if last else {}
         listing = {"results": tables, "event_time_watermark": watermark, "offsets": offsets}
         click.echo(json.dumps(listing, default=str))
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from nilometer.runtime import LockHeld, Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 LINGER_MS = 20
 BATCH_BYTES = 256 * 1024
@@ -156,7 +156,7 @@ async def _ensure_topic(admin: Admin, topic: str, partitions: int | None) -> Non
 
 
 @contextmanager
-def _progress(follow: bool, told: _ErrorsShown) -> Iterator[Callable[[IngestTotals], None]]:
+def _progress(follow: bool, told: _ErrorsShown) -> Generator[Callable[[IngestTotals], None], None, None]:
     """Provide a progress callback: a progress bar on a terminal.
 
     Elsewhere it prints errors as they happen with ``follow``, and otherwise nothing.

@@ -160,7 +160,7 @@ def _broker_line(broker: BrokerAnswer, controller_id: int) -> Text:
 def _broker_document(broker: BrokerAnswer) -> dict[str, Any]:
     node = broker.node
     place = {"host": node.host, "port": node.port, "rack": node.rack} if node is not None else {}
-    facts = {} if broker.answer is None else msgspec.to_builtins(broker.answer.broker)
+    facts: dict[str, Any] = {} if broker.answer is None else msgspec.to_builtins(broker.answer.broker)
     return {
         "broker_id": broker.broker_id,
         **place,

@@ -94,7 +94,7 @@ class ClassicMember:
         self._backoff = Backoff(
             client.settings.integer("retry.backoff.ms"), client.settings.integer("retry.backoff.max.ms")
         )
-        self._identity = MemberIdentity(instance_id=config.instance_id)
+        self._identity: MemberIdentity = MemberIdentity(instance_id=config.instance_id)
         self._requests = ClassicRequests(config, coordinator)
         self._heartbeats = Heartbeats(self._clock, config, self)
         self._rejoin_reason: str | None = "a new member"

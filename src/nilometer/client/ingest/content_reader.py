@@ -51,7 +51,7 @@ class GzipReader:
         self.raw_position = 0
         """The number of bytes read of the compressed file."""
         self._raw = b""
-        self._member: zlib._Decompress | None = None
+        self._member: zlib._Decompress | None = None  # pyright: ignore[reportPrivateUsage]
         self._is_between_members = False
 
     @property

@@ -416,7 +416,7 @@ def is_watched(path: str, watched: AbstractSet[str]) -> bool:
     """Whether ``path`` is in a folder of ``watched``, or has a name that rotation gives to a file of it."""
     if any(original in watched for original in possible_originals(path)):
         return True
-    folder = path
+    folder: str = path
     while folder not in ("", "/"):
         folder = posixpath.dirname(folder)
         if folder in watched:

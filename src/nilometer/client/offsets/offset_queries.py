@@ -205,8 +205,8 @@ async def _ask_leaders(
                 code = client.topic_errors.get(partition.topic, ErrorCode.leader_not_available)
                 raise KafkaError(code, f"no leader of {partition} is known")
             by_leader.setdefault(leader.node_id, {})[partition] = questions[partition]
-        problems = await asyncio.gather(*(ask(node_id, asked) for node_id, asked in by_leader.items()))
-        for error in problems:
+        errors = await asyncio.gather(*(ask(node_id, asked) for node_id, asked in by_leader.items()))
+        for error in errors:
             if error is not None:
                 raise error
         return answers

@@ -18,7 +18,7 @@ holds the state, the runner sends the requests, the producer sends the records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
@@ -194,7 +194,7 @@ class TransactionalProducer:
         await self._end("abort", timeout_ms)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
+    async def transaction(self) -> AsyncGenerator[None, None]:
         """Begin a transaction; commit it at the end of the block, or abort it if the block raises."""
         await self.begin()
         try:

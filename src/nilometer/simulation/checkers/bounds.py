@@ -18,6 +18,9 @@ and all records are replicated. A leak exceeds one of the bounds sooner or later
 The numbers are counted in the broker; the bounds come from the simulation.
 """
 
+# pyright: reportPrivateUsage=false
+# What is bounded is the inside of the broker's parts.
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -108,7 +108,7 @@ T = TypeVar("T", bound=Operation)
 class History:
     """Operations in the order of their invocation; recording is thread-safe."""
 
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list[Operation])
     log_starts: dict[Partition, int] = field(default_factory=dict[Partition, int])
     """Below these offsets records were deleted, which was allowed: none has to be found there."""
     _lock: Lock = field(default_factory=Lock)

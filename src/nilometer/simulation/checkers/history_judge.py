@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from nilometer.simulation.checkers.history import (
     History,
@@ -49,10 +48,6 @@ def check(history: History) -> list[Anomaly]:
         *_unseen(history),
         *_transaction_cycles(history),
     ]
-
-
-def _lists() -> defaultdict[Any, list[str]]:
-    return defaultdict(list)
 
 
 @dataclass(slots=True)

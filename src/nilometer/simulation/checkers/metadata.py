@@ -6,8 +6,9 @@ a leader while it is not registered, fenced, or in controlled shutdown (KIP-841)
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.simulation.cluster import Cluster
@@ -105,7 +106,7 @@ def compare(folded: Folded, image: ClusterImage, who: str) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple | list) else value
+    return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else value
 
 
 def compare_cluster(cluster: Cluster) -> list[str]:

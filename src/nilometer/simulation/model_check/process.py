@@ -242,7 +242,7 @@ class Process:
             case FollowerRole() as follower:
                 if follower.outstanding is not None:
                     follower.outstanding = follower.outstanding._replace(number=CURRENT)
-                follower._next_number = CURRENT
+                follower._next_number = CURRENT  # pyright: ignore[reportPrivateUsage]
             case LeaderRole() as leader:
                 for remote in leader.remote_replicas:
                     remote.last_sent_high_watermark = UNKNOWN_OFFSET

@@ -7,6 +7,9 @@ Frozen dataclasses, numbers, strings and enum members are values and are shared.
 slots, lists and dicts.
 """
 
+# The walk is over objects of any type.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import enum

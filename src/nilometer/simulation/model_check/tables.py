@@ -40,6 +40,7 @@ FETCHES, REPLIES, REQUESTS, ALTER_REPLIES = range(4)
 
 A = TypeVarTuple("A")
 R = TypeVar("R")
+M = TypeVar("M", bound=Message)
 
 
 class _Reaction(NamedTuple):
@@ -115,21 +116,29 @@ class Tables:
             reaction = self._reactions[key] = self._reaction(*key)
         return reaction
 
+    def _learnt_from(self, image: int) -> tuple[Registration, dict[int, int]]:
+        return self.registered[image]
+
+    def _message(self, kind: type[M], number: int) -> M:
+        message = self.messages.values[number]
+        assert isinstance(message, kind)
+        return message
+
     def _reaction(self, number: int, event: str, detail: Any) -> _Reaction:
         process: Process = clone(self.processes.values[number])
         match event:
             case "learn":
-                process.learn(*self.registered[detail])
+                process.learn(*self._learnt_from(detail))
             case "produce":
                 process.produce(detail)
             case "ask":
                 process.ask()
             case "serve":
-                process.serve(self.messages.values[detail])
+                process.serve(self._message(FollowerFetch, detail))
             case "take":
-                process.take(self.messages.values[detail])
+                process.take(self._message(FetchReply, detail))
             case "take-alter":
-                process.take_alter_reply(self.messages.values[detail])
+                process.take_alter_reply(self._message(AlterReply, detail))
             case "lag":
                 process.find_lagging(detail)
             case "crash":
@@ -137,7 +146,7 @@ class Tables:
             case "restart":
                 kept, forgets, image = detail
                 process.restart(process.broker_epoch + 1, kept, forgets)
-                process.learn(*self.registered[image])
+                process.learn(*self._learnt_from(image))
             case _:
                 raise ValueError(event)
         outputs, process.outbox = process.outbox, []

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import cast
 
 from nilometer.broker.api.registry import ranges
 from nilometer.client.network.connection import Connection
@@ -114,6 +115,6 @@ def error_codes(message: object) -> Iterator[str]:
         yield ErrorCode(code).name
     for name in getattr(message, "__slots__", ()):
         value = getattr(message, name)
-        for item in value if isinstance(value, tuple) else ():
+        for item in cast("tuple[object, ...]", value) if isinstance(value, tuple) else ():
             if hasattr(item, "__slots__"):
                 yield from error_codes(item)
