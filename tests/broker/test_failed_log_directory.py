@@ -9,7 +9,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from nilometer.broker import broker_epoch_marker
+from nilometer.broker.replicas import broker_epoch_marker
 from nilometer.client.network.cluster_metadata import PartitionMetadata
 from nilometer.runtime import Runtime
 from support.eventually import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.broker import broker_epoch_marker
+from nilometer.broker.replicas import broker_epoch_marker
 from support.memory_disk import MemoryDisk
 
 

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
+from nilometer.broker.api.log_levels import check_level, logger_levels, set_level
 from nilometer.broker.api.registry import APIS
-from nilometer.broker.log_levels import check_level, logger_levels, set_level
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.eventually import eventually

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nilometer.broker import broker_epoch_marker
+from nilometer.broker.replicas import broker_epoch_marker
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.runtime import Runtime

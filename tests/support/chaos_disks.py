@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from nilometer.broker import broker_epoch_marker
+from nilometer.broker.replicas import broker_epoch_marker
 from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition, checkpoints, names
 

@@ -6,9 +6,9 @@ from collections import Counter
 
 from nilometer.broker.api.config_changes import Outcomes, respond
 from nilometer.broker.api.config_resources import RESOURCE_BROKER_LOGGER
+from nilometer.broker.api.log_levels import check_level, set_level
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
-from nilometer.broker.log_levels import check_level, set_level
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.configs import ConfigOperation
 from nilometer.cluster.controller.decision import OK, Outcome

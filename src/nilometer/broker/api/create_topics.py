@@ -6,9 +6,9 @@ import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.topic_configs import EffectiveConfig, topic_config
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.broker.topic_configs import EffectiveConfig, topic_config
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, decide_create_topics
 from nilometer.cluster.image import ClusterImage

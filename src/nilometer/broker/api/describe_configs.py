@@ -17,11 +17,11 @@ from nilometer.broker.api.config_resources import (
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
+from nilometer.broker.api.log_levels import logger_levels
 from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.topic_configs import ConfigSource, EffectiveConfig, broker_config, topic_config
 from nilometer.broker.connection import Reply
-from nilometer.broker.log_levels import logger_levels
 from nilometer.broker.services import Services
-from nilometer.broker.topic_configs import ConfigSource, EffectiveConfig, broker_config, topic_config
 from nilometer.cluster.topic import why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
+from nilometer.broker.api.auto_topics import create_missing_topics
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
-from nilometer.broker.auto_topics import create_missing_topics
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.partition import PartitionState

@@ -20,10 +20,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.broker.api.leader_hints import LeaderHints
+from nilometer.broker.api.produced_records import check_produced_records
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.control.internal_topics import check_client_may_write
-from nilometer.broker.produced_records import check_produced_records
 from nilometer.broker.refused_batches import RefusedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.partition import Partition

@@ -1,8 +1,8 @@
 """Opens and closes the log directories of this broker, and takes a failed one offline.
 
 They record the broker epoch with which their logs were last written
-(:mod:`nilometer.broker.broker_epoch_marker`), so that the next registration can state whether records may
-have been lost. After the failure of a directory the broker continues with the others.
+(:mod:`nilometer.broker.replicas.broker_epoch_marker`), so that the next registration can state whether
+records may have been lost. After the failure of a directory the broker continues with the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from uuid import UUID
 
-from nilometer.broker import broker_epoch_marker
+from nilometer.broker.replicas import broker_epoch_marker
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage

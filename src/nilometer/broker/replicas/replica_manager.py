@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from uuid import UUID
 
 from nilometer.broker.control.own_session import OwnSession
-from nilometer.broker.replica_selection import RACK_AWARE_SELECTOR, preferred_read_replica
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
@@ -30,6 +29,7 @@ from nilometer.broker.replicas.partition_host import PartitionHost
 from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.replicas.replica_failures import ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
+from nilometer.broker.replicas.replica_selection import preferred_read_replica
 from nilometer.broker.replicas.required_logs import (
     RequiredLog,
     required_log,
@@ -37,6 +37,7 @@ from nilometer.broker.replicas.required_logs import (
     required_logs_on,
 )
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.config_keys import RACK_AWARE_SELECTOR
 from nilometer.broker.tasks import describe
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry

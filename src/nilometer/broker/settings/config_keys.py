@@ -6,7 +6,6 @@ the keys here are the broker's own. Keys beginning with ``nilometer.`` do not ex
 
 from __future__ import annotations
 
-from nilometer.broker.replica_selection import SELECTORS
 from nilometer.broker.settings.group_config_keys import GROUP_BOUNDS, GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
@@ -15,6 +14,8 @@ _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
 _STRING, _LIST, _DOUBLE = ConfigKind.STRING, ConfigKind.LIST, ConfigKind.DOUBLE
 
 LONG_MAX = (1 << 63) - 1
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 
 
 def _key(
@@ -254,7 +255,7 @@ REPLICATION = [
         _STRING,
         None,
         "How consumers' preferred replica is chosen (KIP-392).",
-        choices=SELECTORS,
+        choices=(RACK_AWARE_SELECTOR, LEADER_SELECTOR),
     ),
     _key(
         "auto.leader.rebalance.enable",

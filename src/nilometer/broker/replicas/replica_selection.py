@@ -10,10 +10,6 @@ from collections.abc import Mapping
 
 from nilometer.replication import LeaderRole
 
-RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
-SELECTORS = (RACK_AWARE_SELECTOR, LEADER_SELECTOR)
-
 
 def preferred_read_replica(
     leader: LeaderRole, client_rack: str, fetch_offset: int, racks: Mapping[int, str | None]
