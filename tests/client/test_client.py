@@ -158,7 +158,7 @@ async def test_retry_ends_with_the_time_and_says_what_was_last() -> None:
         async def hang() -> None:
             await asyncio.Event().wait()
 
-        with pytest.raises(KafkaError, match="not done within 20 ms"):
+        with pytest.raises(KafkaError, match="not completed within 20 ms"):
             await client.retry(hang, 20)
 
 

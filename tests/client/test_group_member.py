@@ -65,7 +65,7 @@ def test_cooperative_members_keep_what_they_keep_and_get_the_rest_one_round_late
             ]
             assert second.entries == [("assigned", []), ("assigned", [2, 3])]
             assert [reason for _, reason in stage.group.joins].count(
-                "partitions went to others, who get them in the next round"
+                "partitions were assigned to other members; they get them in the next rebalance"
             ) == 1
 
     play(scenario)
@@ -369,7 +369,7 @@ def test_the_leader_has_the_group_assign_again_when_a_topic_grows() -> None:
             stage.cluster.logs["u", 2] = LogCluster(1, topics={"u": 1}).logs["u", 0]
             stage.cluster.publish()
             await poll_until(lambda: shares(consumer) == [3], consumer)
-            assert stage.group.joins[-1][1] == "the topics of the group have other partitions"
+            assert stage.group.joins[-1][1] == "partition counts of the group's topics changed"
 
     play(scenario)
 

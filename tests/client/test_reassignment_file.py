@@ -40,9 +40,9 @@ def test_files_come_back_as_they_went() -> None:
         ('{"version":1}', "partitions"),
         ('{"version":2,"partitions":[]}', "version 2"),
         ('{"version":1,"partitions":[]}', "names no partition"),
-        ('{"partitions":[{"topic":"t","partition":0,"replicas":[]}]}', "no replicas"),
+        ('{"partitions":[{"topic":"t","partition":0,"replicas":[]}]}', "empty replica list"),
         ('{"partitions":[{"topic":"t","partition":0,"replicas":[1,1]}]}', "each broker once"),
-        ('{"partitions":[{"topic":"t","partition":0,"replicas":[-1]}]}', "none negative"),
+        ('{"partitions":[{"topic":"t","partition":0,"replicas":[-1]}]}', "an id of 0 or more"),
         ('{"partitions":[{"topic":"t","partition":-1,"replicas":[1]}]}', "not a valid topic partition"),
         ('{"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}', "replicas"),
         (

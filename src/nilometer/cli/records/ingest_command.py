@@ -48,7 +48,7 @@ OVERSIZED_DONE = {
 @click.option(
     "--state",
     metavar="FILE",
-    help=f"Where it is kept how far each file was read.  [default: {STATE_FOLDER}/TOPIC.json]",
+    help=f"The file that stores the position in each source file.  [default: {STATE_FOLDER}/TOPIC.json]",
 )
 @click.option(
     "--partitions", type=click.IntRange(1), help="The number of partitions, if the topic is created."
@@ -224,7 +224,7 @@ def _report(totals: IngestTotals, options: IngestOptions, told: _ErrorsShown, as
             f"Warning: {path}: {lines} too long for a record: {OVERSIZED_DONE[options.oversized]}", err=True
         )
     for path, why in sorted(totals.skipped.items()):
-        click.echo(f"Warning: {path} was not read: it {why}", err=True)
+        click.echo(f"Warning: {path} was not read: {why}", err=True)
     told.tell(totals)
     if totals.errors:
         raise click.exceptions.Exit(1)

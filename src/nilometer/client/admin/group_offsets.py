@@ -169,10 +169,12 @@ def planned(
         return PlannedReset(partition, before, end)
     if to.timestamp_ms is not None:
         if by_time is None or by_time < 0:
-            return PlannedReset(partition, before, end, "no record is as late: the end")
+            return PlannedReset(
+                partition, before, end, "no record with this timestamp or a later one: end of the log"
+            )
         return PlannedReset(partition, before, by_time)
     if to.current:
-        note = "" if before is not None else "nothing was committed: the end"
+        note = "" if before is not None else "no committed offset: end of the log"
         return PlannedReset(partition, before, end if before is None else before, note)
     if to.shift_by is not None:
         if before is None:

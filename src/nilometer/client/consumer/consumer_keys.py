@@ -24,10 +24,12 @@ CONSUMER_KEYS: tuple[ConfigKey, ...] = (
     int_key(
         "fetch.min.bytes",
         1,
-        "The broker answers a fetch once it has this many bytes, or after fetch.max.wait.ms.",
+        "The broker responds to a fetch once it has this many bytes, or after fetch.max.wait.ms.",
     ),
     int_key(
-        "fetch.max.bytes", 52_428_800, "The largest answer to one fetch, in bytes (one batch may exceed it)."
+        "fetch.max.bytes",
+        52_428_800,
+        "The largest response to one fetch, in bytes (one batch may exceed it).",
     ),
     int_key("fetch.max.wait.ms", 500, "How long the broker may wait for fetch.min.bytes."),
     int_key(

@@ -121,10 +121,13 @@ class ClassicMember:
         """
         if self.state in (MemberState.JOINING, MemberState.SYNCING):
             raise KafkaError(
-                ErrorCode.rebalance_in_progress, "the group rebalances; commit after the next poll"
+                ErrorCode.rebalance_in_progress, "the group is rebalancing; commit after the next poll"
             )
         if not self._identity.is_member:
-            raise CommitFailed(ErrorCode.unknown_member_id, "this consumer is not a member of its group now")
+            raise CommitFailed(
+                ErrorCode.unknown_member_id,
+                "this consumer is not a member of its group; the next poll joins it",
+            )
         return self._identity
 
     def on_poll_begun(self) -> None:
@@ -173,16 +176,16 @@ class ClassicMember:
             return
         match code:
             case ErrorCode.unknown_member_id:
-                self._reset(NO_MEMBER_ID, "the coordinator does not know it")
+                self._reset(NO_MEMBER_ID, "the coordinator does not know this member")
             case ErrorCode.illegal_generation:
-                self._reset(identity.member_id, "its generation is over")
+                self._reset(identity.member_id, "the group has a newer generation")
             case ErrorCode.rebalance_in_progress if self.state is MemberState.STABLE:
-                self.request_rejoin("the group rebalances")
+                self.request_rejoin("the group is rebalancing")
             case ErrorCode.fenced_instance_id:
                 self._fatal = KafkaError(
                     code, f"another consumer has joined with group.instance.id {identity.instance_id}"
                 )
-                self._reset(NO_MEMBER_ID, "another consumer is the same static member")
+                self._reset(NO_MEMBER_ID, "another consumer joined with its group.instance.id")
             case _:
                 pass
 
@@ -206,9 +209,9 @@ class ClassicMember:
         if self._rejoin_reason is not None or self._round is not None:
             return
         if self._topics() != self._joined_topics:
-            self.request_rejoin("the topics subscribed to are others")
+            self.request_rejoin("the subscribed topics changed")
         elif self._group_assignment is not None and self._group_assignment.is_outdated(self._client.metadata):
-            self.request_rejoin("the topics of the group have other partitions")
+            self.request_rejoin("partition counts of the group's topics changed")
 
     async def _prepare(self) -> None:
         """Before a round: commit, and give up the partitions that cannot be kept during it.
@@ -311,11 +314,11 @@ class ClassicMember:
         found = tuple(TopicPartition(topic, number) for topic, number in decode_assignment(data).partitions)
         self._had = (self._identity.generation, found)
         logger.info(
-            "Group %s: %s is in generation %d%s with %d partitions",
+            "Group %s: member %s joined generation %d%s with %d partitions",
             self._config.group_id,
             self._identity.member_id,
             self._identity.generation,
-            " and leads" if joined.leads else "",
+            " as the leader" if joined.leads else "",
             len(found),
         )
         return Outcome(self._identity, found)
@@ -346,10 +349,12 @@ class ClassicMember:
         """After a round: give up the partitions assigned to other members, and take the assigned ones."""
         assigned = {one for one in outcome.partitions if one.topic in self._joined_topics}
         if len(assigned) < len(outcome.partitions):
-            self.request_rejoin("partitions of topics came that are not subscribed to any more")
+            self.request_rejoin("partitions of topics no longer subscribed to were assigned")
         gone = [one for one in self._ownership.owned() if one not in assigned]
         if gone:
-            self.request_rejoin("partitions went to others, who get them in the next round")
+            self.request_rejoin(
+                "partitions were assigned to other members; they get them in the next rebalance"
+            )
             await self._commit_owned(gone)
             await self._ownership.give_up(gone)
         await self._ownership.take(assigned)
@@ -363,7 +368,7 @@ class ClassicMember:
         return False
 
     def on_session_over(self, now_ms: int) -> bool:
-        self._coordinator.lose("no heartbeat was answered for a whole session")
+        self._coordinator.lose("no heartbeat response within session.timeout.ms")
         self._heartbeats.liveness.on_heartbeat_answered(now_ms)
         return True
 

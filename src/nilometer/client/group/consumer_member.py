@@ -100,7 +100,10 @@ class ConsumerMember:
     def commit_identity(self) -> MemberIdentity:
         identity = self.identity
         if not identity.is_member:
-            raise CommitFailed(ErrorCode.unknown_member_id, "this consumer is not a member of its group now")
+            raise CommitFailed(
+                ErrorCode.unknown_member_id,
+                "this consumer is not a member of its group; the next poll joins it",
+            )
         return identity
 
     def on_poll_begun(self) -> None:

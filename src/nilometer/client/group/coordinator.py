@@ -99,7 +99,7 @@ class Coordinator:
     def lose(self, reason: str) -> None:
         """Forget the coordinator: it is looked up again before the next request. ``reason`` is logged."""
         if self.node_id is not None:
-            logger.info("Broker %d no longer coordinates %s (%s)", self.node_id, self._name, reason)
+            logger.info("Broker %d is no longer the coordinator of %s (%s)", self.node_id, self._name, reason)
             self.node_id = None
 
     async def send_leave(self, api_key: int, make: MakeRequest) -> None:
@@ -112,7 +112,7 @@ class Coordinator:
         try:
             await self._client.retry(tell, LEAVE_TIMEOUT_MS)
         except KafkaError as error:
-            logger.info("%s: the leave request was not answered: %s", self._name, error)
+            logger.info("%s: got no response to the leave request: %s", self._name, error)
 
     @property
     def _name(self) -> str:

@@ -29,13 +29,13 @@ GROUP_KEYS: tuple[ConfigKey, ...] = (
         "group.protocol",
         "classic",
         ("classic", "consumer"),
-        "classic: members deal the partitions out; consumer: the coordinator does (KIP-848).",
+        "classic: members assign the partitions; consumer: the coordinator does (KIP-848).",
     ),
     ConfigKey(
         name="group.remote.assignor",
         kind=ConfigKind.STRING,
         default=None,
-        doc="The coordinator's assignor, for group.protocol=consumer; by default its own choice.",
+        doc="The coordinator's assignor, for group.protocol=consumer; by default the coordinator chooses.",
     ),
     int_key(
         "session.timeout.ms",

@@ -40,7 +40,7 @@ class HeartbeatSource(Protocol):
         ...
 
     def on_session_over(self, now_ms: int) -> bool:
-        """Handle that no heartbeat was answered for ``session.timeout.ms``; False: ignore it."""
+        """Handle that no heartbeat response came within ``session.timeout.ms``; False: ignore it."""
         ...
 
     def leave_on_poll_timeout(self) -> Awaitable[None]:

@@ -42,7 +42,7 @@ class OpenedFile:
         opened = cls(os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         if opened.identity != file.identity:
             opened.close()
-            raise FileNotFoundError(f"{file.path} is another file by now")
+            raise FileNotFoundError(f"{file.path} was replaced by another file")
         return opened
 
     def stamp(self) -> Stamp:

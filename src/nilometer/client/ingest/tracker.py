@@ -39,7 +39,7 @@ RETRY_MS, RETRY_MAX_MS = 1_000, 60_000
 OPEN_MAX = 512
 """The maximum number of files open for reading."""
 
-_COPY = "holds only what another file begins with:"
+_COPY = "its content is the beginning of another file:"
 
 Report = Callable[[str, str], None]
 """Called with (path, error text)."""
@@ -205,9 +205,9 @@ class Tracker:
             source = source.read_to(fingerprint, 0)
         was_there = not is_watched(file.path, self._state.watched)
         self.skipped[file.path] = (
-            "was there before this ingest first looked; name it, or its folder, to have it read"
+            "it existed before ingest first looked in its folder; name it, or the folder, to ingest it"
             if was_there
-            else "came although no file that it may be made of was rotated; name it to have it read"
+            else "it appeared although no file with its base name was rotated; name it to ingest it"
         )
         self._state.sources[source.number] = self.live[source.number] = source
 
@@ -243,7 +243,7 @@ class Tracker:
         elif waiting is not None:
             unread = waiting.size - (0 if waiting.is_compressed else source.offset)
         if unread > 0:
-            self._report(source.path, f"its last {unread} bytes are gone, and were not read yet")
+            self._report(source.path, f"its last {unread} bytes were deleted before they were read")
 
     def _on_copies(self, matches: Matches, now_ms: int) -> None:
         copies = {file.identity: file for file, _ in matches.copies}

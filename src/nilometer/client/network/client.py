@@ -298,7 +298,9 @@ class Client:
                         stale = False
                     return await attempt()
             except TimeoutError:
-                reason = f"not done within {timeout_ms} ms" + (f", last because of {last}" if last else "")
+                reason = f"not completed within {timeout_ms} ms" + (
+                    f"; the last error: {last}" if last else ""
+                )
                 raise KafkaError(ErrorCode.request_timed_out, reason) from last
             except KafkaError as error:
                 last = error

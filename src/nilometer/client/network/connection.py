@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._api_versions_request(min(newest, theirs.get(ApiKey.API_VERSIONS, 0)))
             )
         if response.error_code != ErrorCode.none:
-            raise KafkaError(response.error_code, f"{self.host}:{self.port} refused ApiVersions")
+            raise KafkaError(response.error_code, f"{self.host}:{self.port} rejected ApiVersions")
         self.versions = MappingProxyType(
             {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         )
@@ -312,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._frames.received(nbytes):
                 self._on_frame(frame)
         except MalformedResponse as error:
-            self.close(f"the broker's answer cannot be read: {error.message}")
+            self.close(f"malformed response: {error.message}")
 
     def eof_received(self) -> bool:
         return False
@@ -350,8 +350,11 @@ class Connection(asyncio.BufferedProtocol):
         if waiting is None:
             return
         name = any_api_key(waiting.api_key).name
-        _reject(waiting.future, RequestTimedOut(f"{self.host}:{self.port} did not answer {name} in time"))
-        self.close(f"{name} was not answered in time")
+        _reject(
+            waiting.future,
+            RequestTimedOut(f"{self.host}:{self.port} sent no response to {name} within the request timeout"),
+        )
+        self.close(f"no response to {name} within the request timeout")
 
     def _fail(self, error: ConnectionLost) -> None:
         if self._lost is not None:

@@ -81,7 +81,7 @@ class ConnectionPool:
             return None
         node = self._brokers().get(node_id)
         if node is not None and (node.host, node.port) != (connection.host, connection.port):
-            connection.close("the broker has moved")
+            connection.close("the broker's address changed")
             return None
         return connection
 

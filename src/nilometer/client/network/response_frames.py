@@ -57,7 +57,7 @@ class ResponseFrames:
         while end - position >= LENGTH_BYTES:
             size = int.from_bytes(view[position : position + LENGTH_BYTES], "big", signed=True)
             if not 0 <= size <= RESPONSE_BYTES_MAX:
-                raise MalformedResponse(f"a response of {size} bytes was announced")
+                raise MalformedResponse(f"the length field of a response is {size}")
             position += LENGTH_BYTES
             if end - position < size:
                 frame = memoryview(bytearray(size))

@@ -177,11 +177,13 @@ class Positions:
         if position is None or position.generation != generation:
             return
         if end_epoch < 0 or end_offset < 0:
-            self.on_out_of_range(partition, "is of a leader epoch that the log does not have any more")
+            self.on_out_of_range(partition, "has a leader epoch that is no longer in the log")
         elif end_offset < position.offset or end_epoch < position.offset_epoch:
             # The log was truncated (E-11): the records after ``end_offset`` are new, so read on from it.
             if self._default_reset is None:
-                self.on_out_of_range(partition, f"was cut off: the log agrees up to {end_offset}")
+                self.on_out_of_range(
+                    partition, f"was truncated from the log, which is unchanged up to {end_offset}"
+                )
             self.seek(partition, min(end_offset, position.offset), end_epoch)
             self._positions[partition].validated_epoch = epoch
         else:

@@ -35,7 +35,7 @@ PRODUCER_KEYS: tuple[ConfigKey, ...] = (
     int_key(
         "max.in.flight.requests.per.connection",
         5,
-        "The maximum number of unanswered requests per connection.",
+        "The maximum number of in-flight requests per connection.",
         1,
     ),
     boolean_key(
@@ -45,7 +45,7 @@ PRODUCER_KEYS: tuple[ConfigKey, ...] = (
         name="transactional.id",
         kind=ConfigKind.STRING,
         default=None,
-        doc="The id of a transactional producer. One that starts with it fences all that had it before.",
+        doc="The id of a transactional producer. Starting a producer fences earlier ones with its id.",
         validate=lambda value: None if value else "must not be empty",
     ),
     int_key(

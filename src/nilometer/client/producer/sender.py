@@ -276,9 +276,7 @@ class Sender:
                 self._client.learn_leader(answer.partition, answer.leader_id, answer.leader_epoch, nodes)
             self._on_batch_failed(batch, answer.code, answer.message, answer)
         for batch in waiting.values():
-            self._on_batch_failed(
-                batch, ErrorCode.unknown_server_error, "the broker's answer leaves the partition out"
-            )
+            self._on_batch_failed(batch, ErrorCode.unknown_server_error, "the response lacks the partition")
 
     def _on_request_failed(self, batches: Sequence[ProducerBatch], error: KafkaError) -> None:
         for batch in batches:

@@ -61,10 +61,10 @@ def _check(key: TopicPartition, one: _Partition) -> None:
     if not one.topic or one.partition < 0:
         raise BadReassignment(f"{key} is not a valid topic partition")
     if not one.replicas:
-        raise BadReassignment(f"{key} is to have no replicas")
+        raise BadReassignment(f"{key} has an empty replica list")
     if len(set(one.replicas)) != len(one.replicas) or min(one.replicas) < 0:
         raise BadReassignment(
-            f"{key} is to have replicas {list(one.replicas)}: each broker once, none negative"
+            f"{key} has replicas {list(one.replicas)}: name each broker once, with an id of 0 or more"
         )
     if one.log_dirs is not None and len(one.log_dirs) != len(one.replicas):
         raise BadReassignment(f"{key} has {len(one.replicas)} replicas but {len(one.log_dirs)} log_dirs")

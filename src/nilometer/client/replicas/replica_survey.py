@@ -35,7 +35,7 @@ T = TypeVar("T")
 _Address = tuple[str, int]
 _PartitionKey = tuple[str, int]
 
-UNLISTED = "the cluster does not list it"
+UNLISTED = "it is not in the cluster's metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class ReplicaSurvey:
             asked = await self._ask_all(topics, partitions)
         if not _answered(asked):
             reasons = "; ".join(f"broker {id_}: {one.broker.failure}" for id_, one in asked.items())
-            raise ConnectionLost(f"no broker of the cluster answers: {reasons}")
+            raise ConnectionLost(f"no broker of the cluster responds: {reasons}")
         return _survey(asked, partitions)
 
     async def _ask_all(
@@ -201,9 +201,9 @@ class ReplicaSurvey:
                 ),
             )
         except UnsupportedVersion:
-            return "it does not serve DescribeReplicas: it is no Nilometer broker, or an older one"
+            return "it does not support DescribeReplicas: it is not a Nilometer broker, or an older version"
         if answer.broker.broker_id != node.node_id:
-            return f"broker {answer.broker.broker_id} answers in its place"
+            return f"broker {answer.broker.broker_id} responds at its address"
         return answer
 
     async def _attempt(self, address: _Address, work: Coroutine[object, object, T]) -> T | KafkaError:
@@ -214,8 +214,8 @@ class ReplicaSurvey:
         except TimeoutError:
             connection = self._connections.pop(address, None)
             if connection is not None:
-                connection.close("no answer in time")
-            return ConnectionLost(f"no answer from {address[0]}:{address[1]} within {self.timeout_ms} ms")
+                connection.close("no response in time")
+            return ConnectionLost(f"no response from {address[0]}:{address[1]} within {self.timeout_ms} ms")
         except KafkaError as error:
             return error
 
@@ -289,7 +289,7 @@ def _row(
     elif answer is None:
         failure = UNLISTED
     else:
-        failure = answer.failure or "it does not know of this replica yet"
+        failure = answer.failure or "it does not host this replica yet"
     followers = leader.leader.followers if leader is not None and leader.leader is not None else ()
     seen = next((one for one in followers if one.broker_id == broker_id), None)
     return ReplicaRow(

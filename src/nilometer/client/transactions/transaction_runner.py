@@ -164,7 +164,7 @@ class TransactionRunner:
         if failed is not None:
             coordinator.check(failed[1], f"offset of {failed[0]} in the transaction")
         if step.pending.left:
-            reason = f"the answer leaves out {', '.join(map(str, step.pending.left))}"
+            reason = f"the response lacks {', '.join(map(str, step.pending.left))}"
             raise KafkaError(ErrorCode.unknown_server_error, reason)
 
     async def _end(self, step: EndTransaction) -> None:
