@@ -133,7 +133,7 @@ def _open_hanging_transactions(broker: NilometerBroker) -> dict[str, str]:
             builder = BatchBuilder()
             builder.append(LONG_AGO_MS, None, b"hanging")
             records = builder.build(0, producer.producer_id, producer.producer_epoch, 0, transactional=True)
-            fields = produce_fields(11, "tools", {partition: records}, -1, "of nobody")
+            fields = produce_fields(11, "tools", {partition: records}, -1, "no-such-id")
 
             def is_appended(fields: dict[str, Any] = fields) -> bool:
                 answer = side.message(ApiKey.PRODUCE, 11, **fields)
