@@ -205,7 +205,7 @@ class Tracker:
             source = source.read_to(fingerprint, 0)
         was_there = not is_watched(file.path, self._state.watched)
         self.skipped[file.path] = (
-            "it existed before ingest first looked in its folder; name it, or the folder, to ingest it"
+            "it existed before ingest first scanned its folder; name it, or the folder, to ingest it"
             if was_there
             else "it appeared although no file with its base name was rotated; name it to ingest it"
         )
