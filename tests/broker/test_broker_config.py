@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.broker.settings.config import BrokerConfig, parse_properties
+from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
 from nilometer.config import ConfigError
 
 HOUR_MS = 3_600_000
@@ -55,6 +55,64 @@ def test_listeners_say_where():
     assert "only PLAINTEXT" in str(refusal(listeners="SSL://localhost:9092"))
     assert "no such port" in str(refusal(listeners="PLAINTEXT://localhost:70000"))
     assert "exactly one" in str(refusal(listeners="PLAINTEXT://a:1,PLAINTEXT://b:2"))
+
+
+def test_a_listener_speaks_the_protocol_that_the_map_gives_its_name():
+    named = config(
+        listeners="INTERNAL://h:1", listener_security_protocol_map="INTERNAL:PLAINTEXT,EXTERNAL:SSL"
+    )
+    assert str(named.listeners[0]) == "PLAINTEXT://h:1"
+    in_use = refusal(listeners="EXTERNAL://h:1", listener_security_protocol_map="EXTERNAL:SASL_SSL")
+    assert "only PLAINTEXT listeners are served, not SASL_SSL" in str(in_use)
+    assert "no protocol for the listener INTERNAL" in str(refusal(listeners="INTERNAL://h:1"))
+    assert "use LISTENER:PROTOCOL" in str(refusal(listener_security_protocol_map="PLAINTEXT"))
+    assert refusal(security_inter_broker_protocol="SSL").key == "security.inter.broker.protocol"
+
+
+STOCK = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=2
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+"""What Kafka 4.3 ships as server.properties, without its comments."""
+
+
+def test_kafkas_own_server_properties_are_taken():
+    stock = BrokerConfig(parse_properties(STOCK, "server.properties"))
+    assert [str(one) for one in stock.listeners] == ["PLAINTEXT://:9092"]
+    assert [str(one) for one in stock.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
+    noted, controllers = notices_at_start(stock)
+    for name in ("controller.quorum.bootstrap.servers", "share.coordinator.state.topic.min.isr"):
+        assert name in noted
+    assert "transaction.state.log.min.isr" not in noted
+    assert "Not opened: CONTROLLER" in controllers
+
+
+@pytest.mark.parametrize("roles", ["controller", " controller "])
+def test_a_process_that_is_only_a_controller_is_refused(roles: str):
+    assert "no processes that are only controllers" in str(refusal(process_roles=roles))
+    assert refusal(process_roles="broker,observer").key == "process.roles"
 
 
 def test_advertised_listeners_default_to_the_listeners():

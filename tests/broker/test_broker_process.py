@@ -19,7 +19,7 @@ from support.nilometer_broker import NilometerBroker
 from support.ports import HOST, free_ports
 from support.segments import stored_batches
 from support.two_brokers import Side, batch, produce_fields, records_of
-from support.wire_peer import make
+from support.wire_peer import WirePeer, make
 
 TIMEOUT_S = 60
 MARKER = ".kafka_cleanshutdown"
@@ -430,3 +430,25 @@ def _event(line: str) -> str | None:
     if ("socket:[" in line or "TCP:[" in line) and any(call in line for call in ("write", "send")):
         return "answer"
     return None
+
+
+def test_a_broker_starts_with_the_settings_of_a_kraft_node_and_opens_no_controller_listener(
+    tmp_path: Path,
+) -> None:
+    client_port, controller_port = free_ports(2)
+    settings = {
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,CLIENTS:PLAINTEXT,SSL:SSL",
+        "listeners": f"CLIENTS://127.0.0.1:{client_port},CONTROLLER://127.0.0.1:{controller_port}",
+        "inter.broker.listener.name": "CLIENTS",
+        "share.coordinator.state.topic.replication.factor": "1",
+    }
+    with NilometerBroker(tmp_path / "data", settings, port=client_port) as broker:
+        with WirePeer(broker.bootstrap) as peer:
+            found = peer.ask(ApiKey.DESCRIBE_CLUSTER, 0)
+        assert [(each.broker_id, each.port) for each in found.brokers] == [(1, client_port)]
+        with pytest.raises(ConnectionRefusedError):
+            WirePeer(f"127.0.0.1:{controller_port}")
+        assert "Not opened: CONTROLLER" in broker.output

@@ -6,32 +6,21 @@ Sources, later ones winning: defaults, the file, ``--override key=value``. Every
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
+from nilometer.broker.settings.listeners import (
+    PROTOCOL_MAP,
+    Endpoint,
+    client_listeners,
+    security_protocols,
+)
 from nilometer.broker.settings.transaction_settings import transaction_config
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
-
-_LISTENER = re.compile(r"^(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A listener: its name, host and port (0: the system chooses one)."""
-
-    name: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
 
 
 def _topic_default_keys() -> list[ConfigKey]:
@@ -69,8 +58,9 @@ class BrokerConfig(Settings):
         self.texts = {name: text for name, text in texts.items() if name not in IGNORED_KEYS}
         super().__init__(BROKER_CONFIG_DEFINITION, self.texts)
         self.node_id = self._node_id()
-        self.listeners = self._endpoints("listeners")
-        self.advertised_listeners = self._endpoints("advertised.listeners") or self.listeners
+        self._check_roles()
+        self.listeners = self._client_listener("listeners")
+        self.advertised_listeners = self._client_listener("advertised.listeners") or self.listeners
         self.log_dirs = self._log_dirs()
         self.rack: str | None = self.optional_string("broker.rack")
         self.socket_request_max_bytes = self.integer("socket.request.max.bytes")
@@ -114,28 +104,20 @@ class BrokerConfig(Settings):
             raise ConfigError("node.id", "node.id must be given: a number, unique in the cluster")
         return chosen
 
-    def _endpoints(self, name: str) -> tuple[Endpoint, ...]:
-        endpoints: list[Endpoint] = []
-        for text in self.strings(name):
-            match = _LISTENER.match(text)
-            if match is None:
-                raise ConfigError(
-                    name, f"Invalid value {text} for configuration {name}: use PLAINTEXT://host:port"
-                )
-            if match["name"].upper() != "PLAINTEXT":
-                raise ConfigError(
-                    name,
-                    f"Invalid value {text} for configuration {name}: only PLAINTEXT listeners are served",
-                )
-            port = int(match["port"])
-            if port > 65535:
-                raise ConfigError(name, f"Invalid value {text} for configuration {name}: no such port")
-            endpoints.append(Endpoint("PLAINTEXT", match["host"].strip("[]"), port))
-        if name == "listeners" and len(endpoints) != 1:
-            raise ConfigError(name, "listeners must name exactly one listener")
-        if len(endpoints) > 1:
-            raise ConfigError(name, f"{name} must name exactly one listener")
-        return tuple(endpoints)
+    def _client_listener(self, name: str) -> tuple[Endpoint, ...]:
+        protocols = security_protocols(self.strings(PROTOCOL_MAP))
+        return client_listeners(
+            name, self.strings(name), protocols, self.strings("controller.listener.names")
+        )
+
+    def _check_roles(self) -> None:
+        roles = self.strings("process.roles")
+        if roles and "broker" not in roles:
+            raise ConfigError(
+                "process.roles",
+                f"process.roles is {','.join(roles)}: there are no processes that are only controllers here. "
+                "Every broker may become the controller; use process.roles=broker, or leave it out",
+            )
 
     def _coordination(self) -> str:
         connect = self.optional_string("zookeeper.connect")
@@ -168,8 +150,13 @@ class BrokerConfig(Settings):
 
 def notices_at_start(config: BrokerConfig) -> list[str]:
     """Return log lines about given settings that are accepted but have no effect."""
-    given = ", ".join(config.without_effect)
-    return [f"Accepted, but without effect here: {given}"] if given else []
+    notices: list[str] = []
+    if config.without_effect:
+        notices.append(f"Accepted, but without effect here: {', '.join(config.without_effect)}")
+    if config.strings("controller.listener.names"):
+        names = ", ".join(config.strings("controller.listener.names"))
+        notices.append(f"Not opened: {names}. Brokers agree through the coordination store")
+    return notices
 
 
 def parse_properties(text: str, origin: str) -> dict[str, str]:

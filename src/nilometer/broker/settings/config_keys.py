@@ -7,6 +7,7 @@ the keys here are the broker's own. Keys beginning with ``nilometer.`` do not ex
 from __future__ import annotations
 
 from nilometer.broker.settings.group_config_keys import GROUP_BOUNDS, GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
 
@@ -44,6 +45,13 @@ def _key(
 IDENTITY = [
     _key("node.id", _INT, -1, "The id of this broker, unique in its cluster.", minimum=-1),
     _key("broker.id", _INT, -1, "The older name of node.id.", minimum=-1),
+    _key(
+        "process.roles",
+        _LIST,
+        (),
+        "The roles of the process: broker, with or without controller, which any broker may become.",
+        choices=("broker", "controller"),
+    ),
     _key("broker.rack", _STRING, None, "The rack of this broker; replicas are spread over racks."),
 ]
 
@@ -51,6 +59,25 @@ NETWORK = [
     _key("listeners", _LIST, ("PLAINTEXT://127.0.0.1:9092",), "Where to listen, as PLAINTEXT://host:port."),
     _key(
         "advertised.listeners", _LIST, (), "The addresses that clients connect to; by default the listeners."
+    ),
+    _key(
+        "listener.security.protocol.map",
+        _LIST,
+        ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
+        "The security protocol of each listener, as LISTENER:PROTOCOL; only PLAINTEXT is served.",
+    ),
+    _key(
+        "controller.listener.names",
+        _LIST,
+        (),
+        "Listeners that are not opened: of controllers, which are brokers here.",
+    ),
+    _key(
+        "security.inter.broker.protocol",
+        _STRING,
+        "PLAINTEXT",
+        "The protocol between brokers.",
+        choices=("PLAINTEXT",),
     ),
     _key(
         "socket.request.max.bytes",
@@ -359,12 +386,12 @@ IGNORED_KEYS = frozenset(
         "socket.receive.buffer.bytes",
         "socket.listen.backlog.size",
         "inter.broker.listener.name",
-        "listener.security.protocol.map",
         "num.replica.alter.log.dirs.threads",
         "log.preallocate",
         "log.local.retention.bytes",
         "log.local.retention.ms",
         *GROUP_KEYS_WITHOUT_EFFECT,
+        *KAFKA_KEYS_WITHOUT_EFFECT,
     }
 )
 """Kafka's keys that size threads and buffers which a single event loop does not have, or that belong to
@@ -375,6 +402,7 @@ KNOWN_KEYS_WITHOUT_EFFECT = frozenset(
     {
         "log.flush.offset.checkpoint.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
+        "security.inter.broker.protocol",
         *GROUP_BOUNDS,
     }
 )
