@@ -98,9 +98,9 @@ def decode_leader_answer(frame: memoryview, position: int) -> LeaderAnswer:
         reader.skip_tags()
         return LeaderAnswer(ErrorCode(code), session_id, partitions)
     except (struct.error, IndexError, ValueError) as error:
-        raise MalformedResponse(f"the answer to a fetch: {error}") from None
+        raise MalformedResponse(f"malformed Fetch response: {error}") from None
     except MalformedMessage as error:
-        raise MalformedResponse(f"the answer to a fetch: {error.message}") from None
+        raise MalformedResponse(f"malformed Fetch response: {error.message}") from None
 
 
 def _topic(reader: BodyReader) -> Iterable[FetchedFromLeader]:
