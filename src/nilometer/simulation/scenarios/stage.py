@@ -72,7 +72,7 @@ class Stage:
             refusal = process.produce(value, acks_all=acks_all)
             if refusal is not ErrorCode.none:
                 self._record(
-                    f"A producer sends {what} to {name} with acks={acks}: refused, {_code(refusal)}."
+                    f"A producer sends {what} to {name} with acks={acks}: rejected, {_code(refusal)}."
                 )
                 self.show()
                 return
@@ -113,7 +113,7 @@ class Stage:
         reply = next((it for it in leader.outbox if isinstance(it, FetchReply)), None)
         outputs = self._outputs_of(leader)
         if reply is None:
-            return f"refused, {_code(refusal)}.{outputs}"
+            return f"rejected, {_code(refusal)}.{outputs}"
         said = _describe_reply(reply)
         if is_lost:
             return f"{said}, but the answer is lost.{outputs}"
@@ -234,7 +234,7 @@ class Stage:
         self._image = image
         process.take_alter_reply(AlterReply(request, answer))
         self._all_brokers_learn()
-        verdict = "granted" if answer.error is ErrorCode.none else f"refused, {_code(answer.error)}"
+        verdict = "granted" if answer.error is ErrorCode.none else f"rejected, {_code(answer.error)}"
         return f"{self._name(process)} asks for the ISR {wanted}: {verdict}.{self._outputs_of(process)}"
 
     # ── drawing ─────────────────────────────────────────────────────────────────────────────────
@@ -286,7 +286,7 @@ def _drawn(process: Process) -> str:
 def _describe_reply(reply: FetchReply) -> str:
     answer = reply.answer
     if answer.error is not ErrorCode.none:
-        return f"refused, {_code(answer.error)}"
+        return f"rejected, {_code(answer.error)}"
     if answer.diverging.epoch >= 0:
         return f"the logs part, epoch {answer.diverging.epoch} ends at {answer.diverging.end_offset}"
     values = [value for _, value in reply.records]

@@ -46,5 +46,5 @@ class Mover(AdminProgram):
 
         response = await admin.client.send_to_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, make)
         if response.error_code != ErrorCode.none:
-            raise KafkaError(response.error_code, "reassignment refused")
+            raise KafkaError(response.error_code, "reassignment rejected")
         self.asked += 1

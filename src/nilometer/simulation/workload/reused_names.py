@@ -211,7 +211,7 @@ class NameReuser(AdminProgram):
         response = await admin.client.send_to_controller(ApiKey.DELETE_TOPICS, make)
         code = response.responses[0].error_code
         if code not in (ErrorCode.none, ErrorCode.unknown_topic_id):
-            raise KafkaError(code, "deletion refused")
+            raise KafkaError(code, "deletion rejected")
 
     async def _compare(self, runtime: Runtime, topic: Incarnation) -> None:
         """Read the whole topic and check it. Raises KafkaError if it cannot be read now.
