@@ -1,7 +1,8 @@
 """GetTelemetrySubscriptions and PushTelemetry (KIP-714): clients are asked for no metrics.
 
 A client gets an id for itself, which its application may want for its own logs, and asks again after five
-minutes. It pushes nothing; a push all the same belongs to no subscription.
+minutes. It pushes nothing; a push all the same belongs to no subscription. As in Kafka, the APIs are not
+advertised by a broker that collects no metrics.
 """
 
 from __future__ import annotations
@@ -47,5 +48,7 @@ def push(services: Services, request: Request) -> Reply:
     return request.respond(throttle_time_ms=0, error_code=error)
 
 
-GET_SUBSCRIPTIONS = ApiSpec(key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions=(0, 0), handle=get_subscriptions)
-PUSH = ApiSpec(key=ApiKey.PUSH_TELEMETRY, versions=(0, 0), handle=push)
+GET_SUBSCRIPTIONS = ApiSpec(
+    key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions=(0, 0), handle=get_subscriptions, hidden=True
+)
+PUSH = ApiSpec(key=ApiKey.PUSH_TELEMETRY, versions=(0, 0), handle=push, hidden=True)

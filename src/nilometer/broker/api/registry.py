@@ -140,4 +140,8 @@ def ranges(*, for_brokers: bool) -> Mapping[int, tuple[int, int]]:
 
     ``for_brokers``: to brokers of this cluster, with the APIs between brokers; else to all other clients.
     """
-    return {key: spec.advertised for key, spec in APIS.items() if for_brokers or not spec.between_brokers}
+    return {
+        key: spec.advertised
+        for key, spec in APIS.items()
+        if not spec.hidden and (for_brokers or not spec.between_brokers)
+    }

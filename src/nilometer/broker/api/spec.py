@@ -66,6 +66,8 @@ class ApiSpec:
     minimum. None: the lowest served one is advertised."""
     between_brokers: bool = False
     """Served on connections of brokers only, and advertised only to them."""
+    hidden: bool = False
+    """Served, but not advertised: clients that find the API in ApiVersions would use it to no purpose."""
     forwardable: bool = False
     """Whether a broker may forward a client's request of this API to the controller."""
     pipelined: bool = False
