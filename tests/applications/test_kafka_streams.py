@@ -25,7 +25,7 @@ pytestmark = pytest.mark.java
 INPUT, OUTPUT = "streams-plaintext-input", "streams-wordcount-output"
 PARTITIONS = 2
 WORDS = [f"word{number}" for number in range(40)]
-LINES = 150
+LINES = 400
 
 
 class Lines:
@@ -74,35 +74,83 @@ def word_count(cluster: NilometerCluster, folder: Path) -> Application:
     )
 
 
+class Counting:
+    """The application at work: lines go in, and what it has committed is watched."""
+
+    def __init__(self, cluster: NilometerCluster, folder: Path) -> None:
+        for topic in (INPUT, OUTPUT):
+            cluster.create_topic(topic, PARTITIONS)
+        self._cluster = cluster
+        self._state = folder / "state"
+        self._application = word_count(cluster, folder)
+        self._lines = Lines(cluster.bootstrap)
+
+    def write(self) -> None:
+        self._lines.write(LINES)
+
+    def wait_counted(self, share: float) -> None:
+        """Until there are counts of so many of the words."""
+        self._application.wait_until(
+            lambda: len(self._reader.look()) >= share * self._lines.words, f"{share:.0%} are counted"
+        )
+
+    def restart(self) -> None:
+        """What its state store knew is in the changelog only."""
+        self._application.kill()
+        shutil.rmtree(self._state)
+        self._application.start()
+
+    def assert_exact(self) -> None:
+        """Every word of every line is counted once, in the output and in the changelog."""
+        bootstrap, expected = self._cluster.bootstrap, self._lines.counts
+        self.wait_counted(1.0)
+        self._application.stop()
+        counted = counts_of(committed_records(bootstrap, OUTPUT, PARTITIONS))
+        assert counted == {word: list(range(1, count + 1)) for word, count in expected.items()}
+        [changelog] = [name for name in self._cluster.topics() if name.endswith("-changelog")]
+        assert self._cluster.topic_setting(changelog, "cleanup.policy") == "compact"
+        restored = counts_of(committed_records(bootstrap, changelog, PARTITIONS))
+        assert {word: counts[-1] for word, counts in restored.items()} == dict(expected)
+
+    def __enter__(self) -> Counting:
+        self._reader = CommittedReader(self._cluster.bootstrap, OUTPUT, PARTITIONS)
+        self._application.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        self._reader.close()
+        self._application.__exit__(kind, *more)
+
+
 @pytest.mark.long
 def test_word_count_is_exact_while_the_coordinator_and_the_application_are_killed(
     cluster: NilometerCluster, tmp_path: Path
 ) -> None:
-    for topic in (INPUT, OUTPUT):
-        cluster.create_topic(topic, PARTITIONS)
-    lines = Lines(cluster.bootstrap)
-    lines.write(LINES)
-    application = word_count(cluster, tmp_path)
-    with application, CommittedReader(cluster.bootstrap, OUTPUT, PARTITIONS) as reader:
-
-        def has_counted(share: float) -> bool:
-            return len(reader.look()) >= share * lines.words
-
-        application.wait_until(lambda: has_counted(0.1), "the first counts are committed")
+    with Counting(cluster, tmp_path) as counting:
+        counting.write()
+        counting.wait_counted(0.1)
         cluster.kill(cluster.wait_leader("__transaction_state", timeout_s=WAIT_S))
-        lines.write(LINES)
-        application.wait_until(lambda: has_counted(0.9), "it counts with the next coordinator")
-
-        application.kill()
-        shutil.rmtree(tmp_path / "state")  # what it knew is in the changelog only
+        counting.write()
+        counting.wait_counted(0.7)
         cluster.start()
-        application.start()
-        lines.write(LINES)
-        application.wait_until(lambda: has_counted(1.0), "all words are counted")
-        application.stop()
-    counted = counts_of(committed_records(cluster.bootstrap, OUTPUT, PARTITIONS))
-    assert counted == {word: list(range(1, count + 1)) for word, count in lines.counts.items()}
-    [changelog_topic] = [name for name in cluster.topics() if name.endswith("-changelog")]
-    assert cluster.topic_setting(changelog_topic, "cleanup.policy") == "compact"
-    restored = counts_of(committed_records(cluster.bootstrap, changelog_topic, PARTITIONS))
-    assert {word: counts[-1] for word, counts in restored.items()} == dict(lines.counts)
+        counting.restart()
+        counting.write()
+        counting.assert_exact()
+
+
+@pytest.mark.soak
+def test_word_count_is_exact_through_many_kills(cluster: NilometerCluster, tmp_path: Path) -> None:
+    """Each leader in turn that the application depends on, and every so often the application."""
+    with Counting(cluster, tmp_path) as counting:
+        counting.write()
+        counting.wait_counted(0.1)
+        for number, topic in enumerate(4 * ("__transaction_state", INPUT, "__consumer_offsets", OUTPUT)):
+            killed = cluster.wait_leader(topic, timeout_s=WAIT_S)
+            cluster.kill(killed)
+            counting.write()
+            counting.wait_counted(0.9)
+            if number % 5 == 4:
+                counting.restart()
+            cluster.start(killed)
+            cluster.wait_settled(WAIT_S)
+        counting.assert_exact()

@@ -125,7 +125,6 @@ def settings(kafka: Side, nilometer: Side) -> dict[str, str]:
         "emit.checkpoints.interval.seconds": "1",
         "refresh.topics.interval.seconds": "5",
         "refresh.groups.interval.seconds": "5",
-        "sync.topic.acls.enabled": "false",
         "kafka.config.storage.replication.factor": "1",
         "kafka.offset.storage.replication.factor": "1",
         "kafka.status.storage.replication.factor": "1",
