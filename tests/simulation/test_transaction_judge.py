@@ -71,6 +71,8 @@ def test_a_record_of_an_aborted_transaction_is_not_to_be_read(fate: Fate) -> Non
     scenario.reads((A, "1", 0))
     (found,) = scenario.verdict()
     assert found.startswith("transactions: aborted-read")
+    (found,) = torn(scenario.ledger, scenario.visible(), (A, B))
+    assert found.startswith("aborted read")
 
 
 @pytest.mark.parametrize("fate", [Fate.COMMITTED, Fate.UNKNOWN])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from transaction_world import A, TransactionWorld
 
+from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.record_format import encode_record
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import InitProducerId, InitProducerIdReply, ProducerIdNeeded
@@ -27,6 +28,13 @@ def test_a_new_id_asks_for_a_producer_id_and_begins_with_epoch_0() -> None:
     assert world.log == [], "nothing has happened yet"
     assert world.init() == GIVEN(ErrorCode.none, 1_001, 0)
     assert world.state() == "Empty"
+
+
+def test_a_new_id_begins_with_the_epoch_that_is_set() -> None:
+    world = TransactionWorld(config=TransactionConfig(first_epoch=32_765))
+    assert [world.init().producer_epoch for _ in range(3)] == [32_765, 32_766, 0]
+    with pytest.raises(ValueError, match="first_epoch"):
+        TransactionConfig(first_epoch=-1)
 
 
 def test_a_producer_that_begins_again_gets_the_next_epoch() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.replicas.partition import Partition
@@ -201,7 +202,9 @@ class BrokerNode:
         stop = self._stop = asyncio.Event()
         assert self.process is not None
         store = self.cluster.store.of(self.process, runtime)
-        broker = Broker(BrokerConfig(self.settings), runtime, store)
+        config = BrokerConfig(self.settings)
+        config.transactions = replace(config.transactions, first_epoch=self.cluster.first_epoch)
+        broker = Broker(config, runtime, store)
         try:
             await broker.start()
             self.broker = broker
@@ -225,6 +228,7 @@ class Cluster:
         pace: Pace = ATOMIC,
         ensemble: EnsemblePlan | None = None,
         folders: Sequence[int] = (1,),
+        first_epoch: int = 0,
     ) -> None:
         """``pace``: the timing of offloaded work on the brokers' machines; ``ensemble``: use ZooKeeper as
         coordination store instead of a folder; ``folders``: numbers of log directories, used in turn."""
@@ -232,6 +236,7 @@ class Cluster:
         self.one_machine = one_machine
         self.pace = pace
         self._folders = tuple(folders)
+        self.first_epoch = first_epoch
         self.settings = dict(settings or {})
         self.nodes: dict[int, BrokerNode] = {}
         """The current members, by broker id."""

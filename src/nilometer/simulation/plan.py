@@ -30,7 +30,7 @@ from nilometer.simulation.workload.members import CLASSIC, CONSUMER, GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.simulation.workload.producers import WriterPlan
 from nilometer.simulation.workload.transactions.program import TransactionPlan
-from nilometer.simulation.workload.transactions.session import V1
+from nilometer.simulation.workload.transactions.session import V1, V2
 
 NEEDS_SEVERAL_MACHINES = frozenset({Kind.ISOLATE})
 CRASH_ALL_SHARE = 0.15
@@ -45,6 +45,8 @@ LOG_DIR_FAULTS_SHARE = 0.6
 """… and the share of these in which single directories fail or are full, in addition."""
 TRANSACTIONS_SHARE = 0.35
 """The share of seeds that have transactional programs."""
+NEARLY_EXHAUSTED = 2**15 - 8
+"""A producer epoch with a few more above it."""
 FAULT_PHASE_SHARE = 0.85
 """The share of a run's time that has faults; the rest is for healing and reading."""
 
@@ -326,9 +328,10 @@ def draw_transactions(chance: random.Random, share: float = TRANSACTIONS_SHARE) 
     if chance.random() >= share:
         return None
     return TransactionPlan(
-        version=V1,
+        version=chance.choice((V1, V2)),
         timeout_ms=chance.choice((3_000, 10_000)),
         gap_s=chance.choice((0.2, 1.0)),
+        first_epoch=chance.choice((0, NEARLY_EXHAUSTED)),
     )
 
 

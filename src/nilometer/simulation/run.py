@@ -116,6 +116,7 @@ class _Run:
             pace=plan.pace,
             ensemble=plan.ensemble,
             folders=plan.folders,
+            first_epoch=plan.transactions.first_epoch if plan.transactions is not None else 0,
         )
         self._clients = world.host("clients")
         self._leader_invariants = LeaderInvariants(self._cluster, unpromised=RANDOM_TOPICS)
@@ -131,10 +132,7 @@ class _Run:
             Writer(f"writer{number}", self._clients, servers, each, self._history)
             for number, each in enumerate(plan.writers)
         ]
-        self._readers = [
-            self._reader("tail"),
-            self._reader("again", polls_per_incarnation=40),
-        ]
+        self._readers = [self._reader("tail"), self._reader("again", polls_per_incarnation=40)]
         self._retention = Retention(self._cluster, self._history, policies_of(plan))
         trimmed = [one for topic in plan.topics if topic.is_deleted for one in _partitions_of(topic)]
         self._trimmer = Trimmer(self._clients, servers, trimmed, self._retention) if trimmed else None

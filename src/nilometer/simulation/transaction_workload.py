@@ -16,6 +16,7 @@ from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.transactions import judge, partition_logs
+from nilometer.simulation.checkers.transactions.coordinator_logs import CoordinatorStates
 from nilometer.simulation.checkers.transactions.ledger import TransactionLedger
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.compacted_topic import CONFIGS as COMPACTED
@@ -51,6 +52,7 @@ class TransactionWorkload:
         self.ledger = TransactionLedger()
         self.history = LongHistory(kept_whole=frozenset({LAST_READER}))
         self.last_stable_offsets = partition_logs.LastStableOffsets(cluster, self.ledger, PLAIN)
+        self.coordinators = CoordinatorStates(cluster)
         servers = cluster.bootstrap_servers
         self.writers = [
             TransactionalWriter(
@@ -81,6 +83,7 @@ class TransactionWorkload:
         self.readers = [self._reader("committed", polls_per_incarnation=40)]
         self._committed: dict[str, int] = {}
         self._table: dict[str, str] = {}
+        self._finished_by_another = 0
 
     def _reader(self, name: str, polls_per_incarnation: int | None = None) -> Reader:
         return Reader(
@@ -128,6 +131,7 @@ class TransactionWorkload:
 
     def look(self) -> None:
         self.last_stable_offsets.look()
+        self.coordinators.look()
 
     @property
     def producers(self) -> int:
@@ -177,12 +181,15 @@ class TransactionWorkload:
         read = judge.values_read(self.history)
         yield from judge.compare_table(self._table, *judge.expected_table(self.ledger, str(TABLE), read))
         yield from self.last_stable_offsets.judge()
+        yield from self.coordinators.judge_at_rest()
+        self._finished_by_another = self.coordinators.finished_by_another()
         for partition in PLAIN:
             batches = partition_logs.read_leader(self._cluster, partition)
             yield from partition_logs.judge_log(str(partition), batches)
 
     def judge(self) -> Iterator[str]:
         yield from judge.judge(self.ledger, self.history, NAMES)
+        yield from self.coordinators.violations
         for program in self.programs:
             yield from program.violations[:FINDINGS_MAX]
 
@@ -194,5 +201,7 @@ class TransactionWorkload:
         counted = Counter[str]()
         for program in self.programs:
             counted.update({f"transactions, {what}": count for what, count in program.done.items()})
+        counted["transactions, finished by another coordinator"] = self._finished_by_another
+        counted["coordinators that took over"] = self.coordinators.takeovers
         counted["transactions begun"] = len(self.ledger.transactions)
         return counted

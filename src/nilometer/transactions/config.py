@@ -20,6 +20,9 @@ class TransactionConfig:
     """``transaction.abort.timed.out.transaction.cleanup.interval.ms``."""
     expiration_check_interval_ms: int = 60 * 60_000
     """``transaction.remove.expired.transaction.cleanup.interval.ms``."""
+    first_epoch: int = 0
+    """The first epoch of a new transactional id. Simulations set it near the highest, so that epochs are soon
+    exhausted."""
 
     def __post_init__(self) -> None:
         for name in ("max_timeout_ms", "id_expiration_ms", "abort_check_interval_ms"):
@@ -27,3 +30,5 @@ class TransactionConfig:
                 raise ValueError(f"{name} must be at least 1")
         if self.expiration_check_interval_ms < 1:
             raise ValueError("expiration_check_interval_ms must be at least 1")
+        if self.first_epoch < 0:
+            raise ValueError("first_epoch must not be negative")

@@ -30,7 +30,7 @@ def decide_init_producer_id(
     if not 0 < request.transaction_timeout_ms <= config.max_timeout_ms:
         return _refused(ErrorCode.invalid_transaction_timeout)
     if transaction is None:
-        return _first(request, wall_ms)
+        return _first(request, config.first_epoch, wall_ms)
     if transaction.state.is_prepared:
         return _refused(ErrorCode.concurrent_transactions)
     if _names_producer(request) and not _is_known(transaction, request):
@@ -61,7 +61,7 @@ def _is_known(transaction: Transaction, request: InitProducerId) -> bool:
     )
 
 
-def _first(request: InitProducerId, wall_ms: int) -> Decision:
+def _first(request: InitProducerId, epoch: int, wall_ms: int) -> Decision:
     """Decide the request of a transactional id that is not known: it is new, or has expired."""
     if request.new_producer_id is None:
         return Decision(ProducerIdNeeded())
@@ -71,7 +71,7 @@ def _first(request: InitProducerId, wall_ms: int) -> Decision:
         timeout_ms=request.transaction_timeout_ms,
         updated_ms=wall_ms,
     )
-    return _given(created.with_epoch(0, NO_EPOCH, request.transaction_timeout_ms, wall_ms))
+    return _given(created.with_epoch(epoch, NO_EPOCH, request.transaction_timeout_ms, wall_ms))
 
 
 def _abort_first(transaction: Transaction, request: InitProducerId, version: int, wall_ms: int) -> Decision:

@@ -105,7 +105,11 @@ def torn(ledger: TransactionLedger, visible: Visible, judged: Collection[Partiti
     for transaction in ledger.transactions:
         writes = [each for each in transaction.writes if each.partition in judged]
         missing = [each for each in writes if not visible.has(each)]
-        if missing and len(missing) < len(writes):
+        if len(missing) == len(writes):
+            continue
+        if transaction.fate in (Fate.OPEN, Fate.ABORTED):
+            yield f"aborted read: {transaction}: some of {writes} can be read"
+        elif missing:
             yield f"torn transaction: {transaction}: {missing[0]} cannot be read, others of it can"
 
 

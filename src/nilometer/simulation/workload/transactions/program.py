@@ -56,6 +56,8 @@ class TransactionalProgram(ABC):
         """Number of its actions, by name."""
         self.violations: list[str] = []
         self.incarnations = 0
+        self._producer_id: int | None = None
+        """The one that it had last."""
         self.process: Process | None = None
         self._host = host
         self._bootstrap_servers = bootstrap_servers
@@ -93,6 +95,9 @@ class TransactionalProgram(ABC):
 
     def _begin(self, session: TransactionalSession) -> LoggedTransaction:
         session.begin()
+        if self._producer_id not in (None, session.producer_id):
+            self.done["producer ids rotated"] += 1
+        self._producer_id = session.producer_id
         return self.ledger.begin(self.name, session.producer_id, session.producer_epoch)
 
     async def _end(

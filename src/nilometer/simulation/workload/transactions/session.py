@@ -80,6 +80,16 @@ class TransactionalSession:
         self._sequences: dict[TopicPartition, int] = {}
         self._added: dict[TopicPartition, None] = {}
 
+    def as_before(self) -> TransactionalSession:
+        """Another one with the producer id, epoch and sequences that this one has now."""
+        same = TransactionalSession(
+            self.client, self.transactional_id, timeout_ms=self.timeout_ms, version=self.version
+        )
+        same.producer_id, same.producer_epoch = self.producer_id, self.producer_epoch
+        same._sequences.update(self._sequences)
+        same._added.update(self._added)
+        return same
+
     # ── the identity ────────────────────────────────────────────────────────────────────────────
     async def init(self, *, goes_on: bool = False) -> None:
         """Send InitProducerId and use the id and epoch of the response. Raises KafkaError.

@@ -28,9 +28,12 @@ from nilometer.simulation.workload.transactions.program import TransactionalProg
 from nilometer.simulation.workload.transactions.session import API_TIMEOUT_MS, TransactionalSession
 from nilometer.simulation.world import Host
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import KafkaError
 
 GROUP = "transformers"
 POLL_MS = 1_000
+PROBE_OF = 6
+PROBE_MS = 300
 NOWHERE = -1
 FETCH_AT_MOST = 9
 """The last version of OffsetFetch with topic names instead of topic ids."""
@@ -47,7 +50,9 @@ WEIGHTS = {Ending.COMMIT: 10, Ending.ABORT: 1, Ending.LEAVE: 1, Ending.RIVAL: 2}
 ENDINGS = tuple(ending for ending, weight in WEIGHTS.items() for _ in range(weight))
 
 
-async def fetch_committed(client: Client, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def fetch_committed(
+    client: Client, partitions: Sequence[TopicPartition], timeout_ms: int = API_TIMEOUT_MS
+) -> dict[TopicPartition, int]:
     """Return the group's stable committed offsets; 0 for a partition without one. Raises KafkaError."""
     group = Coordinator(client, GROUP)
 
@@ -66,7 +71,7 @@ async def fetch_committed(client: Client, partitions: Sequence[TopicPartition]) 
             offsets[partition] = 0 if committed is None else committed.offset
         return offsets
 
-    return await client.retry(attempt, API_TIMEOUT_MS)
+    return await client.retry(attempt, timeout_ms)
 
 
 class Transformer(TransactionalProgram):
@@ -106,7 +111,8 @@ class Transformer(TransactionalProgram):
                     self._position = await consumer.position(self._source)
                     continue
                 ending = Ending.COMMIT if self._stopping else runtime.entropy.choice(ENDINGS)
-                following = await self._transform(session, consumer, records, ending)
+                probes = runtime.entropy.below(PROBE_OF) == 0
+                following = await self._transform(session, consumer, records, ending, probes=probes)
                 if following is None:
                     return
                 session = following
@@ -137,6 +143,8 @@ class Transformer(TransactionalProgram):
         consumer: Consumer,
         records: Sequence[ConsumerRecord],
         ending: Ending,
+        *,
+        probes: bool,
     ) -> TransactionalSession | None:
         """Transform ``records`` in one transaction and end it as ``ending`` says.
 
@@ -144,9 +152,12 @@ class Transformer(TransactionalProgram):
         """
         transaction = self._begin(session)
         await self._write(session, transaction, records)
+        given = await self._probe(session.client) if probes else None
         match ending:
             case Ending.COMMIT:
                 await self._end(session, transaction, commit=True)
+                if given is not None:
+                    self.violations.append(f"pending offset: {given} was stable within {transaction}")
             case Ending.ABORT:
                 await self._end(session, transaction, commit=False)
                 await self._go_to_committed(session.client, consumer)
@@ -163,6 +174,18 @@ class Transformer(TransactionalProgram):
                 await self._beside(take_over(), self._end(session, transaction, commit=True))
                 return rival
         return session
+
+    async def _probe(self, client: Client) -> int | None:
+        """Fetch the group's offset while the transaction's own offset is pending.
+
+        Returns None if it is not stable, as it must be unless the transaction has been aborted meanwhile.
+        """
+        try:
+            offset = (await fetch_committed(client, [self._source], PROBE_MS))[self._source]
+        except KafkaError as error:
+            self.error_counts[error.code.name] += 1
+            return None
+        return offset
 
     async def _write(
         self,

@@ -130,8 +130,11 @@ class TransactionalWriter(TransactionalProgram):
                 return await self._yield_to_rival(runtime, session, transaction)
             case Ending.LATE:
                 commit = runtime.entropy.below(2) == 0
+                before, repeated = session.as_before(), session.as_before()
                 await self._end(session, transaction, commit=commit)
-                await self._write_late(runtime, session, commit=commit)
+                await self._end_again(session, repeated, commit=commit)
+                await self._write_late(runtime, before)
+                session.needs_new_epoch |= session.version == V1
         return session
 
     # ── writing and reading ─────────────────────────────────────────────────────────────────────
@@ -205,17 +208,24 @@ class TransactionalWriter(TransactionalProgram):
             await self._beside(write_and_commit(), go_on())
         return rival
 
-    async def _write_late(self, runtime: Runtime, session: TransactionalSession, *, commit: bool) -> None:
-        """Write a batch after the end of the transaction, in the same epoch; brokers must reject it.
+    async def _end_again(
+        self, session: TransactionalSession, repeated: TransactionalSession, *, commit: bool
+    ) -> None:
+        """Request the same end again: the response comes when the markers are written, and is the same."""
+        await repeated.end(commit=commit)
+        self.done["ends repeated"] += 1
+        given = repeated.producer_id, repeated.producer_epoch
+        if given != (session.producer_id, session.producer_epoch):
+            self.violations.append(
+                f"repeated end: {self.name} was given producer {session.producer_id} in epoch "
+                f"{session.producer_epoch}, and then {given}"
+            )
 
-        Before that, the same end is requested once more: its response comes when the markers are written.
-        """
-        if self.plan.version != V1:
-            return  # the batch would be added, as the first one of the next transaction
-        await session.end(commit=commit)
-        late = self._begin(session)
+    async def _write_late(self, runtime: Runtime, before: TransactionalSession) -> None:
+        """Write a batch in the epoch of a transaction that has ended; brokers must reject it."""
+        late = self._begin(before)
         try:
-            await self._write(runtime, session, late, adds=False)
+            await self._write(runtime, before, late, adds=False)
         except KafkaError as error:
             self.error_counts[error.code.name] += 1
             self.done["refused verifications"] += error.code in REFUSED
