@@ -285,8 +285,8 @@ def test_an_epoch_chain_that_does_not_fit_the_log_is_found(log):
         ("0 0\n1 160\n2 330", "epoch 1 wrote offset 320; the log says epoch 2"),
         ("0 0\n1 160\n2 310", "epoch 2 begins at offset 310; the log has epoch 1"),
         ("0 0\n2 160", "epoch 2 wrote offset 160; the log says epoch 1"),
-        ("0 0\n1 160\n2 320\n3 900", "behind the end of the log"),
-        ("0 0\n2 160\n1 320", "epoch 1 from offset 320 behind epoch 2"),
+        ("0 0\n1 160\n2 320\n3 900", "after the end of the log"),
+        ("0 0\n2 160\n1 320", "epoch 1 from offset 320 after epoch 2"),
     ):
         path.write_text(f"0\n{lines.count(chr(10)) + 1}\n{lines}\n")
         found = findings_of(log)

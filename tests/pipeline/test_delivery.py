@@ -101,7 +101,7 @@ def test_what_is_refused_for_good_is_recorded_and_the_rest_goes_on(receiver, tmp
     asyncio.run(one.deliver([record("a", 0), record(None, 1, value=b"no json"), record("b", 2)]))
     assert [key for key, _ in receiver.taken] == ["b"]
     refused, unreadable = notes.reasons()
-    assert "refused a with 404" in refused
+    assert "rejected message a with status 404" in refused
     assert "messages-0 at offset 1" in unreadable
     assert one.totals.refused == 2
 

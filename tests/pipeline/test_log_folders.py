@@ -199,7 +199,7 @@ def test_a_log_that_ends_below_its_high_watermark_is_a_loss(log):
 def test_a_compaction_that_was_left_half_done_is_said(log, monkeypatch):
     monkeypatch.setattr(slice_reader, "REPLACEMENT_WAIT_S", 0.0)
     log.path(".log.swap", 0).write_bytes(log.path(".log", 0).read_bytes())
-    with pytest.raises(SourceError, match="middle of a compaction"):
+    with pytest.raises(SourceError, match="unfinished compaction"):
         offsets_of(log.log_dir)
 
 
@@ -313,7 +313,7 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
         ({"bytesPerPartition": "0"}, "1 or more"),
         ({"subscribe": "others"}, "others is not in"),
         ({"assign": '{"events": [0, 3]}'}, "events-3 is not in"),
-        ({"kafka.bootstrap.servers": "h:1"}, "no broker is asked"),
+        ({"kafka.bootstrap.servers": "h:1"}, "no broker is contacted"),
         ({"maxOffsetsPerTrigger": "5"}, "has no effect in a batch"),
         ({"startOffset": "1"}, "no such option"),
         ({"startingOffsets": '{"events": {"0": 401}}'}, "beyond its end offset, 400"),

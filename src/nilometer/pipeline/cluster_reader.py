@@ -251,7 +251,8 @@ class _RangeFetcher:
             return Throttled(response.throttle_time.total_seconds())
         if not answers:
             raise KafkaError(
-                ErrorCode.network_exception, f"broker {leader.node_id} left out {self._partition}"
+                ErrorCode.network_exception,
+                f"the response of broker {leader.node_id} lacks {self._partition}",
             )
         answer = answers[0]
         if answer.error_code == ErrorCode.offset_out_of_range:
@@ -293,12 +294,14 @@ class _RangeFetcher:
         if earliest > self._offset:
             until = min(earliest, self._wanted.end)
             return self._lost(
-                f"offsets {self._offset} to {until - 1} of {part} are gone: its log starts at {earliest}",
+                f"offsets {self._offset} to {until - 1} of {part} are no longer available: "
+                f"its log starts at {earliest}",
                 until,
             )
         latest = await self._ask(client, LATEST)
         return self._lost(
-            f"offsets {self._offset} to {self._wanted.end - 1} of {part} are gone: its log ends at {latest}",
+            f"offsets {self._offset} to {self._wanted.end - 1} of {part} are no longer available: "
+            f"its log ends at {latest}",
             self._wanted.end,
         )
 

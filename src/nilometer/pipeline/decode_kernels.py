@@ -31,14 +31,14 @@ BYTES_LEFT = 7
 OFFSET_DELTA = 8
 
 PROBLEMS = {
-    PAST_THE_END: "a record goes on beyond the end of the batch",
+    PAST_THE_END: "a record extends beyond the end of the batch",
     VARINT_TOO_LONG: "a varint has too many bytes",
     RECORD_LENGTH: "a record's length does not fit its fields",
     FIELD_LENGTH: "a key or value has an impossible length",
     HEADER_COUNT: "a record has an impossible number of headers",
     HEADER_KEY: "a header has no key",
-    BYTES_LEFT: "bytes are left over behind the last record",
-    OFFSET_DELTA: "a record's offset lies outside its batch",
+    BYTES_LEFT: "bytes are left over after the last record",
+    OFFSET_DELTA: "a record's offset is outside its batch",
 }
 
 # The columns of the table of sections.

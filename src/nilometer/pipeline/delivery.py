@@ -154,7 +154,7 @@ class Deliverer:
         for record in records:
             message_id = _id_of(record.value)
             if message_id is None:
-                self._refuse(record, "it is not a JSON object with an id")
+                self._refuse(record, "the record is not a JSON object with an id")
             elif self._notes.has(message_id):
                 self.totals.repeats += 1
             else:
@@ -166,16 +166,16 @@ class Deliverer:
             try:
                 status = await asyncio.to_thread(self._webhook.post, record.value or b"", message_id)
             except (OSError, http.client.HTTPException) as error:
-                self._on_error(f"the webhook does not answer: {error}")
+                self._on_error(f"no response from the webhook: {error}")
             else:
                 if 200 <= status < 300:
                     self._notes.note(message_id)
                     self.totals.delivered += 1
                     return
                 if 400 <= status < 500 and status not in RETRIABLE_STATUSES:
-                    self._refuse(record, f"the webhook has refused {message_id} with {status}")
+                    self._refuse(record, f"the webhook rejected message {message_id} with status {status}")
                     return
-                self._on_error(f"the webhook answers {message_id} with {status}")
+                self._on_error(f"the webhook responded to message {message_id} with status {status}")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 

@@ -34,7 +34,7 @@ class DataLoss(SourceError):
     """Records of the requested range are not in the log any more."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}. With failOnDataLoss=false the job goes on without them")
+        super().__init__(f"{what}. With failOnDataLoss=false the job continues without them")
 
 
 _NAMES = "|".join(one.__name__ for one in (PipelineError, OptionError, SourceError, SinkError, DataLoss))

@@ -62,7 +62,7 @@ class Capture:
         try:
             self._connection = psycopg.connect(self._dsn, autocommit=True)
         except psycopg.OperationalError as error:
-            raise PipelineError(f"PostgreSQL does not answer at {self._dsn}: {error}") from error
+            raise PipelineError(f"cannot connect to PostgreSQL at {self._dsn}: {error}") from error
         try:
             self._table = self._describe()
             (level,) = self._one("SHOW wal_level")

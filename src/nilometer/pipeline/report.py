@@ -53,7 +53,7 @@ def write_report(report: Report, path: Path) -> None:
         if rows:
             parts.append(_section(title, draw(frame.columns, rows)))
     if report.progress:
-        parts.append(_section("How the batches went", draw_progress(report.progress)))
+        parts.append(_section("Batches over time", draw_progress(report.progress)))
     for title, frame in report.tables.items():
         rows = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
         parts.append(_section(title, _table(frame.columns, rows)))

@@ -63,8 +63,8 @@ class RunFolder:
         running = self.read()
         if running is not None and running.state == RUNNING and running.pid != os.getpid():
             raise PipelineError(
-                f"{self.name} runs already (process {running.pid}); nilometer pipeline stop {self.name} "
-                "stops it, --home names another folder for a second run"
+                f"{self.name} is already running (process {running.pid}): stop it with "
+                f"`nilometer pipeline stop {self.name}`, or run a second one in another folder with --home"
             )
         began = datetime.now(UTC).isoformat(timespec="seconds")
         record = RunRecord(self.name, topics, output, os.getpid(), _process_started(os.getpid()) or "", began)
@@ -113,7 +113,7 @@ class RunFolder:
             if time.monotonic() > deadline:
                 raise PipelineError(
                     f"{self.name} (process {record.pid}) has not stopped within {timeout_s:.0f} s: its batch "
-                    "goes on. It will stop behind it"
+                    "continues; it will stop after it"
                 )
             time.sleep(_POLL_S)
         return self.read() or record

@@ -15,10 +15,10 @@ from nilometer.config import ConfigError
 from nilometer.pipeline.errors import OptionError
 
 ALLOWED = {
-    "topic": "the topic to write to; without it the column topic says so row by row",
+    "topic": "the topic to write to; without it, the column topic names it for each row",
     "repeatHeaders": "true or false: headers that identify records sent again; true unless exactlyOnce is",
-    "exactlyOnce": "true or false (default): each task writes in a transaction, once however often it is run",
-    "writerId": "the writer's name in these headers, behind the query's id; see repeats for foreachBatch",
+    "exactlyOnce": "true or false (default): each task writes exactly once, even if Spark runs it again",
+    "writerId": "the writer's name in these headers, after the query's id; see repeats for foreachBatch",
 }
 BY_SPARK = frozenset({"checkpointlocation", "path", "queryname", "outputmode"})
 """Options that Spark passes to every sink although they are its own; they are ignored."""

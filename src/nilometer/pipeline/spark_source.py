@@ -185,7 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise DataLoss(f"topic {part.topic} was deleted and created again")
             if end.offsets[part] < offset:
                 raise DataLoss(
-                    f"{part} was read up to offset {offset}, and its end offset is now {end.offsets[part]}"
+                    f"{part} was read up to offset {offset}, but its end offset is now {end.offsets[part]}"
                 )
         return end
 

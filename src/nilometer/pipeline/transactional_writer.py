@@ -120,7 +120,9 @@ class TransactionalWriter:
     def _read(self, note: OffsetAndMetadata) -> Committed:
         rows = note.metadata.removeprefix(_ROWS)
         if not note.metadata.startswith(_ROWS) or not rows.isdecimal():
-            raise SinkError(f"the group {self._task.transactional_id} has offsets that no sink committed")
+            raise SinkError(
+                f"the group {self._task.transactional_id} has committed offsets that are not from a sink"
+            )
         return Committed(note.offset - 1, int(rows))
 
     async def _commit(self, producer: TransactionalProducer, place: TopicPartition, rows: int) -> None:

@@ -87,7 +87,7 @@ def audit(
         if not wrong:
             break
         affected = {TopicPartition(one.topic, one.partition) for one in findings if one.is_wrong}
-        on_round(f"{len(wrong)} findings: looking again ({number + 1} of {CONFIRMATIONS})")
+        on_round(f"{len(wrong)} findings: checking them again ({number + 1} of {CONFIRMATIONS})")
         time.sleep(CONFIRM_WAIT_S)
         again = _round(spark, places, affected.__contains__, lambda _: None)
         still = {one.key for one in again.findings}

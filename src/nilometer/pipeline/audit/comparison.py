@@ -119,13 +119,13 @@ def _told(
         versions[outline].append(place)
     common = max(versions, key=lambda one: len(versions[one]))
     agreeing = ", ".join(by_place[place].replica.directory.name for place in versions[common])
-    others = f"{agreeing}: {_words(base_offset, common)}"
+    others = f"{agreeing}: {_described(base_offset, common)}"
     found: list[Finding] = []
     for outline, places in versions.items():
         for place in places if outline != common else []:
-            what = f"has {_words(base_offset, outline)}; {others}"
+            what = f"has {_described(base_offset, outline)}; {others}"
             found.append(_finding(by_place[place], base_offset, what))
-    missing = f"has no batch that begins there; {others}"
+    missing = f"has no batch that starts at this offset; {others}"
     found += [
         _finding(by_place[one.place], base_offset, missing)
         for one in members
@@ -134,7 +134,7 @@ def _told(
     return found
 
 
-def _words(base_offset: int, outline: Outline) -> str:
+def _described(base_offset: int, outline: Outline) -> str:
     next_offset, epoch, crc, size = outline
     return f"offsets {base_offset} to {next_offset - 1} of epoch {epoch} in {size} bytes (CRC {crc:#010x})"
 

@@ -39,7 +39,7 @@ class OffsetIndexCheck:
         self._end = 0
         for number in range(1, len(entries)):
             if entries[number][0] <= entries[number - 1][0] or entries[number][1] <= entries[number - 1][1]:
-                self._findings[number] = "does not rise above the entry before it"
+                self._findings[number] = "is not greater than the previous entry"
 
     def positions_behind(self, position: int) -> list[int]:
         return sorted(int(one) for one in self._positions if one > position)
@@ -65,12 +65,12 @@ class OffsetIndexCheck:
 
         offset = int(self._offsets[number])
         if position != self._positions[number]:
-            what = f"leads to byte {int(self._positions[number])}, inside the batch at byte {position}"
+            what = f"points to byte {int(self._positions[number])}, inside the batch at byte {position}"
             self._findings.setdefault(number, what)
         elif offset != last:
             if offset < row[fields.BASE_OFFSET] or offset < last:
                 self._findings.setdefault(
-                    number, f"leads to the batch at byte {position}, which ends at {last}"
+                    number, f"points to the batch at byte {position}, whose last offset is {last}"
                 )
             else:
                 self._waiting[offset] = number
@@ -84,20 +84,22 @@ class OffsetIndexCheck:
                 del self._waiting[offset]
                 following = self._positions[number + 1] if number + 1 < len(self._positions) else None
                 if following is not None and ends[found[0]] > following:
-                    self._findings.setdefault(number, "spans the batch that the next entry leads to")
+                    self._findings.setdefault(
+                        number, "has the offset of a batch after the position of the next entry"
+                    )
             elif len(lasts) and lasts[-1] > offset:
                 del self._waiting[offset]
-                self._findings.setdefault(number, "no batch ends at its offset")
+                self._findings.setdefault(number, "has an offset at which no batch ends")
 
     def problems(self, is_sealed: bool) -> Iterator[IndexFinding]:
         if self._is_missing and is_sealed:
-            yield None, None, "there is no such file"
+            yield None, None, "the file does not exist"
         for number in (~self._seen).nonzero()[0].tolist():
             self._findings.setdefault(
-                number, f"leads to byte {int(self._positions[number])}, the log ends at {self._end}"
+                number, f"points to byte {int(self._positions[number])}, but the log ends at byte {self._end}"
             )
         for number in self._waiting.values():
-            self._findings.setdefault(number, "no batch ends at its offset")
+            self._findings.setdefault(number, "has an offset at which no batch ends")
         for number, what in sorted(self._findings.items()):
             offset = int(self._offsets[number])
             yield number * ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
@@ -130,22 +132,22 @@ class TimeIndexCheck:
             row = int(np.searchsorted(lasts, offset))
             if times[row] != timestamp or newest[row] != timestamp or offset < rows[row, fields.BASE_OFFSET]:
                 self._findings[self._next] = (
-                    f"says {timestamp}; the batch there has {int(times[row])}, the largest up to it is "
-                    f"{int(newest[row])}"
+                    f"has timestamp {timestamp}, but its batch has {int(times[row])}, and the largest so far "
+                    f"is {int(newest[row])}"
                 )
             self._next += 1
         self._newest = int(newest[-1])
 
     def problems(self, is_sealed: bool) -> Iterator[IndexFinding]:
         if self._is_missing and is_sealed:
-            yield None, None, "there is no such file"
+            yield None, None, "the file does not exist"
             return
         for number in range(self._next, len(self._entries)):
-            self._findings.setdefault(number, "lies behind the end of the log")
+            self._findings.setdefault(number, "is after the end of the log")
         for number in range(1, len(self._entries)):
             before, here = self._entries[number - 1], self._entries[number]
             if here[0] <= before[0] or here[1] < before[1]:
-                self._findings.setdefault(number, "does not rise above the entry before it")
+                self._findings.setdefault(number, "is not greater than the previous entry")
         for number, what in sorted(self._findings.items()):
             offset = self._entries[number][1]
             yield number * TIME_ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
@@ -153,7 +155,11 @@ class TimeIndexCheck:
         if not self._entries and self._begins_with_zeros and self._newest == 0:
             last = 0
         if is_sealed and not self._findings and last != self._newest:
-            yield None, None, f"the last entry says {last}, the largest timestamp is {self._newest}"
+            yield (
+                None,
+                None,
+                f"the last entry has timestamp {last}, but the largest timestamp is {self._newest}",
+            )
 
 
 def _written(data: bytes, entry_size: int) -> bytes:
@@ -176,11 +182,9 @@ def check_transaction_index(
         return
     for number, entry in enumerate(entries):
         if entry.last_offset >= end_offset or (entry.producer_id, entry.last_offset) not in aborts:
-            what = (
-                f"no marker of producer {entry.producer_id} at offset {entry.last_offset} ends a transaction"
-            )
+            what = f"producer {entry.producer_id} has no abort marker at offset {entry.last_offset}"
         elif entry.first_offset > entry.last_offset:
-            what = f"a transaction from {entry.first_offset} to {entry.last_offset}"
+            what = f"its transaction begins at {entry.first_offset}, after its end at {entry.last_offset}"
         else:
             continue
         yield number * transaction_index.ENTRY_SIZE, entry.last_offset, f"entry {number}: {what}"

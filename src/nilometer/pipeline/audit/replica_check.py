@@ -92,7 +92,7 @@ class _ReplicaCheck:
                 continue
             end = self._segments[number - 1].end_offset
             if end > segment.base_offset:
-                what = f"the segment before it goes on to offset {end}"
+                what = f"the previous segment extends to offset {end}"
                 self._find(
                     Kind.OFFSET_ORDER, self._path(segment.base_offset), None, segment.base_offset, what
                 )
@@ -106,17 +106,20 @@ class _ReplicaCheck:
         watermark = replica.high_watermark
         if watermark is None:
             self._note(
-                "no high watermark is checkpointed beside it, so it is not held against other replicas"
+                "no high watermark is checkpointed beside it, so it is not compared with other replicas"
             )
         elif watermark > end:
-            what = f"the log ends at {end}, below its high watermark {watermark}: a segment is missing or cut"
+            what = (
+                f"the log ends at {end}, below its high watermark {watermark}: "
+                "a segment is missing or truncated"
+            )
             self._find(Kind.MISSING_RECORDS, self._path(self._segments[-1].base_offset), None, end, what)
         elif self._log_start > max(watermark, self._first):
-            what = f"the log start {self._log_start} lies above the high watermark {watermark}"
+            what = f"the log start {self._log_start} is above the high watermark {watermark}"
             self._find(Kind.CHECKPOINT, self._checkpoint(names.LOG_START_OFFSET_CHECKPOINT), None, end, what)
         recovered = directory.recovery_points.get(part, 0)
         if recovered > end and (watermark is None or watermark <= end):
-            what = f"the recovery point {recovered} lies above the end of the log, {end}"
+            what = f"the recovery point {recovered} is above the end of the log, {end}"
             self._find(Kind.CHECKPOINT, self._checkpoint(names.RECOVERY_POINT_CHECKPOINT), None, end, what)
 
     def _check_epochs(self) -> None:
@@ -129,7 +132,7 @@ class _ReplicaCheck:
         chain = list(self._epochs)
         if not chain:
             if written:
-                self._find(Kind.EPOCH, path, None, written[0][1], "names no epoch, the log has some")
+                self._find(Kind.EPOCH, path, None, written[0][1], "has no epoch, but the log has")
             return
         self._check_chain(path, chain)
         for epoch, offset in written:
@@ -145,11 +148,13 @@ class _ReplicaCheck:
     def _check_chain(self, path: str, chain: Sequence[tuple[int, int]]) -> None:
         for before, here in pairwise(chain):
             if here[0] <= before[0] or here[1] <= before[1]:
-                what = f"epoch {here[0]} from offset {here[1]} behind epoch {before[0]} from {before[1]}"
+                what = (
+                    f"epoch {here[0]} from offset {here[1]} after epoch {before[0]} from offset {before[1]}"
+                )
                 self._find(Kind.EPOCH, path, None, here[1], what)
         if chain[-1][1] > self._end:
             epoch, start = chain[-1]
-            what = f"epoch {epoch} begins at offset {start}, behind the end of the log, {self._end}"
+            what = f"epoch {epoch} begins at offset {start}, after the end of the log, {self._end}"
             self._find(Kind.EPOCH, path, None, start, what)
         start = max(chain[0][1], self._log_start_checkpoint)
         if start < self._first and self._first > self._replica.cleaned_up_to:

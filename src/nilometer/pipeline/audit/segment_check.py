@@ -176,7 +176,7 @@ class SegmentCheck:
             if base > before:
                 self.result.gaps.append((before, base, position))
             else:
-                what = f"a batch with base offset {base} where {before} or more was to come"
+                what = f"the base offset is {base}, but must be {before} or more"
                 self._find(Kind.OFFSET_ORDER, names.LOG_SUFFIX, position, base, what)
         self.result.end_offset = int(following[-1])
 
@@ -192,7 +192,7 @@ class SegmentCheck:
             epoch, base = int(epochs[index]), int(rows[index, fields.BASE_OFFSET])
             if runs and epoch < runs[-1][0]:
                 position = start + int(rows[index, fields.POSITION])
-                what = f"leader epoch {epoch} behind epoch {runs[-1][0]}"
+                what = f"leader epoch {epoch} after epoch {runs[-1][0]}"
                 self._find(Kind.EPOCH, names.LOG_SUFFIX, position, base, what)
             runs.append((epoch, base))
 
@@ -227,7 +227,7 @@ class SegmentCheck:
     def _cut_off(self, position: int, end: int) -> None:
         """Report an incomplete last batch, unless the segment is active: the rest may still be written."""
         if self.work.is_sealed:
-            what = f"the last {end - position} bytes are not a whole batch"
+            what = f"the last {end - position} bytes are not a complete batch"
             self._find(Kind.CORRUPT_BATCH, names.LOG_SUFFIX, position, self.result.end_offset, what)
 
     # --- the other files of the segment

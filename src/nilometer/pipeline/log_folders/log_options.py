@@ -51,7 +51,7 @@ def parse_log_options(given: Mapping[str, str]) -> LogOptions:
         if name in _CANONICAL:
             own[_CANONICAL[name]] = value
         elif name.startswith("kafka.") or name in NOT_FOR_FOLDERS:
-            raise OptionError(key, value, f"has no effect here, because no broker is asked. {_allowed()}")
+            raise OptionError(key, value, f"has no effect here, because no broker is contacted. {_allowed()}")
         else:
             common[key] = value
     chosen = any(key.lower() in _CHOICES for key in common)

@@ -51,7 +51,7 @@ def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
             return _plan(options, bounds)
         except FileNotFoundError as error:
             missing = error.filename
-    raise SourceError(f"{missing} was listed and does not exist, {ATTEMPTS} times one after another")
+    raise SourceError(f"{missing} was listed but did not exist, {ATTEMPTS} times in a row")
 
 
 def _plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
@@ -128,8 +128,8 @@ def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None
     end = _log_end(replica, bases) if options.until_log_end else replica.high_watermark
     if end is None:
         raise SourceError(
-            f"no high watermark is checkpointed for {replica.place}, so that it is not known how far its "
-            "records are committed. highWatermark=logEnd reads to the log end"
+            f"no high watermark is checkpointed for {replica.place}, so it is unknown which records are "
+            "committed. highWatermark=logEnd reads to the end of the log"
         )
     if options.read_committed and bases and start < end:
         end = transactions.last_stable_offset(replica.place, bases, start, end)
@@ -159,7 +159,8 @@ def _not_before_the_log(options: LogOptions, log: ReadableLog, start: int) -> in
         return start
     if options.common.fail_on_data_loss:
         raise DataLoss(
-            f"offsets {start} to {log.start - 1} of {log.part} are gone: its log starts at {log.start}"
+            f"offsets {start} to {log.start - 1} of {log.part} are no longer available: "
+            f"its log starts at {log.start}"
         )
     return log.start
 

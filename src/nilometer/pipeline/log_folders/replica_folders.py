@@ -101,7 +101,7 @@ def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
         replicas = _replicas_of(place.rstrip("/") or "/")
         if replicas is None:
             raise SourceError(
-                f"{place} is neither a partition's folder nor a log directory, and holds none of these"
+                f"{place} is neither a partition's folder nor a log directory, and contains neither"
             )
         found.update((one.place, one) for one in replicas)
     return sorted(found.values(), key=lambda one: (one.part, one.place))

@@ -89,8 +89,8 @@ class SliceReader:
                 return bases_among(listing)
             if time.monotonic() > deadline:
                 raise SourceError(
-                    f"{self._place} was left in the middle of a compaction ({swaps[0]}): "
-                    "a broker that starts on it completes that"
+                    f"{self._place} has an unfinished compaction ({swaps[0]}): "
+                    "start its broker, which completes it"
                 )
             time.sleep(0.05)
 
@@ -147,7 +147,7 @@ class SliceReader:
         bases = bases_among(self._listing())
         begins = f"its log starts at {bases[0]}" if bases and bases[0] > start else "its log ends before that"
         if self._fail_on_data_loss:
-            raise DataLoss(f"offsets {start} to {end - 1} of {self._place} are gone: {begins}")
+            raise DataLoss(f"offsets {start} to {end - 1} of {self._place} are no longer available: {begins}")
         return end
 
 
