@@ -21,7 +21,7 @@ from nilometer.transactions.requests import MarkersWritten
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import ApiKey, api
 
-ME, OTHER, NOBODY = 1, 2, -1
+ME, OTHER, NO_LEADER = 1, 2, -1
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 RETRIES = 5
 WAIT_S = 60.0
@@ -80,7 +80,7 @@ class Cluster:
     def _partition(self, index: int) -> object:
         self.looked_up += 1
         leader = self.leaders.get(index)
-        return None if leader is None else SimpleNamespace(has_leader=leader != NOBODY, leader=leader)
+        return None if leader is None else SimpleNamespace(has_leader=leader != NO_LEADER, leader=leader)
 
     def _begin(self, _topic: str, marker: Marker, outcome: ProduceOutcome, _request: object) -> None:
         self.markers.append(marker)
@@ -171,7 +171,7 @@ async def test_a_marker_carries_the_epochs_of_its_end() -> None:
 @pytest.mark.parametrize("leader", [ME, OTHER])
 @on_a_loop
 async def test_a_marker_waits_for_a_leader(leader: int) -> None:
-    cluster = Cluster(p0=NOBODY, p1=leader)
+    cluster = Cluster(p0=NO_LEADER, p1=leader)
     cluster.send(A, B)
     await until(lambda: cluster.looked_up > RETRIES)
     assert cluster.asked == [(leader, 1)]
@@ -214,7 +214,7 @@ async def test_a_marker_follows_its_partition_to_another_leader() -> None:
 
 @on_a_loop
 async def test_a_partition_that_is_deleted_needs_no_marker() -> None:
-    cluster = Cluster(p0=ME, p1=NOBODY)
+    cluster = Cluster(p0=ME, p1=NO_LEADER)
     cluster.send(A, B)
     await until(lambda: cluster.looked_up > RETRIES)
     assert not cluster.shell.submitted
@@ -249,7 +249,7 @@ async def test_an_end_that_others_have_come_past_is_not_sent_again(error: ErrorC
 @on_a_loop
 async def test_what_a_coordinator_of_before_asked_for_is_dropped(what: str) -> None:
     """The next one finds the transaction prepared in its log, and sends the markers itself."""
-    cluster = Cluster(p0=ME, p1=NOBODY)
+    cluster = Cluster(p0=ME, p1=NO_LEADER)
     cluster.send(A, B)
     await until(lambda: cluster.asked == [(ME, 0)] and cluster.looked_up > RETRIES)
     if what == "unloaded":
