@@ -14,6 +14,7 @@ import pytest
 
 from nilometer.cli.simulation.parallel import play_in_processes
 from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, play_seed
+from nilometer.cli.simulation.simulate_commands import Summary
 from support.eventually import eventually
 
 OPTIONS = SeedOptions(minutes=0.1)
@@ -52,6 +53,15 @@ def test_a_process_that_dies_fails_its_seed_and_no_other() -> None:
     assert (died.seed, died.exit) == (DEADLY_SEED, 10)
     assert died.summary.startswith("seed 5: no verdict: the process that played it ended with exit code 9;")
     assert [report.exit for report in others] == [0, 0]
+
+
+def test_what_was_done_is_counted_over_all_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(2)
+    for seed, counts in enumerate(({"reassignments": 2, "commits": 1}, {"commits": 4})):
+        summary.add(SeedReport(seed=seed, exit=0, simulated_s=1.0, real_s=0.0, counts=counts))
+    summary.print_summary()
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == ["5 commits (in 2 of 2 seeds)", "2 reassignments (in 1 of 2 seeds)"]
 
 
 def test_no_process_is_left_when_no_reader_is_left() -> None:

@@ -15,6 +15,7 @@ from planted_faults import (
     replication_faults,
     settings_faults,
     storage_faults,
+    transaction_faults,
 )
 from planted_faults.planting import PlantedFault
 
@@ -31,5 +32,6 @@ FAULTS: tuple[PlantedFault, ...] = (
     *authentication_faults.FAULTS,
     *ensemble_faults.FAULTS,
     *compaction_faults.FAULTS,
+    *transaction_faults.FAULTS,
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -20,6 +20,7 @@ QUICK = (
     "epochs-begin-late",
     "forget-commits",
     "keep-deleted-topics",
+    "leave-out-the-aborted-index",
     "renumber-retries",
 )
 """Found by almost every seed, in a second or two."""

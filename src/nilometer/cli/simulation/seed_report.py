@@ -6,8 +6,8 @@ A report is plain data, so that a child process can send it to the parent, which
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nilometer.simulation.minimise import minimise
@@ -43,6 +43,8 @@ class SeedReport:
     real_s: float
     digest: str = ""
     """The digest of the trace."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How often each operation of the clients and operators was executed, by name."""
     headline: str = ""
     """One line with the run's brokers, faults and numbers."""
     summary: str = ""
@@ -84,6 +86,7 @@ def _report(verdict: Verdict, options: SeedOptions) -> SeedReport:
         simulated_s=verdict.simulated_s,
         real_s=verdict.real_s,
         digest=verdict.digest,
+        counts=dict(verdict.workloads),
         headline=_headline(verdict),
         summary=_summary(verdict, options) if failed else "",
         lines=tuple(_failure_lines(verdict, options)) if failed else (),

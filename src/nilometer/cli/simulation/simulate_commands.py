@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -102,7 +103,7 @@ def simulate(
     )
     numbers = range(seed, seed + seeds)
     jobs = min(seeds, jobs or len(os.sched_getaffinity(0)))
-    summary = _Summary(seeds)
+    summary = Summary(seeds)
     with closing(_reports(numbers, jobs, options, keep_going)) as reports:
         try:
             for report in reports:
@@ -127,7 +128,7 @@ def _reports(
             return
 
 
-class _Summary:
+class Summary:
     """Collects and prints the reports of the seeds simulated so far."""
 
     def __init__(self, seeds: int) -> None:
@@ -135,6 +136,9 @@ class _Summary:
         self._done = 0
         self._simulated_s = 0.0
         self._begun = time.perf_counter()
+        self._counts = Counter[str]()
+        self._seeds_with = Counter[str]()
+        """In how many seeds each operation was executed."""
         self.failed: list[SeedReport] = []
 
     @property
@@ -144,6 +148,8 @@ class _Summary:
     def add(self, report: SeedReport) -> None:
         self._done += 1
         self._simulated_s += report.simulated_s
+        self._counts.update(report.counts)
+        self._seeds_with.update(report.counts.keys())
         self._clear_progress()
         if self._seeds == 1:
             click.echo(report.headline)
@@ -156,8 +162,10 @@ class _Summary:
             click.echo(progress, nl=False, err=True)
 
     def print_summary(self) -> None:
-        """Print the totals, and one line for each seed that failed."""
+        """Print how often each operation was executed, the totals, and one line for each seed that failed."""
         self._clear_progress()
+        for name, count in sorted(self._counts.items()):
+            click.echo(f"{count:>10} {name} (in {self._seeds_with[name]} of {self._done} seeds)")
         click.echo(
             f"{self._done} seeds, {self._simulated_s / 60:.1f} simulated minutes, "
             f"{self._times_real:.0f} x real time: {len(self.failed)} failed"
