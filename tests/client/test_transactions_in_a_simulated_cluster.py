@@ -14,18 +14,23 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.client.transactions.transaction_errors import AbortableTransactionError
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Main, Process, World
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Api, Message
 
 IDS = (1, 2, 3)
 RECORDS = 60
 PARTITIONS = 2
 KILLS = 5
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+NEWEST = 2
 WHERE = {
     "bootstrap.servers": ",".join(f"127.0.0.1:{9090 + broker_id}" for broker_id in IDS),
     "request.timeout.ms": 5_000,
@@ -39,7 +44,8 @@ READER = {
 
 
 class Scenario:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, version: int) -> None:
+        self.version = version
         self.rng = random.Random(seed)
         self.brokers: dict[int, Process] = {}
         self.serving: dict[int, None] = {}
@@ -110,11 +116,29 @@ class Scenario:
 
     async def _fill(self, runtime: Runtime) -> None:
         async with Admin(runtime, WHERE) as admin:
+            await self._finalize(admin.client)
             for topic in ("in", "out"):
                 await admin.create_topic(NewTopic(topic, PARTITIONS, 3, {"min.insync.replicas": "2"}))
         async with Producer(runtime, WHERE) as producer:
             for number in range(RECORDS):
                 await producer.send("in", b"%d" % number, partition=number % PARTITIONS)
+
+    async def _finalize(self, client: Client) -> None:
+        def make(api: Api) -> Message:
+            update = api.make_request(
+                "FeatureUpdateKey",
+                feature="transaction.version",
+                max_version_level=self.version,
+                upgrade_type=SAFE_DOWNGRADE if self.version < NEWEST else UPGRADE,
+            )
+            return api.request(timeout_ms=60_000, validate_only=False, feature_updates=(update,))
+
+        async def ask() -> None:
+            response = await client.send_to_controller(ApiKey.UPDATE_FEATURES, make)
+            if response.error_code != ErrorCode.none:
+                raise KafkaError(response.error_code, response.error_message or "")
+
+        await client.retry(ask, 60_000)
 
     # --- the application
 
@@ -180,17 +204,18 @@ class Scenario:
                 self.read += [int(record.value or b"") for record in await consumer.poll(timeout_ms=500)]
 
 
-def play(seed: int) -> Scenario:
-    world, scenario = World(seed), Scenario(seed)
+def play(seed: int, version: int) -> Scenario:
+    world, scenario = World(seed), Scenario(seed, version)
     world.run(scenario.play, limit_s=1_800)
     return scenario
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_p_5_each_record_is_transformed_once_whatever_is_killed(seed: int) -> None:
-    scenario = play(seed)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("version", [1, 2])
+def test_p_5_each_record_is_transformed_once_whatever_is_killed(seed: int, version: int) -> None:
+    scenario = play(seed, version)
     counts = f"{scenario.committed} committed, {scenario.aborted} aborted, {scenario.kills} kills"
-    replay = f"pytest tests/client/{Path(__file__).name} -k 'is_killed and {seed}'"
+    replay = f"pytest tests/client/{Path(__file__).name} -k 'is_killed and {version}-{seed}'"
     assert sorted(scenario.read) == list(range(RECORDS)), f"{counts}; replay: {replay}"
     assert scenario.committed > 0
     assert scenario.kills > 2, "all was done before anything was killed"
