@@ -143,7 +143,7 @@ def test_a_log_that_ends_below_what_was_read(topics, stream):
         assert one.read(one.plan()) == offsets(0, 9)
         del one.at["#topic-ids"]
     created_again(topics, topic, 4)
-    with pytest.raises(DataLoss, match="was read up to offset 9, and its end offset is now 4"):
+    with pytest.raises(DataLoss, match="was read up to offset 9, but its end offset is now 4"):
         strict.plan()
     assert tolerant.plan() == []
     send(topics, topic, 6)
