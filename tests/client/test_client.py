@@ -9,7 +9,7 @@ import pytest
 
 from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata, TopicPartition
 from nilometer.client.network.connection import ConnectionLost
 from nilometer.client.network.connection_pool import FETCH_CHANNEL
 from nilometer.client.network.metadata_exchange import metadata_request
@@ -184,6 +184,25 @@ async def test_topic_that_appears_late_is_waited_for() -> None:
         assert (await waiting).available == (0,)
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             await client.topic("never", 30)
+
+
+async def test_topic_that_is_missing_is_reported_as_such_though_the_last_refresh_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ScriptedBroker() as broker, client_of(broker.address) as client:
+        refreshes = 0
+
+        async def refresh() -> ClusterMetadata:
+            nonlocal refreshes
+            refreshes += 1
+            if refreshes > 1:
+                await asyncio.Event().wait()
+            return client.metadata
+
+        monkeypatch.setattr(client, "refresh", refresh)
+        with pytest.raises(KafkaError) as failed:
+            await client.topic("never", 100)
+        assert failed.value.code is ErrorCode.unknown_topic_or_partition
 
 
 async def test_refreshes_asked_for_together_share_the_next_one() -> None:

@@ -161,7 +161,14 @@ class Client:
                 raise KafkaError(code, f"topic {name}")
             return found
 
-        return await self.retry(look, timeout_ms)
+        try:
+            return await self.retry(look, timeout_ms)
+        except KafkaError as error:
+            last = error.__cause__  # The last attempt's error, if the time ran out during another attempt.
+            missing = self.topic_errors.get(name, ErrorCode.unknown_topic_or_partition)
+            if isinstance(last, KafkaError) and last.code is missing:
+                raise last from error
+            raise
 
     def learn_leader(
         self, partition: TopicPartition, leader_id: int, leader_epoch: int, nodes: Iterable[BrokerNode] = ()
