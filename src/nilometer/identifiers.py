@@ -32,7 +32,10 @@ TopicId = NewType("TopicId", str)
 """A topic's UUID in Kafka's text form."""
 
 NO_LEADER = BrokerId(-1)
+FIRST_LEADER_EPOCH = LeaderEpoch(0)
 NO_LEADER_EPOCH = LeaderEpoch(-1)
+FIRST_PARTITION_EPOCH = PartitionEpoch(0)
+NO_PARTITION_EPOCH = PartitionEpoch(-1)
 UNKNOWN_OFFSET: Offset = -1
 NO_BROKER_EPOCH = BrokerEpoch(-1)
 

@@ -32,6 +32,7 @@ Read next: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication
 fencing and truncation points, :mod:`~nilometer.replication.effects` for the actions that a shell executes.
 """
 
+from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET
 from nilometer.replication.effects import (
     AdvanceHighWatermark,
     AdvanceLogStart,
@@ -67,14 +68,7 @@ from nilometer.replication.high_watermark import (
 from nilometer.replication.invariants import InvariantBroken, check
 from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.replication.leader import LeaderRole
-from nilometer.replication.partition import (
-    NO_EPOCH,
-    NO_LEADER,
-    UNKNOWN_OFFSET,
-    EligibleBrokers,
-    PartitionRegistration,
-    Registration,
-)
+from nilometer.replication.partition import EligibleBrokers, PartitionRegistration, Registration
 from nilometer.replication.remote_replica import RemoteReplica
 from nilometer.replication.replica import NoRole, Replica
 from nilometer.replication.verdicts import (
@@ -89,8 +83,8 @@ from nilometer.replication.verdicts import (
 
 __all__ = [
     "NO_DIVERGENCE",
-    "NO_EPOCH",
     "NO_LEADER",
+    "NO_LEADER_EPOCH",
     "PENDING",
     "UNKNOWN_OFFSET",
     "AcksAllOutcome",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.replication.isr import AlterPartition
-from nilometer.replication.partition import LeaderEpoch, Offset
 from nilometer.wire.errors import ErrorCode
 
 

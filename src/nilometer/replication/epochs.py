@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from nilometer.replication.partition import NO_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
+from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 from nilometer.wire.errors import ErrorCode
 
 
@@ -27,14 +27,14 @@ class ReplicaLog(Protocol):
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
-        """The last epoch of the chain, or NO_EPOCH for an empty chain."""
+        """The last epoch of the chain, or NO_LEADER_EPOCH for an empty chain."""
         ...
 
     def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """Return the largest epoch of the chain that is not above ``epoch``, and its end offset.
 
         The latest epoch ends at the log end offset. For an epoch below the whole chain the result is that
-        epoch with the chain's first start offset; for one above it (NO_EPOCH, UNKNOWN_OFFSET).
+        epoch with the chain's first start offset; for one above it (NO_LEADER_EPOCH, UNKNOWN_OFFSET).
         """
         ...
 
@@ -46,7 +46,7 @@ class EpochEnd(NamedTuple):
     end_offset: Offset
 
 
-NO_DIVERGENCE = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
+NO_DIVERGENCE = EpochEnd(NO_LEADER_EPOCH, UNKNOWN_OFFSET)
 """No divergence was detected by this fetch. Compare by identity."""
 
 
@@ -64,11 +64,11 @@ def diverging_epoch(leader: ReplicaLog, fetch_offset: Offset, last_fetched_epoch
     """Return where the log of a follower that fetches from ``fetch_offset`` diverges from the leader's.
 
     The leader's log must have all records that the follower has of ``last_fetched_epoch``, the epoch of its
-    last record. Then, or if the follower has no records (NO_EPOCH), the result is NO_DIVERGENCE itself.
-    Otherwise it is the leader's largest epoch not above ``last_fetched_epoch``, with its end offset; or
-    (NO_EPOCH, UNKNOWN_OFFSET) if the leader's epochs are all below ``last_fetched_epoch``.
+    last record. Then, or if the follower has no records (NO_LEADER_EPOCH), the result is NO_DIVERGENCE
+    itself. Otherwise it is the leader's largest epoch not above ``last_fetched_epoch``, with its end offset;
+    or (NO_LEADER_EPOCH, UNKNOWN_OFFSET) if the leader's epochs are all below ``last_fetched_epoch``.
     """
-    if last_fetched_epoch == NO_EPOCH:
+    if last_fetched_epoch == NO_LEADER_EPOCH:
         return NO_DIVERGENCE
     epoch, end_offset = leader.end_offset_for_epoch(last_fetched_epoch)
     if epoch == last_fetched_epoch and fetch_offset <= end_offset:
@@ -85,6 +85,8 @@ def truncation_offset(follower: ReplicaLog, diverging: EpochEnd) -> Offset:
     epoch, end_offset = follower.end_offset_for_epoch(diverging.epoch)
     if epoch == diverging.epoch:
         return min(end_offset, diverging.end_offset)
-    if epoch == NO_EPOCH:  # all its epochs are below the reported one: all its records may be the leader's
+    if (
+        epoch == NO_LEADER_EPOCH
+    ):  # all its epochs are below the reported one: all its records may be the leader's
         return min(follower.log_end_offset, diverging.end_offset)
     return min(end_offset, follower.log_end_offset)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 from nilometer.replication.effects import (
     NO_EFFECTS,
     AdvanceHighWatermark,
@@ -40,15 +41,7 @@ from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, tr
 from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.invariants import check
-from nilometer.replication.partition import (
-    NO_EPOCH,
-    NO_LEADER,
-    UNKNOWN_OFFSET,
-    BrokerEpoch,
-    BrokerId,
-    Offset,
-    PartitionRegistration,
-)
+from nilometer.replication.partition import PartitionRegistration
 from nilometer.wire.errors import ErrorCode
 
 
@@ -155,7 +148,7 @@ class FollowerRole:
             self.broker_epoch,
             self.leader_epoch,
             fetch_offset,
-            log.latest_epoch if by_epoch else NO_EPOCH,
+            log.latest_epoch if by_epoch else NO_LEADER_EPOCH,
             log.log_start_offset,
             self.leader,
             self._next_number,
@@ -190,7 +183,7 @@ class FollowerRole:
         if answer.error is ErrorCode.offset_out_of_range and answer.log_start_offset >= 0:
             log = self._log
             # Either the leader has deleted the next records, or this log has no records to keep.
-            if log.log_end_offset < answer.log_start_offset or log.latest_epoch == NO_EPOCH:
+            if log.log_end_offset < answer.log_start_offset or log.latest_epoch == NO_LEADER_EPOCH:
                 return self._truncate_fully(answer.log_start_offset)
             if self.rule is TruncationRule.TO_HIGH_WATERMARK and answer.high_watermark < log.log_end_offset:
                 return self._truncate_to(max(answer.high_watermark, log.log_start_offset))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nilometer.replication.partition import NO_LEADER, BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from nilometer.identifiers import NO_LEADER, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 
 
 class FollowerFetch(NamedTuple):

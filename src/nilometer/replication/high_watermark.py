@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nilometer.replication.partition import BrokerId, Offset
+from nilometer.identifiers import BrokerId, Offset
 
 
 def clamped_high_watermark(checkpointed: Offset, log_start_offset: Offset, log_end_offset: Offset) -> Offset:

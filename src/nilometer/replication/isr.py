@@ -20,8 +20,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nilometer.identifiers import (
+    NO_LEADER_EPOCH,
+    NO_PARTITION_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+)
 from nilometer.replication.invariants import check
-from nilometer.replication.partition import BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch
 from nilometer.wire.errors import ErrorCode
 
 
@@ -43,8 +50,8 @@ class AlterPartitionAnswer:
     """The controller's response; without an error, the partition's state as now committed."""
 
     error: ErrorCode = ErrorCode.none
-    leader_epoch: LeaderEpoch = -1
-    partition_epoch: PartitionEpoch = -1
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    partition_epoch: PartitionEpoch = NO_PARTITION_EPOCH
     isr: tuple[BrokerId, ...] = ()
 
 

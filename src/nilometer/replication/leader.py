@@ -26,6 +26,7 @@ A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nil
 
 from __future__ import annotations
 
+from nilometer.identifiers import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionEpoch
 from nilometer.replication.effects import (
     NO_EFFECTS,
     PUBLISH_HIGH_WATERMARK,
@@ -55,16 +56,7 @@ from nilometer.replication.isr import (
     IsrState,
     PendingExpandIsr,
 )
-from nilometer.replication.partition import (
-    NO_EPOCH,
-    BrokerEpoch,
-    BrokerId,
-    EligibleBrokers,
-    LeaderEpoch,
-    Offset,
-    PartitionEpoch,
-    PartitionRegistration,
-)
+from nilometer.replication.partition import EligibleBrokers, PartitionRegistration
 from nilometer.replication.produce_tickets import ProduceTickets
 from nilometer.replication.remote_replica import NO_BROKER_EPOCH, RemoteReplica
 from nilometer.replication.verdicts import (
@@ -295,7 +287,7 @@ class LeaderRole:
         diverging = diverging_epoch(self._log, fetch_offset, last_fetched_epoch)
         if diverging is not NO_DIVERGENCE:
             check(
-                diverging.epoch != NO_EPOCH,
+                diverging.epoch != NO_LEADER_EPOCH,
                 "a leader's epoch chain reaches its own epoch",
                 self._log.latest_epoch,
                 last_fetched_epoch,

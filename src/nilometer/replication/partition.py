@@ -11,16 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-BrokerId: TypeAlias = int
-BrokerEpoch: TypeAlias = int
-"""Identifies one registration of a broker, which lasts for one session; a later one has a higher number."""
-LeaderEpoch: TypeAlias = int
-PartitionEpoch: TypeAlias = int
-Offset: TypeAlias = int
-
-NO_LEADER: BrokerId = -1
-NO_EPOCH: LeaderEpoch = -1
-UNKNOWN_OFFSET: Offset = -1
+from nilometer.identifiers import (
+    FIRST_LEADER_EPOCH,
+    FIRST_PARTITION_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+)
 
 EligibleBrokers: TypeAlias = Mapping[BrokerId, BrokerEpoch]
 """The broker epoch of every broker that may be in an ISR: registered, not fenced, not shutting down.
@@ -56,5 +54,5 @@ class Registration:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     leader: BrokerId
-    leader_epoch: LeaderEpoch = 0
-    partition_epoch: PartitionEpoch = 0
+    leader_epoch: LeaderEpoch = FIRST_LEADER_EPOCH
+    partition_epoch: PartitionEpoch = FIRST_PARTITION_EPOCH

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from operator import itemgetter
 
-from nilometer.replication.partition import Offset
+from nilometer.identifiers import Offset
 
 _REQUIRED = itemgetter(0)
 

@@ -6,11 +6,10 @@ leader's epoch. A follower's high watermark is not kept (R-3), only the one last
 
 from __future__ import annotations
 
-from nilometer.replication.partition import UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
+from nilometer.identifiers import NO_BROKER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 
 NEVER_MS = -(1 << 62)
 """Earlier than any time: the replica was not caught up since this leader epoch started."""
-NO_BROKER_EPOCH: BrokerEpoch = -1
 
 
 class RemoteReplica:

@@ -15,6 +15,14 @@ Invariants:
 
 from __future__ import annotations
 
+from nilometer.identifiers import (
+    NO_LEADER_EPOCH,
+    NO_PARTITION_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+)
 from nilometer.replication.effects import NO_EFFECTS, Effects
 from nilometer.replication.epochs import ReplicaLog
 from nilometer.replication.follower import FetchAnswer, FollowerRole, TruncationRule
@@ -22,15 +30,7 @@ from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.replication.leader import LeaderRole
-from nilometer.replication.partition import (
-    BrokerEpoch,
-    BrokerId,
-    EligibleBrokers,
-    LeaderEpoch,
-    Offset,
-    PartitionEpoch,
-    PartitionRegistration,
-)
+from nilometer.replication.partition import EligibleBrokers, PartitionRegistration
 
 
 class NoRole:
@@ -76,7 +76,7 @@ class Replica:
         self.counts_flushed = counts_flushed
         self.flushed_end_offset: Offset = 0
         self.rule = rule
-        self._partition_epoch: PartitionEpoch = -1
+        self._partition_epoch = NO_PARTITION_EPOCH
         high_watermark = clamped_high_watermark(
             checkpointed_high_watermark, log.log_start_offset, log.log_end_offset
         )
@@ -88,7 +88,7 @@ class Replica:
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        return -1 if isinstance(self.role, NoRole) else self.role.leader_epoch
+        return NO_LEADER_EPOCH if isinstance(self.role, NoRole) else self.role.leader_epoch
 
     def on_metadata(
         self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int

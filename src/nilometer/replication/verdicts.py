@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from nilometer.identifiers import Offset
 from nilometer.replication.epochs import EpochEnd
-from nilometer.replication.partition import Offset
 from nilometer.wire.errors import ErrorCode
 
 

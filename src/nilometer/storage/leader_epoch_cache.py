@@ -19,13 +19,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
+from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints
 
-UNDEFINED_EPOCH = -1
-UNDEFINED_EPOCH_OFFSET = -1
-
-_UNDEFINED = (UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)
+_UNDEFINED = (NO_LEADER_EPOCH, UNKNOWN_OFFSET)
 
 
 class LeaderEpochCache:
@@ -34,7 +32,7 @@ class LeaderEpochCache:
     def __init__(self, disk: Disk, path: str, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._disk = disk
         self._path = path
-        self._entries: list[tuple[int, int]] = []
+        self._entries: list[tuple[LeaderEpoch, Offset]] = []
         self.is_unwritten = False
         """Whether the latest epoch is not in the file yet: it is written before the epoch's first record."""
         for epoch, start_offset in entries:
@@ -54,13 +52,13 @@ class LeaderEpochCache:
         self._path = path
 
     @property
-    def entries(self) -> tuple[tuple[int, int], ...]:
+    def entries(self) -> tuple[tuple[LeaderEpoch, Offset], ...]:
         return tuple(self._entries)
 
     @property
-    def latest_epoch(self) -> int:
+    def latest_epoch(self) -> LeaderEpoch:
         """The epoch of the last entry; -1 if there is none."""
-        return self._entries[-1][0] if self._entries else UNDEFINED_EPOCH
+        return self._entries[-1][0] if self._entries else NO_LEADER_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Add ``epoch`` before its first record is appended; return whether the file was written.
@@ -76,27 +74,27 @@ class LeaderEpochCache:
         """Add ``epoch`` in memory only: it has no record yet."""
         self.is_unwritten |= self._assign(epoch, start_offset)
 
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+    def end_offset_for(self, epoch: int, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
         """Return the largest epoch not above ``epoch`` and its end offset; (-1, -1) if unknown.
 
         For an epoch below the first entry: (``epoch``, first start offset), since its records are deleted and
         the client should continue there (KAFKA-7415). An epoch above the latest is unknown.
         """
         entries = self._entries
-        if epoch == UNDEFINED_EPOCH or not entries:
+        if epoch == NO_LEADER_EPOCH or not entries:
             return _UNDEFINED
         if epoch == entries[-1][0]:
-            return epoch, log_end_offset
+            return entries[-1][0], log_end_offset
         above = bisect_right(entries, epoch, key=_epoch)
         if above == len(entries):
             return _UNDEFINED
         end_offset = entries[above][1]
-        return (entries[above - 1][0] if above else epoch), end_offset
+        return (entries[above - 1][0] if above else LeaderEpoch(epoch)), end_offset
 
-    def epoch_for_offset(self, offset: int) -> int:
+    def epoch_for_offset(self, offset: Offset) -> LeaderEpoch:
         """Return the epoch that wrote ``offset``; -1 if it is not known."""
         slot = bisect_right(self._entries, offset, key=_start_offset) - 1
-        return self._entries[slot][0] if slot >= 0 else UNDEFINED_EPOCH
+        return self._entries[slot][0] if slot >= 0 else NO_LEADER_EPOCH
 
     def start_offset_of(self, epoch: int) -> int | None:
         slot = bisect_left(self._entries, epoch, key=_epoch)
@@ -136,13 +134,13 @@ class LeaderEpochCache:
             return False
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
             entries.pop()
-        entries.append((epoch, start_offset))
+        entries.append((LeaderEpoch(epoch), start_offset))
         return True
 
 
-def _epoch(entry: tuple[int, int]) -> int:
+def _epoch(entry: tuple[LeaderEpoch, Offset]) -> int:
     return entry[0]
 
 
-def _start_offset(entry: tuple[int, int]) -> int:
+def _start_offset(entry: tuple[LeaderEpoch, Offset]) -> int:
     return entry[1]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 
+from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.storage import appending, checkpoints, flushing, names, reading, retention, time_search
 from nilometer.storage import truncation as cuts
 from nilometer.storage.appending import AppendInfo
@@ -157,11 +158,11 @@ class Log(LocalLog):
         return time_search.offset_of_max_timestamp(self)
 
     @property
-    def latest_epoch(self) -> int:
+    def latest_epoch(self) -> LeaderEpoch:
         """The latest leader epoch; -1 if none is known."""
         return self.epochs.latest_epoch
 
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+    def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
         """Return the largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 

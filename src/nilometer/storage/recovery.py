@@ -19,11 +19,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.runtime import Entropy
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.folder_files import find_segments
-from nilometer.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCache
+from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
@@ -152,7 +153,7 @@ class LogLoader:
                     if end_offset is not None and batch.header.base_offset >= end_offset:
                         return found
                     epoch = batch.header.partition_leader_epoch
-                    if epoch > (found[-1][0] if found else UNDEFINED_EPOCH):
+                    if epoch > (found[-1][0] if found else NO_LEADER_EPOCH):
                         found.append((epoch, batch.header.base_offset))
             except KafkaError:
                 break  # damage: recovery or a read finds it again and reports it

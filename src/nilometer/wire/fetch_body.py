@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from nilometer.identifiers import NO_BROKER_EPOCH, NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch
 from nilometer.wire.body_reader import BodyReader
 from nilometer.wire.errors import MalformedRequest
 
@@ -32,7 +33,7 @@ _SESSION = struct.Struct(">ii")
 _REPLICA_STATE = struct.Struct(">iq")
 _REPLICA_STATE_TAG = 1
 _NO_SESSION = (0, -1)
-_NO_REPLICA = (-1, -1)
+_NO_REPLICA = (BrokerId(-1), NO_BROKER_EPOCH)
 
 _PARTITION_4 = struct.Struct(">iqi")
 _PARTITION_5 = struct.Struct(">iqqi")
@@ -42,9 +43,9 @@ _PARTITION_12 = struct.Struct(">iiqiqi")
 
 class WantedPartition(NamedTuple):
     partition: int
-    current_leader_epoch: int
+    current_leader_epoch: LeaderEpoch
     fetch_offset: int
-    last_fetched_epoch: int
+    last_fetched_epoch: LeaderEpoch
     log_start_offset: int
     partition_max_bytes: int
 
@@ -61,8 +62,8 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchBody(NamedTuple):
-    replica_id: int
-    replica_epoch: int
+    replica_id: BrokerId
+    replica_epoch: BrokerEpoch
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -94,7 +95,7 @@ def _body(reader: BodyReader, version: int) -> FetchBody:
     reader.skip_tags()  # of the header
     replica_id, replica_epoch = _NO_REPLICA
     if version < _FIRST_WITH_REPLICA_STATE:
-        replica_id = reader.int32()
+        replica_id = BrokerId(reader.int32())
     limits = reader.fixed(_LIMITS)
     session_id, session_epoch = reader.fixed(_SESSION) if version >= _FIRST_WITH_SESSION else _NO_SESSION
     topics = [_topic(reader, version) for _ in range(reader.count())]
@@ -138,14 +139,14 @@ def _partition(reader: BodyReader, version: int) -> WantedPartition:
         wanted = WantedPartition._make(reader.fixed(_PARTITION_12))
         reader.skip_tags()
         return wanted
-    leader_epoch = log_start = -1
+    leader_epoch, log_start = NO_LEADER_EPOCH, -1
     if version >= _FIRST_WITH_LEADER_EPOCH:
         index, leader_epoch, offset, log_start, max_bytes = reader.fixed(_PARTITION_9)
     elif version >= _FIRST_WITH_LOG_START:
         index, offset, log_start, max_bytes = reader.fixed(_PARTITION_5)
     else:
         index, offset, max_bytes = reader.fixed(_PARTITION_4)
-    return WantedPartition(index, leader_epoch, offset, -1, log_start, max_bytes)
+    return WantedPartition(index, leader_epoch, offset, NO_LEADER_EPOCH, log_start, max_bytes)
 
 
 def _forgotten_topic(reader: BodyReader, version: int) -> ForgottenTopic:
@@ -155,7 +156,7 @@ def _forgotten_topic(reader: BodyReader, version: int) -> ForgottenTopic:
     return ForgottenTopic(name, partitions)
 
 
-def _replica_state(reader: BodyReader) -> tuple[int, int]:
+def _replica_state(reader: BodyReader) -> tuple[BrokerId, BrokerEpoch]:
     value = reader.tagged_field(_REPLICA_STATE_TAG)
     if value is None:
         return _NO_REPLICA

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 from nilometer.wire.body_reader import BodyReader
 from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedResponse
 from nilometer.wire.primitives import unsigned
@@ -29,7 +30,7 @@ _PARTITION_DATA = struct.Struct(">ihqqq")
 _ABORTED_BYTES = 16
 _DIVERGING_TAG = 0
 _DIVERGING = struct.Struct(">iq").unpack_from
-_NO_DIVERGENCE = (-1, -1)
+_NO_DIVERGENCE = (NO_LEADER_EPOCH, UNKNOWN_OFFSET)
 
 
 class FetchedFromLeader(NamedTuple):
@@ -41,7 +42,7 @@ class FetchedFromLeader(NamedTuple):
     high_watermark: int
     log_start_offset: int
     records: bytes
-    diverging: tuple[int, int]
+    diverging: tuple[LeaderEpoch, Offset]
     """The diverging (epoch, end offset); (-1, -1) if the logs do not diverge."""
 
 
@@ -122,7 +123,7 @@ def _partition(reader: BodyReader, topic_id: UUID) -> FetchedFromLeader:
     return FetchedFromLeader(topic_id, index, code, high_watermark, log_start, records, diverging)
 
 
-def _diverging(reader: BodyReader) -> tuple[int, int]:
+def _diverging(reader: BodyReader) -> tuple[LeaderEpoch, Offset]:
     value = reader.tagged_field(_DIVERGING_TAG)
     if value is None:
         return _NO_DIVERGENCE

@@ -19,6 +19,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
 from nilometer.broker.services import Services
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -74,7 +75,7 @@ async def _look_up(
         return ErrorCode.unsupported_version, _UNKNOWN
     try:
         partition = services.replicas.partition(name, asked.partition_index)
-        partition.check_reader(getattr(asked, "current_leader_epoch", -1))
+        partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
         read_committed = request.field("isolation_level", 0) == 1
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             start = partition.log.log_start_offset

@@ -8,6 +8,7 @@ from nilometer.broker.api.broker_access import why_not_broker
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
@@ -44,7 +45,7 @@ def _end_offset(services: Services, request: Request, name: str, asked: Message)
     try:
         partition = services.replicas.partition(name, index)
         code, end = partition.end_offset_for_leader_epoch(
-            getattr(asked, "current_leader_epoch", -1),
+            getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH),
             asked.leader_epoch,
         )
         epoch, end_offset = end.epoch, end.end_offset

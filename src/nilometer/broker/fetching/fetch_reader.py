@@ -15,6 +15,7 @@ from nilometer.broker.fetching.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
+from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.replication import (
     DivergingFetch,
     EpochEnd,
@@ -30,8 +31,8 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class ReaderIdentity:
-    replica_id: int
-    replica_epoch: int
+    replica_id: BrokerId
+    replica_epoch: BrokerEpoch
     read_committed: bool
     rack: str
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch
 from nilometer.runtime import Entropy
 from nilometer.wire.body_reader import uuid_of
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -61,8 +62,8 @@ class FetchPartition:
     partition: int
     fetch_offset: int
     max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
+    current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    last_fetched_epoch: LeaderEpoch = NO_LEADER_EPOCH
     log_start_offset: int = -1
     key: PartitionKey = field(init=False)
 

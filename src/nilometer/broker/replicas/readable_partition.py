@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from nilometer.identifiers import TopicIdPartition
-from nilometer.replication import NO_DIVERGENCE, NO_EPOCH, EpochEnd, FollowerRole, LeaderRole, Replica, fence
+from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartition
+from nilometer.replication import NO_DIVERGENCE, EpochEnd, FollowerRole, LeaderRole, Replica, fence
 from nilometer.replication.epochs import diverging_epoch
 from nilometer.storage import Log, TimestampOffset
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -57,7 +57,7 @@ class ReadablePartition:
         return self.replica.leader_epoch
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
-    def check_reader(self, current_leader_epoch: int) -> LeaderRole:
+    def check_reader(self, current_leader_epoch: LeaderEpoch) -> LeaderRole:
         """Return the leader role, for a reader that knows ``current_leader_epoch`` (-1: none).
 
         Raises KafkaError if this broker does not lead, or the reader's epoch is not the current one.
@@ -69,7 +69,7 @@ class ReadablePartition:
             )
         return leader
 
-    def check_consumer(self, current_leader_epoch: int) -> LeaderRole | FollowerRole:
+    def check_consumer(self, current_leader_epoch: LeaderEpoch) -> LeaderRole | FollowerRole:
         """Return the role, for a consumer that may read from a follower too (KIP-392). Raises KafkaError as
         :meth:`check_reader`."""
         role = self.replica.role
@@ -81,7 +81,7 @@ class ReadablePartition:
             )
         return role
 
-    def diverging_epoch(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+    def diverging_epoch(self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> EpochEnd | None:
         """Return where a reader's log diverges from this one, as an epoch and its end offset here; None if it
         does not.
 
@@ -94,7 +94,7 @@ class ReadablePartition:
                 f"{self} is in leader epoch {self.leader_epoch}; no reader has read in {last_fetched_epoch}",
             )
         found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
-        if found.epoch == NO_EPOCH and found is not NO_DIVERGENCE:
+        if found.epoch == NO_LEADER_EPOCH and found is not NO_DIVERGENCE:
             # A follower may not have a batch yet of an epoch in which its leader has written already.
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
@@ -130,5 +130,7 @@ class ReadablePartition:
             found = self.log.offset_for_timestamp(timestamp_ms)
         return found if found is not None and found.offset < bound else None
 
-    def end_offset_for_leader_epoch(self, current: int, epoch: int) -> tuple[ErrorCode, EpochEnd]:
+    def end_offset_for_leader_epoch(
+        self, current: LeaderEpoch, epoch: LeaderEpoch
+    ) -> tuple[ErrorCode, EpochEnd]:
         return self.leader.end_offset_for_leader_epoch(current, epoch)

@@ -47,7 +47,7 @@ from nilometer.identifiers import (
     TopicId,
     TopicIdPartition,
 )
-from nilometer.replication import AlterPartition, AlterPartitionAnswer, Registration
+from nilometer.replication import AlterPartition, AlterPartitionAnswer, EligibleBrokers, Registration
 from nilometer.wire.errors import ErrorCode
 
 _TOPIC = "model"
@@ -88,7 +88,7 @@ class ClusterController:
             partition_epoch=state.partition_epoch,
         )
 
-    def eligible(self, image: ClusterView) -> dict[int, int]:
+    def eligible(self, image: ClusterView) -> EligibleBrokers:
         return {broker.id: broker.epoch for broker in image.brokers if broker.is_active}
 
     def on_alter_partition(

@@ -14,10 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from nilometer.identifiers import (
+    FIRST_LEADER_EPOCH,
+    FIRST_PARTITION_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
+)
 from nilometer.replication import (
     NO_LEADER,
     AlterPartition,
     AlterPartitionAnswer,
+    EligibleBrokers,
     Registration,
     check,
 )
@@ -35,7 +44,7 @@ class Controller(Protocol[Image]):
 
     def registration(self, image: Image) -> Registration: ...
 
-    def eligible(self, image: Image) -> dict[int, int]:
+    def eligible(self, image: Image) -> EligibleBrokers:
         """Return the broker epoch of every broker that may be in the ISR."""
         ...
 
@@ -71,25 +80,34 @@ class Controller(Protocol[Image]):
 class SmallImage:
     """Invariants: a leader is in the ISR; the ISR is never empty; no member of the ELR is in the ISR."""
 
-    isr: tuple[int, ...]
-    elr: tuple[int, ...]
-    leader: int
-    last_known_leader: int
-    leader_epoch: int
-    partition_epoch: int
-    broker_epochs: tuple[int, ...]
+    isr: tuple[BrokerId, ...]
+    elr: tuple[BrokerId, ...]
+    leader: BrokerId
+    last_known_leader: BrokerId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    broker_epochs: tuple[BrokerEpoch, ...]
     """By broker, the epoch of its latest incarnation."""
     live_brokers: tuple[bool, ...]
 
 
 class SmallController:
     def __init__(self, brokers: int, min_insync_replicas: int) -> None:
-        self.replicas = tuple(range(brokers))
+        self.replicas = tuple(BrokerId(broker) for broker in range(brokers))
         self.min_isr = min(min_insync_replicas, brokers)
 
     def first_image(self) -> SmallImage:
         all_live = tuple(True for _ in self.replicas)
-        return SmallImage(self.replicas, (), 0, 0, 0, 0, tuple(0 for _ in self.replicas), all_live)
+        return SmallImage(
+            isr=self.replicas,
+            elr=(),
+            leader=self.replicas[0],
+            last_known_leader=self.replicas[0],
+            leader_epoch=FIRST_LEADER_EPOCH,
+            partition_epoch=FIRST_PARTITION_EPOCH,
+            broker_epochs=tuple(BrokerEpoch(0) for _ in self.replicas),
+            live_brokers=all_live,
+        )
 
     def registration(self, image: SmallImage) -> Registration:
         return Registration(
@@ -100,7 +118,7 @@ class SmallController:
             partition_epoch=image.partition_epoch,
         )
 
-    def eligible(self, image: SmallImage) -> dict[int, int]:
+    def eligible(self, image: SmallImage) -> EligibleBrokers:
         return {broker: image.broker_epochs[broker] for broker in self.replicas if image.live_brokers[broker]}
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nilometer.replication import NO_EPOCH, UNKNOWN_OFFSET, check
+from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
+from nilometer.replication import check
 
 Record = tuple[int, int]
 """(leader epoch in which it was appended, value)"""
@@ -23,7 +24,7 @@ class ModelLog:
     def __init__(self, records: Iterable[Record] = (), log_start_offset: int = 0) -> None:
         self.log_start_offset = log_start_offset
         self.records: list[Record] = []
-        self.chain: list[tuple[int, int]] = []
+        self.chain: list[tuple[LeaderEpoch, Offset]] = []
         for epoch, value in records:
             self.append(epoch, value)
 
@@ -32,19 +33,19 @@ class ModelLog:
         return self.log_start_offset + len(self.records)
 
     @property
-    def latest_epoch(self) -> int:
-        return self.chain[-1][0] if self.chain else NO_EPOCH
+    def latest_epoch(self) -> LeaderEpoch:
+        return self.chain[-1][0] if self.chain else NO_LEADER_EPOCH
 
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+    def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         if epoch > self.latest_epoch:
-            return NO_EPOCH, UNKNOWN_OFFSET
-        found, end_offset = NO_EPOCH, self.log_end_offset
+            return NO_LEADER_EPOCH, UNKNOWN_OFFSET
+        found, end_offset = NO_LEADER_EPOCH, self.log_end_offset
         for known, start_offset in self.chain:
             if known > epoch:
                 end_offset = start_offset
                 break
             found = known
-        return (epoch if found == NO_EPOCH else found), end_offset
+        return (epoch if found == NO_LEADER_EPOCH else found), end_offset
 
     def start_epoch(self, epoch: int, start_offset: int) -> None:
         """Add an epoch to the chain; it replaces one with the same start offset, which has no records."""
@@ -52,7 +53,7 @@ class ModelLog:
             return
         check(epoch > self.latest_epoch, "epochs only rise along a log", epoch, self.chain)
         self.chain = [entry for entry in self.chain if entry[1] < start_offset]
-        self.chain.append((epoch, start_offset))
+        self.chain.append((LeaderEpoch(epoch), start_offset))
 
     def append(self, epoch: int, value: int) -> None:
         self.start_epoch(epoch, self.log_end_offset)

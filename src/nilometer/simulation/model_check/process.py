@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.replication import (
     UNKNOWN_OFFSET,
     AdvanceHighWatermark,
@@ -19,6 +20,7 @@ from nilometer.replication import (
     BackOff,
     DivergingFetch,
     Effects,
+    EligibleBrokers,
     FetchAnswer,
     FollowerFetch,
     FollowerRole,
@@ -77,7 +79,7 @@ class Process:
     __slots__ = ("broker", "broker_epoch", "is_up", "log", "min_isr", "outbox", "replica", "rule")
 
     def __init__(self, broker: int, min_insync_replicas: int, rule: TruncationRule) -> None:
-        self.broker = broker
+        self.broker = BrokerId(broker)
         self.min_isr = min_insync_replicas
         self.rule = rule
         self.log = ModelLog()
@@ -91,7 +93,7 @@ class Process:
         self.replica = Replica(
             self.log,
             broker_id=self.broker,
-            broker_epoch=broker_epoch,
+            broker_epoch=BrokerEpoch(broker_epoch),
             checkpointed_high_watermark=checkpointed_high_watermark,
             min_insync_replicas=self.min_isr,
             rule=self.rule,
@@ -107,7 +109,7 @@ class Process:
         self.start(broker_epoch, 0 if forgets_high_watermark else self.replica.high_watermark)
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────
-    def learn(self, registration: Registration, eligible: dict[int, int]) -> None:
+    def learn(self, registration: Registration, eligible: EligibleBrokers) -> None:
         """Apply the next metadata entry.
 
         ``eligible`` has the epoch of each broker that may be in sync. If this process's epoch is not the one
@@ -187,7 +189,7 @@ class Process:
 
     def find_lagging(self, follower: int) -> None:
         if isinstance(self.replica.role, LeaderRole):
-            self._carry_out(self.replica.role.on_lag_expired(follower, NOW_MS))
+            self._carry_out(self.replica.role.on_lag_expired(BrokerId(follower), NOW_MS))
 
     def is_past(self, message: Message) -> bool:
         """Whether ``message`` is of an older epoch, or answers a request that is no longer outstanding."""

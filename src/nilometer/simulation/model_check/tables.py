@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
-from nilometer.replication import AlterPartition, FollowerFetch, Registration
+from nilometer.replication import AlterPartition, EligibleBrokers, FollowerFetch, Registration
 from nilometer.simulation.model_check.controller import Controller
 from nilometer.simulation.model_check.parts import (
     Bounds,
@@ -72,7 +72,7 @@ class Tables:
         self.views: list[View] = []
         self.processes: Table[Process] = Table()
         self.images: Table[Any] = Table()
-        self.registered: list[tuple[Registration, dict[int, int]]] = []
+        self.registered: list[tuple[Registration, EligibleBrokers]] = []
         """For each image, what brokers learn from it: the registration, and the eligible broker epochs."""
         self.messages: Table[Message] = Table()
         self.in_flight: Table[InFlightMessages] = Table()
@@ -116,7 +116,7 @@ class Tables:
             reaction = self._reactions[key] = self._reaction(*key)
         return reaction
 
-    def _learnt_from(self, image: int) -> tuple[Registration, dict[int, int]]:
+    def _learnt_from(self, image: int) -> tuple[Registration, EligibleBrokers]:
         return self.registered[image]
 
     def _message(self, kind: type[M], number: int) -> M:

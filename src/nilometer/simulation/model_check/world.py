@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nilometer.replication import Registration
+from nilometer.identifiers import BrokerId
+from nilometer.replication import EligibleBrokers, Registration
 from nilometer.simulation.model_check.controller import Controller, SmallController
 from nilometer.simulation.model_check.parts import (
     Bounds,
@@ -75,7 +76,7 @@ class World:
     def registration_of(self, state: State) -> Registration:
         return self._tables.registered[self._tables.metadata.values[state[-3]].newest][0]
 
-    def eligible_in(self, state: State) -> dict[int, int]:
+    def eligible_in(self, state: State) -> EligibleBrokers:
         return self._tables.registered[self._tables.metadata.values[state[-3]].newest][1]
 
     def history_of(self, state: State) -> History:
@@ -130,7 +131,7 @@ class World:
             for step, after in self._settled(state, ("ask-again", broker, 0), parts, True):
                 if step[0] != "ask-again":
                     yield step, after
-        is_registered = self._tables.registered[metadata.newest][1].get(broker) == view.broker_epoch
+        is_registered = self._tables.registered[metadata.newest][1].get(BrokerId(broker)) == view.broker_epoch
         if used.crashes < bounds.crashes:
             used_after = used._replace(crashes=used.crashes + 1)
             parts = list(state)
@@ -168,7 +169,7 @@ class World:
     def _steps_of_crashed(
         self, state: State, broker: int, view: View, metadata: Metadata, used: FaultBudgetUsed
     ) -> Iterator[tuple[Step, State]]:
-        if self._tables.registered[metadata.newest][1].get(broker) == view.broker_epoch:
+        if self._tables.registered[metadata.newest][1].get(BrokerId(broker)) == view.broker_epoch:
             image = self._tables.gone(metadata.newest, broker)
             yield from self._decided(state, ("notice", broker, 0), image)
         forgetful = self.bounds.checkpoints_lag and view.high_watermark > 0
