@@ -234,10 +234,8 @@ def _apply_append(
     The log end offset is set first, so that no offset is used twice if a later step fails; then the segment's
     size, so that a reader on another thread never sees a batch above the log end offset.
     """
-    log.log_end_offset = next_offset
+    log.extended_to(next_offset, wall_ms)
     segment.size = new_size
-    if log.first_unflushed_ms is None:
-        log.first_unflushed_ms = wall_ms
     if updates is not None:
         aborted = log.producers.apply(updates)
         if aborted:

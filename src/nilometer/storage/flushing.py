@@ -85,12 +85,10 @@ def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
     """Advance ``flushed_offset`` and the recovery point after ``plan.run()``; ignored after a truncation."""
     if plan.truncations != log.truncations:
         return
-    for base_offset in plan.sealed:
-        log.unsynced_sealed.pop(base_offset, None)
-    log.flushed_offset = max(log.flushed_offset, plan.offset)
-    log.name_changes_durable = max(log.name_changes_durable, plan.name_changes)
-    log.epoch_writes_durable = max(log.epoch_writes_durable, plan.epoch_writes)
-    log.first_unflushed_ms = None if log.flushed_offset == log.log_end_offset else wall_ms
+    log.segments_synced(plan.sealed)
+    log.flushed_up_to(
+        plan.offset, name_changes=plan.name_changes, epoch_writes=plan.epoch_writes, wall_ms=wall_ms
+    )
 
 
 def _folders(log: LocalLog, has_epochs: bool) -> tuple[str, ...]:

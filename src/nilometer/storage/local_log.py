@@ -1,7 +1,8 @@
 """The state of one replica's log, and the few steps that all its operations share.
 
 The state is offsets, segments, leader epochs, producers and the fence; the operations (append, read,
-truncate, delete, flush, recover) are separate modules that work on it.
+truncate, delete, flush, recover) are separate modules that work on it. They change the state through the
+methods here, which keep the invariants; no other module assigns its fields.
 
 Invariants: ``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an
 active segment; no segment contains an offset at or above ``log_end_offset``; after the first failed write
@@ -72,6 +73,8 @@ class LocalLog:
         log_end_offset: int,
         recovery_point: int,
         topic_id: uuid.UUID | None = None,
+        gap: SegmentGap | None = None,
+        cleaned_offset: int = 0,
         entropy: Entropy | None = None,
     ) -> None:
         self.files = files
@@ -89,11 +92,11 @@ class LocalLog:
         """Wall clock time (ms) at which the oldest record that is not durable was appended."""
         self.topic_id: uuid.UUID | None = topic_id
         self.failure: OSError | None = None
-        self.gap: SegmentGap | None = None
+        self.gap = gap
         """A gap between two segments found when the log was opened; not decided yet whether it is damage."""
         self.awaits_checkpoint = False
         """True after a truncation below the checkpointed offsets: no append until they are rewritten."""
-        self.cleaned_offset = 0
+        self.cleaned_offset = cleaned_offset
         """Compaction has processed all records below this offset; 0 if the log was never compacted."""
         self.may_have_gaps = False
         """Whether the log was ever compacted, on this broker or on a leader that it was copied from."""
@@ -114,6 +117,7 @@ class LocalLog:
         self._entropy = entropy
         assert log_start_offset <= log_end_offset, "log start order"
         assert recovery_point <= log_end_offset, "recovery point order"
+        assert cleaned_offset <= log_end_offset, "cleaned offset order"
 
     @property
     def name(self) -> str:
@@ -220,6 +224,96 @@ class LocalLog:
             self.epochs.truncate_from_start(offset)
             self.epoch_writes += 1
             self.producers.on_high_watermark(offset)
+
+    # -- what an operation did
+
+    def extended_to(self, next_offset: int, wall_ms: int) -> None:
+        """Records up to ``next_offset`` were appended."""
+        assert next_offset >= self.log_end_offset, "an append does not shorten the log"
+        self.log_end_offset = next_offset
+        if self.first_unflushed_ms is None:
+            self.first_unflushed_ms = wall_ms
+
+    def files_changed(self) -> None:
+        """Files were created, renamed or removed: the folder must be synced before it is durable."""
+        self.name_changes += 1
+
+    def epochs_written(self) -> None:
+        """The epoch checkpoint was written, and must be synced before it is durable."""
+        self.epoch_writes += 1
+
+    def truncation_begins(self) -> None:
+        """The end of the log is about to change: running flushes and cached read positions become invalid."""
+        self.truncations += 1
+        self.files_changed()
+        self.epochs_written()
+        self.read_hints = {}
+
+    def shortened_to(self, end_offset: int) -> None:
+        """The records from ``end_offset`` on were removed."""
+        assert end_offset <= self.log_end_offset, "a truncation does not extend the log"
+        self.log_end_offset = end_offset
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.cleaned_offset = min(self.cleaned_offset, end_offset)
+
+    def emptied_at(self, offset: int, log_start_offset: int) -> None:
+        """All records were removed; the next one gets ``offset``."""
+        assert log_start_offset <= offset, "log start order"
+        self.unsynced_sealed.clear()
+        self.log_end_offset = self.flushed_offset = offset
+        self.log_start_offset = log_start_offset
+        self.cleaned_offset = 0
+        self.first_unflushed_ms = None
+
+    def segments_synced(self, base_offsets: Iterable[int]) -> None:
+        """The indexes of these sealed segments are durable, or the segments are not sealed any more."""
+        for base_offset in base_offsets:
+            self.unsynced_sealed.pop(base_offset, None)
+
+    def flushed_up_to(self, offset: int, *, name_changes: int, epoch_writes: int, wall_ms: int) -> None:
+        """A flush has ended; the counts are those that it has made durable."""
+        assert offset <= self.log_end_offset, "flushed offset order"
+        self.flushed_offset = max(self.flushed_offset, offset)
+        self.name_changes_durable = max(self.name_changes_durable, name_changes)
+        self.epoch_writes_durable = max(self.epoch_writes_durable, epoch_writes)
+        self.first_unflushed_ms = None if self.flushed_offset == self.log_end_offset else wall_ms
+
+    def segments_deleted(self, segments: Iterable[LogSegment]) -> None:
+        """Retention has removed these segments."""
+        self.read_hints = {}
+        self.files_changed()
+        self.segments_synced(segment.base_offset for segment in segments)
+
+    def forget_read_hints(self) -> dict[int, tuple[LogSegment, int]]:
+        """Start with an empty table of read positions, and return it."""
+        self.read_hints = {}
+        return self.read_hints
+
+    def replacement_begins(self) -> None:
+        """Compaction is about to replace segments: a concurrent reader must read again."""
+        assert not self.replacements % 2, "one replacement at a time"
+        self.replacements += 1
+
+    def replacement_ended(self) -> None:
+        """The replacement of segments has succeeded or failed."""
+        assert self.replacements % 2, "a replacement has begun"
+        self.replacements += 1
+        self.read_hints = {}
+        self.files_changed()
+
+    def cleaned_up_to(self, offset: int) -> None:
+        """Compaction has processed all records below ``offset``."""
+        assert offset <= self.log_end_offset, "cleaned offset order"
+        self.cleaned_offset = offset
+
+    def await_checkpoint(self) -> None:
+        """Refuse appends until :meth:`checkpoint_written`."""
+        self.awaits_checkpoint = True
+
+    def checkpoint_written(self) -> None:
+        """The checkpoint files have no offset above this log's any more."""
+        self.awaits_checkpoint = False
 
     def moved_to(self, folder: str) -> None:
         """Adopt ``folder`` as the new path of the partition's folder, which has been renamed."""

@@ -67,20 +67,20 @@ class Log(LocalLog):
             log_end_offset=loaded.log_end_offset,
             recovery_point=loaded.recovery_point,
             topic_id=loaded.topic_id,
+            gap=loaded.gap,
+            # Above the log end offset, the compacted part of the log was lost.
+            cleaned_offset=options.cleaned_offset if options.cleaned_offset <= loaded.log_end_offset else 0,
             entropy=options.entropy,
         )
         log.damages = tuple(loaded.damages)
-        log.gap = loaded.gap
-        if options.cleaned_offset <= loaded.log_end_offset:  # else the compacted part of the log was lost
-            log.cleaned_offset = options.cleaned_offset
         if loaded.may_have_gaps:
             log.allow_gaps()
         for segment in loaded.recovered:
             if segment is not loaded.segments.active and segment in tuple(loaded.segments):
                 log.unsynced_sealed[segment.base_offset] = segment
         if loaded.is_changed:
-            log.name_changes += 1
-            log.epoch_writes += 1
+            log.files_changed()
+            log.epochs_written()
         return log
 
     # -- writing

@@ -190,7 +190,7 @@ def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: in
     """Store the position where a read ended: the next read usually starts at ``next_offset``."""
     hints = log.read_hints
     if len(hints) >= READ_HINTS_MAX:
-        log.read_hints = hints = {}
+        hints = log.forget_read_hints()
     hints[next_offset] = (segment, position)
 
 

@@ -94,11 +94,9 @@ def _delete(log: LocalLog, due: list[LogSegment]) -> list[str]:
     assert following is not None, "the active segment stays"
     log.move_log_start(following.base_offset)
     log.segments.remove(due)
-    log.read_hints = {}
-    log.name_changes += 1
+    log.segments_deleted(due)
     removable: list[str] = []
     for segment in due:
-        log.unsynced_sealed.pop(segment.base_offset, None)
         removable += segment.mark_deleted()
     log.producers.remove_snapshots([segment.base_offset for segment in due])
     return removable

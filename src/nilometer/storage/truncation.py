@@ -39,7 +39,7 @@ def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
     if offset >= log.log_end_offset:
         # An epoch that starts at the log end offset has no record; it may contradict the leader (KAFKA-10706)
         log.epochs.truncate_from_end(log.log_end_offset)
-        log.epoch_writes += 1
+        log.epochs_written()
         return Truncation(log.log_end_offset, False, [])
     try:
         if offset < log.segments.first.base_offset:
@@ -60,19 +60,15 @@ def truncate_fully_and_start_at(
     """
     log.check_writable()
     try:
-        _invalidate(log)
+        log.truncation_begins()
         removable: list[str] = []
         for segment in reversed(tuple(log.segments)):
             log.segments.remove([segment])
             removable += segment.mark_deleted()
         lowered = log.recovery_point != offset or log.log_start_offset != offset
-        log.unsynced_sealed.clear()
         log.epochs.clear()
         log.producers.truncate_fully(offset)
-        log.log_end_offset = log.flushed_offset = offset
-        log.cleaned_offset = 0
-        log.log_start_offset = offset if log_start_offset is None else log_start_offset
-        log.first_unflushed_ms = None
+        log.emptied_at(offset, offset if log_start_offset is None else log_start_offset)
         log.new_segment(offset, wall_ms)
         log.files.disk.sync_directory(log.folder)  # or a power failure could bring the old segments back
         return Truncation(offset, lowered, removable)
@@ -92,23 +88,20 @@ def cut_at_gap(log: LocalLog, gap: SegmentGap, wall_ms: int) -> list[str]:
 
 
 def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_SUFFIX) -> Truncation:
-    _invalidate(log)
+    log.truncation_begins()
     recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
     removable: list[str] = []
     gone = [segment for segment in log.segments if segment.base_offset > offset]
     for segment in reversed(gone):
         log.segments.remove([segment])
-        log.unsynced_sealed.pop(segment.base_offset, None)
+        log.segments_synced([segment.base_offset])
         removable += segment.mark_deleted(suffix)
     log.producers.remove_snapshots([segment.base_offset for segment in gone])
     active = log.segments.active
     position, end_offset = _find_cut(active, offset)
     active.truncate_to(end_offset, position)
-    log.unsynced_sealed.pop(active.base_offset, None)
-    log.log_end_offset = end_offset
-    log.log_start_offset = min(log.log_start_offset, end_offset)
-    log.flushed_offset = min(log.flushed_offset, end_offset)
-    log.cleaned_offset = min(log.cleaned_offset, end_offset)
+    log.segments_synced([active.base_offset])
+    log.shortened_to(end_offset)
     log.epochs.truncate_from_end(end_offset)
     replay_producers(log, wall_ms)
     lowered = log.recovery_point < recovery_point or log.log_start_offset < log_start_offset
@@ -161,11 +154,3 @@ def replay_producers(log: LocalLog, wall_ms: int) -> None:
     except KafkaError:
         pass  # damage below the cut: reads will report it
     producers.map_end_offset = log.log_end_offset
-
-
-def _invalidate(log: LocalLog) -> None:
-    """Invalidate running flushes and cached read positions: the end of the log is about to change."""
-    log.truncations += 1
-    log.name_changes += 1
-    log.epoch_writes += 1
-    log.read_hints = {}

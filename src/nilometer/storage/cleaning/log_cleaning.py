@@ -83,7 +83,7 @@ class LogCleaning:
             index_interval_bytes=log.config.index_interval_bytes,
         )
         removable: list[str] = []
-        log.replacements += 1
+        log.replacement_begins()
         try:
             swapping.commit(log.files.disk, replacement)
             for segment in group.inputs:
@@ -95,9 +95,7 @@ class LogCleaning:
             log.fence(error)
             raise LogFenced(log.name, error) from error
         finally:
-            log.replacements += 1
-            log.read_hints = {}
-            log.name_changes += 1
+            log.replacement_ended()
         return removable
 
     def finish(self) -> None:
@@ -106,4 +104,4 @@ class LogCleaning:
         Raises RoundOvertaken.
         """
         self.check()
-        self._log.cleaned_offset = self.round.end_offset
+        self._log.cleaned_up_to(self.round.end_offset)

@@ -244,7 +244,7 @@ class LogManager:
         )
         files = self._directory_of[key].checkpoints
         if any(files.may_exceed(key, *bound) for bound in bounds):
-            log.awaits_checkpoint = True
+            log.await_checkpoint()
 
     # -- checkpoints
 
@@ -285,7 +285,7 @@ class LogManager:
         for key, cuts in plan.cuts.items():
             log = self.logs.get(key)
             if log is not None and log.truncations == cuts:
-                log.awaits_checkpoint = False
+                log.checkpoint_written()
 
     def assign_cluster_id(self, cluster_id: str) -> dict[str, OSError]:
         """Write the cluster id to every online directory; return the errors of those that failed, by path.
