@@ -120,7 +120,7 @@ def test_torn_tail_is_found(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     *good, damage = entries(path)
     assert len(good) == 2
-    assert "bytes behind the last whole batch" in damage["problem"]
+    assert "bytes after the last complete batch" in damage["problem"]
 
 
 def test_checkpoints(folder: Path) -> None:

@@ -129,7 +129,7 @@ async def test_killed_while_a_follower_is_stopped(
                     os.kill(follower, signal.SIGCONT)
                     output, _ = await asyncio.to_thread(second.communicate, timeout=PATIENCE_S)
                     assert second.returncode == 0, output
-                    assert b"0 lines" in output and b"(100 more were there already)" in output
+                    assert b"0 lines" in output and b"(100 more were already in the topic)" in output
             finally:
                 os.kill(follower, signal.SIGCONT)
         assert await values(config) == [b"line %d" % number for number in range(LINES)]

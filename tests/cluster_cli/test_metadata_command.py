@@ -105,7 +105,7 @@ def test_what_a_snapshot_stands_for_is_told_as_such(
     )
     asyncio.run(_copy_store(cluster.coordination, folder, last, at.out.encode()))
     retired = nilometer("metadata", "dump", "--coordination", folder, bootstrap=False)
-    assert retired.lines[0].startswith(f"snapshot  stands for all entries below {last}: 3 brokers, ")
+    assert retired.lines[0].startswith(f"snapshot  replaces all entries below {last}: 3 brokers, ")
     assert retired.lines[1:] == [line for line in entries.lines if int(line.split()[0]) == last]
     again = nilometer("metadata", "image", "--coordination", folder, bootstrap=False)
     assert again.document == image.document
@@ -151,7 +151,7 @@ def test_zookeeper_is_read_the_same_way(cluster: NilometerCluster, nilometer: Ni
         copied = nilometer("metadata", "image", "--coordination", place, bootstrap=False)
         assert copied.document == local.document
         assert (
-            "snapshot  stands for"
+            "snapshot  replaces"
             in nilometer("metadata", "dump", "--coordination", place, bootstrap=False).lines[0]
         )
 

@@ -74,7 +74,7 @@ def test_from_a_plan_to_a_cluster_that_looks_like_it(
     assert {one["state"] for one in done.document["moves"]} == {"complete"}
     for partition, ids in planned.items():
         wait_replicas(cluster, "spread", tuple(ids), partition)
-    assert nilometer("reassign", "plan", "--topic", "spread").err.strip() == "Nothing has to move."
+    assert nilometer("reassign", "plan", "--topic", "spread").err.strip() == "No replica has to move."
     assert nilometer("reassign", "execute", back).code == 0
     assert nilometer("reassign", "status", back, "--wait").code == 0
     wait_replicas(cluster, "spread", (1, 2))

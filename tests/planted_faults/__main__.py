@@ -49,7 +49,7 @@ def main(name: str, seed: int, only: str | None) -> None:
         click.echo(f"replay: python -m planted_faults {name} --seed {seed} --only {numbers!r}")
     for who, lines in verdict.process_logs.items():
         if who.startswith("broker"):
-            click.echo(f"the last of {who}:")
+            click.echo(f"last log lines of {who}:")
             for said in lines[-LAST_WORDS:]:
                 click.echo(f"  {said}")
     sys.exit(verdict.exit)

@@ -48,7 +48,7 @@ COMMANDS: dict[str, _Lazy] = {
     "transaction": _Lazy(
         "transactions.transaction_commands",
         "transaction",
-        "List, describe and abort transactions, and find those that hang.",
+        "List, describe and abort transactions, and find hanging ones.",
     ),
     "ingest": _Lazy("records.ingest_command", "ingest", "Write the lines of files to a topic, each once."),
     "replicas": _Lazy(
@@ -178,12 +178,12 @@ def _explain(error: Exception) -> str | None:
 
 
 _ADVICE = {
-    "NETWORK_EXCEPTION": "`nilometer up` starts a broker; --bootstrap-server names one that runs elsewhere.",
-    "UNKNOWN_TOPIC_OR_PARTITION": "`nilometer topic list` shows what there is.",
+    "NETWORK_EXCEPTION": "`nilometer up` starts a broker; --bootstrap-server is for one that runs elsewhere.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`nilometer topic list` shows the topics.",
     "UNKNOWN_TOPIC_ID": "`nilometer topic list` shows the topics.",
     "MESSAGE_TOO_LARGE": "The topic's max.message.bytes and the producer's max.request.size limit a record.",
     "GROUP_ID_NOT_FOUND": "`nilometer group list` shows the groups.",
-    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas: start the missing brokers.",
+    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas: start stopped brokers.",
 }
 
 

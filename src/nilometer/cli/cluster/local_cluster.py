@@ -253,5 +253,5 @@ class _Launch:
         with open(self._log_path, "rb") as log:
             log.seek(self._log_start)
             lines = log.read().decode("utf-8", "replace").strip().splitlines()
-        said = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        said = next((line for line in reversed(lines) if line.strip()), "no output")
         return f"{said} (exit code {self._process.returncode}; see {self._log_path})"

@@ -98,7 +98,7 @@ def image(data_dir: Path | None, coordination: str | None, number: int | None) -
     found = _run(work)
     if number is not None and found["number"] != number:
         raise click.ClickException(
-            f"there is no entry {number} to fold to: the image is of {found['number']}"
+            f"there is no entry {number}: the newest one of this image is {found['number']}"
         )
     print_json(found)
 
@@ -147,7 +147,7 @@ def _print(told: ToldEntry | int, log: _Log, first: int, as_json: bool) -> None:
             click.echo(json.dumps({"snapshot_below": told, "image": msgspec.to_builtins(snapshot)}))
         else:
             click.echo(
-                f"snapshot  stands for all entries below {told}: {len(snapshot.brokers)} brokers, "
+                f"snapshot  replaces all entries below {told}: {len(snapshot.brokers)} brokers, "
                 f"{len(snapshot.topics)} topics, {log.history.image.partitions_count} partitions"
             )
     elif told.number >= first:

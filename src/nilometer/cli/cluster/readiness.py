@@ -49,7 +49,7 @@ def wait_all_registered(look: Callable[[], Sequence[BrokerProcess]]) -> None:
 
 def _not_running(one: BrokerProcess) -> str:
     if one.state == "down":
-        return f"broker {one.id} has ended: {one.reason or 'its broker.log may say why'}"
+        return f"broker {one.id} has ended: {one.reason or 'see its broker.log'}"
     return f"broker {one.id} is {one.state}: {one.reason}"
 
 
@@ -57,7 +57,7 @@ def _why_not_ready(one: BrokerProcess, brokers: Sequence[BrokerProcess]) -> str 
     try:
         known = _registered_brokers(one.host, one.port)
     except (OSError, MalformedMessage) as error:
-        return f"broker {one.id} does not answer on {one.host}:{one.port}: {error!r}"
+        return f"broker {one.id} does not respond on {one.host}:{one.port}: {error!r}"
     missing = sorted({other.id for other in brokers} - known)
     return f"broker {one.id} does not know of broker {missing[0]}" if missing else None
 

@@ -75,7 +75,7 @@ def rebalance_warning(group: GroupDescription) -> str | None:
         return f"Rebalancing since {when} UTC: {last.reason}{_by(last)}."
     return (
         f"Keeps rebalancing: {_culprit(last)} caused the last {last.times_in_a_row} rebalances, "
-        f"lately at {when} UTC: {last.reason}."
+        f"the latest at {when} UTC: {last.reason}."
     )
 
 
@@ -108,7 +108,7 @@ def _offset_row(group: GroupDescription, one: PartitionLag) -> tuple[object, ...
 def _total(lags: Sequence[PartitionLag]) -> str:
     known = [one.lag for one in lags if one.lag is not None]
     unknown = len(lags) - len(known)
-    return f"Lag {sum(known)} in all" + (f"; of {unknown} partitions not known." if unknown else ".")
+    return f"Total lag {sum(known)}" + (f"; unknown for {unknown} partitions." if unknown else ".")
 
 
 def _member_row(one: MemberDescription) -> tuple[object, ...]:

@@ -63,7 +63,7 @@ def audit(
 
     Reads the folders of all brokers, running or not, and changes nothing. Checked are checksums, offsets,
     leader epochs, indexes and committed offsets, and that all replicas have equal batches up to the lowest
-    high watermark. The exit code is 1 if something is wrong.
+    high watermark. The exit code is 1 if errors were found.
     """
     if data_dir is not None and log_dirs is not None:
         raise click.UsageError("give only one of --data-dir and --log-dirs")
@@ -97,7 +97,8 @@ def log_dirs_of(data_dir: Path) -> list[str]:
         found += [one.strip() for one in value.split(",") if one.strip() and Path(one.strip()).is_dir()]
     if not found:
         raise PipelineError(
-            f"there is no cluster in {data_dir}. --data-dir names one's folder, --log-dirs those of brokers"
+            f"there is no cluster in {data_dir}: give its folder with --data-dir, or the brokers' log "
+            "directories with --log-dirs"
         )
     return found
 
@@ -139,5 +140,5 @@ def _show(result: AuditResult) -> None:
         shown = result.findings[:FINDINGS_SHOWN_MAX]
         print_table(report.FINDING_COLUMNS, report.finding_rows(shown), title="Found")
         if len(result.findings) > len(shown):
-            click.echo(f"… and {len(result.findings) - len(shown)} more: --report writes all of them")
+            click.echo(f"… and {len(result.findings) - len(shown)} more; --report FILE writes all of them")
     click.echo(report.summary(result))

@@ -204,7 +204,7 @@ def run(
             # A signal to the whole process group ends Spark's processes too, in the middle of a batch.
             state = STOPPED
             raise click.ClickException(
-                "Spark was ended by the same signal, in a batch: that comes again with the next run"
+                "the same signal stopped Spark during a batch; the next run repeats that batch"
             ) from error
         error_text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         raise click.ClickException(f"{error_text} (more in {log_file})") from error

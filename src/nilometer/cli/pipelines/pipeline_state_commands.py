@@ -95,7 +95,7 @@ def stop(name: str, home: str) -> None:
         record = RunFolder(home, name).stop()
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    at = f" behind batch {record.progress['batch_id']}" if record.progress else ""
+    at = f" after batch {record.progress['batch_id']}" if record.progress else ""
     click.echo(f"{name} has {record.state}{at}")
 
 
@@ -103,7 +103,9 @@ def stop(name: str, home: str) -> None:
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(SHIPPED)))
 @home_option
 @click.option(
-    "--output", metavar="DIR", help="The folder with the pipeline's tables.  [default: as its last run said]"
+    "--output",
+    metavar="DIR",
+    help="The folder with the pipeline's tables.  [default: the folder of the last run]",
 )
 @click.option(
     "--report",
@@ -119,7 +121,9 @@ def report_command(name: str, home: str, output: str | None, path: Path | None) 
     record = folder.read()
     where = output or (record.output if record is not None else None)
     if where is None:
-        raise click.ClickException(f"{name} has never run in {home}; --output says where its tables are")
+        raise click.ClickException(
+            f"{name} has never run in {home}; give the folder of its tables with --output"
+        )
     path = path or folder.path / "report.html"
     exit_on_sigterm()
     try:

@@ -15,6 +15,8 @@ def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:
         if separator and name not in chosen:
             raise click.UsageError(f"--topic: {shipped.name} reads {', '.join(chosen)}, and no {name}")
         if not separator and len(chosen) > 1:
-            raise click.UsageError(f"--topic: {shipped.name} reads several; say INPUT=TOPIC, not {item!r}")
+            raise click.UsageError(
+                f"--topic: {shipped.name} reads several topics; give INPUT=TOPIC, not {item!r}"
+            )
         chosen[name or shipped.inputs[0]] = topic
     return chosen

@@ -215,7 +215,7 @@ def _report(totals: IngestTotals, options: IngestOptions, told: _ErrorsShown, as
             }
         )
     else:
-        there = f" ({totals.lines_there:,} more were there already)" if totals.lines_there else ""
+        there = f" ({totals.lines_there:,} more were already in the topic)" if totals.lines_there else ""
         files = "1 file" if len(totals.files) == 1 else f"{len(totals.files):,} files"
         click.echo(f"{totals.lines:,} lines of {files} written to {options.topic}{there}.")
     for path, count in sorted(totals.oversized.items()):

@@ -82,7 +82,7 @@ def _batches(disk: Disk, path: str, records: bool) -> Iterator[Entry]:
             yield {"type": "damage", "position": end, "problem": str(error)}
             return
         if end < size:
-            reason = f"{size - end} bytes behind the last whole batch"
+            reason = f"{size - end} bytes after the last complete batch"
             yield {"type": "damage", "position": end, "problem": reason}
     finally:
         file.close()
@@ -135,7 +135,7 @@ def _offset_index(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
         entry: Entry = {"type": "index", "offset": offset, "position": position}
         header = headers.get(position)
         if headers and (header is None or header.last_offset != offset):
-            there = "no batch" if header is None else f"a batch that ends at {header.last_offset}"
+            there = "no batch" if header is None else f"a batch with last offset {header.last_offset}"
             entry["problem"] = f"the log has {there} at position {position}"
         yield entry
 

@@ -100,10 +100,15 @@ def execute(
     else:
         for key in sorted(outcomes):
             change = f"{_ids(before[key])} -> {_ids(targets[key])}"
-            _say(key, outcomes[key], f"moves {change}" if before[key] != targets[key] else "is there already")
+            _print_outcome(
+                key,
+                outcomes[key],
+                f"moves {change}" if before[key] != targets[key] else "has these replicas already",
+            )
         if bytes_per_second is not None:
             click.echo(
-                f"Throttled to {bytes_per_second:,} bytes/s; `reassign status FILE` ends that when done."
+                f"Throttled to {bytes_per_second:,} bytes/s; `reassign status FILE` removes the throttle "
+                "once the moves are complete."
             )
     _fail_on(outcomes)
 
@@ -213,7 +218,7 @@ def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str
 
     outcomes = run_async(work())
     for key in sorted(outcomes):
-        _say(key, outcomes[key], "stays where it was")
+        _print_outcome(key, outcomes[key], "stays where it was")
     if not outcomes:
         click.echo("No partition is being moved.")
     _fail_on(outcomes)
@@ -234,7 +239,7 @@ async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]
     return await unthrottle(admin, sorted({key.topic for key in moves}), sorted(brokers))
 
 
-def _say(key: TopicPartition, error: KafkaError | None, done: str) -> None:
+def _print_outcome(key: TopicPartition, error: KafkaError | None, done: str) -> None:
     if error is None:
         click.echo(f"{key} {done}.")
     else:

@@ -78,7 +78,7 @@ def plan(
     click.echo(
         f"{len(moves)} partitions change, {copies} replicas are copied ({copied_bytes:,} bytes)."
         if moves
-        else "Nothing has to move.",
+        else "No replica has to move.",
         err=True,
     )
 

@@ -100,7 +100,7 @@ def _in_sync(row: ReplicaRow) -> str:
 def _pending(leader: LeaderState | None) -> str:
     if leader is None or leader.pending_isr is None:
         return ""
-    return f" (asks for {','.join(map(str, leader.pending_isr))})"
+    return f" (ISR change pending: {','.join(map(str, leader.pending_isr))})"
 
 
 def _age(row: ReplicaRow) -> str:

@@ -17,8 +17,8 @@ from nilometer.simulation.run import Exit, Verdict, run
 FINDINGS_SHOWN = 10
 OUTCOMES = {
     Exit.CRASH: "a program crashed",
-    Exit.NO_CONVERGENCE: "the cluster did not become well again",
-    Exit.WRONG_RESULT: "something wrong was said, or lost",
+    Exit.NO_CONVERGENCE: "the cluster did not recover",
+    Exit.WRONG_RESULT: "a wrong response, or lost records",
 }
 
 
@@ -115,7 +115,7 @@ def _headline(verdict: Verdict) -> str:
 
 def _summary(verdict: Verdict, options: SeedOptions) -> str:
     plan = verdict.plan
-    first = (verdict.findings or ["nothing was noted"])[0].splitlines()[0]
+    first = (verdict.findings or ["no finding was recorded"])[0].splitlines()[0]
     command = replay_command(plan.seed, options)
     return f"seed {plan.seed}: {OUTCOMES[verdict.exit]}: {first}; replay: {command}"
 
@@ -130,10 +130,10 @@ def _failure_lines(verdict: Verdict, options: SeedOptions) -> list[str]:
     output.append(f"replay: {replay_command(plan.seed, options)}")
     if options.minimises and options.only is None and plan.faults:
         few = _fewest(verdict)
-        output.append(f"fewest faults found: {replay_command(plan.seed, replace(options, only=tuple(few)))}")
+        output.append(f"with fewer faults: {replay_command(plan.seed, replace(options, only=tuple(few)))}")
         output += [f"  {fault}" for fault in plan.faults if fault.number in few]
     for who, lines in verdict.process_logs.items():
-        output.append(f"the last of {who}:")
+        output.append(f"last log lines of {who}:")
         output += [f"  {line}" for line in lines]
     return output
 

@@ -123,8 +123,8 @@ async def _producers(admin: TransactionAdmin, partition: TopicPartition) -> list
 
 @transaction.command()
 @click.argument("transactional_id", required=False)
-@click.option("--topic", help="Where a hanging transaction is open.")
-@click.option("--partition", type=click.IntRange(min=0), help="Where a hanging transaction is open.")
+@click.option("--topic", help="The topic of a hanging transaction.")
+@click.option("--partition", type=click.IntRange(min=0), help="The partition of a hanging transaction.")
 @click.option(
     "--start-offset", type=click.IntRange(min=0), help="Its first offset, as find-hanging shows it."
 )
@@ -136,11 +136,11 @@ def abort(
     start_offset: int | None,
     bootstrap: str,
 ) -> None:
-    """Abort the transaction of TRANSACTIONAL_ID, or a hanging one by the place where it begins.
+    """Abort the transaction of TRANSACTIONAL_ID, or a hanging one by its first offset.
 
     With TRANSACTIONAL_ID its coordinator aborts it everywhere, and its producer is fenced. With --topic,
-    --partition and --start-offset an abort marker is written to that partition alone, whatever a coordinator
-    knows: use it only for transactions that `find-hanging` shows.
+    --partition and --start-offset an abort marker is written to that partition alone, without checking with
+    the coordinator: use it only for transactions that `find-hanging` shows.
     """
     place = (topic, partition, start_offset)
     if transactional_id is not None:
@@ -169,8 +169,8 @@ async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_of
 
 
 @transaction.command("find-hanging")
-@click.option("--topic", "topics", multiple=True, help="Look only here; repeatable. Default: all topics.")
-@click.option("--partition", type=click.IntRange(min=0), help="Look only here; needs one --topic.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable. [default: all topics]")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the one --topic.")
 @click.option(
     "--older-than",
     "older_than_s",
@@ -185,11 +185,11 @@ async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_of
 def find_hanging(
     topics: tuple[str, ...], partition: int | None, older_than_s: float, as_json: bool, bootstrap: str
 ) -> None:
-    """Find transactions that are open in a partition though no coordinator knows of them.
+    """Find transactions that are open in a partition but unknown to their coordinator.
 
-    Nothing ends them, and readers with isolation.level=read_committed stop before them. End one with
-    `nilometer transaction abort --topic … --partition … --start-offset …`. The exit code is 1 if partitions
-    could not be asked.
+    They never end, and readers with isolation.level=read_committed stop before them. Abort one with
+    `nilometer transaction abort --topic … --partition … --start-offset …`. The exit code is 1 if
+    requests for some partitions failed.
     """
     if partition is not None and len(topics) != 1:
         raise click.UsageError("--partition needs exactly one --topic")
