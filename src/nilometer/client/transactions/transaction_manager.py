@@ -230,9 +230,8 @@ class TransactionManager:
         if identity is not None and identity.is_known:
             self.identity = identity
         if version >= EPOCH_BUMP_VERSION and not self.adds_implicitly:
-            self._needs_new_epoch = (
-                True  # fences late batches of version 1, which would else be added to a version 2 transaction
-            )
+            # Late batches of version 1 must not be taken for batches of a transaction of version 2.
+            self._needs_new_epoch = True
         self.version = version
         self._clear()
         self._become(S.INITIALIZING if self._needs_new_epoch else S.READY)
