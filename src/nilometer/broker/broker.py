@@ -165,7 +165,7 @@ class Broker:
     def fence(self, reason: str) -> None:
         """Resign all roles, close all connections and stop, since the metadata cannot be updated any more.
 
-        Its session ends when it stops, and the other brokers continue without it.
+        The broker's session ends when it stops, and the other brokers continue without it.
         """
         if self._parts is not None:
             self._parts.replication.replicas.resign_all()

@@ -296,7 +296,10 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(complete_early)
 
     def process_alone(self) -> None:
-        """Dispatch no later request before the current one has its response; its handler calls this."""
+        """Delay the dispatch of later requests of this connection until the current one has its response.
+
+        The handler of the current request calls this.
+        """
         self._must_process_alone = True
 
     def _serve(self, frame: Buffer) -> None:

@@ -39,9 +39,10 @@ def run_broker(
 ) -> int:
     """Run a broker until SIGINT or SIGTERM; return the exit code.
 
-    ``host:port`` is written to descriptor ``ready_fd`` once clients are served. ``status_path`` is a file
-    that exists while this broker, or the one that ended last, has a reason for not serving: a JSON object
-    with ``state`` (``fenced`` or ``failed``) and ``reason``.
+    ``host:port`` is written to descriptor ``ready_fd`` once clients are served. If the broker is fenced, or
+    fails while starting or running, it writes a JSON object with ``state`` (``fenced`` or ``failed``) and
+    ``reason`` to the file ``status_path``. The file remains after the process has ended; the next broker that
+    is started with this path removes it first.
     """
     status = BrokerStatusFile(status_path)
     status.clear()

@@ -142,8 +142,9 @@ class ResolvedValues:
 class ConfigDefinition:
     """All keys of one type of resource. ``subject`` ("broker", "topic") is its name in error messages.
 
-    :meth:`judge` checks a whole set of settings and raises for an invalid one; :meth:`resolve` returns the
-    effective values of any settings, valid or not. For valid settings both return the same values.
+    :meth:`judge` validates a whole set of settings, and raises ConfigError if one is invalid;
+    :meth:`resolve` returns the effective values of any settings, valid or not. For valid settings both return
+    the same values.
     """
 
     subject: str
@@ -172,8 +173,8 @@ class ConfigDefinition:
     def judge(
         self, texts: Mapping[str, str], inherited: Mapping[str, ConfigValue] | None = None
     ) -> dict[str, ConfigValue | None]:
-        """Return the effective values: of each key the one in ``texts``, else ``inherited``, else the
-        default.
+        """Validate settings; return the effective values: for each key the value in ``texts``, else the one
+        in ``inherited``, else the default.
 
         Raises ConfigError if a text is invalid, or if values contradict each other.
         """

@@ -1,13 +1,17 @@
 """One partition of ``__consumer_offsets``: the groups kept there, and the requests to their coordinator.
 
+A shard does no I/O: its *shell*, the broker's code around it (``broker.coordinators``), passes requests to it
+and carries out the *effects* that it returns, which are records to append and replies to send. A *token*
+identifies a request until its reply. An *image* is the cluster's metadata after some entry of the metadata
+log.
+
 A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), processes requests, new
-images and timers, and is dropped when the broker no longer leads the partition. It returns the records to
-append as effects. If the append fails, the shell drops the shard and loads another one, since its state has
-changes that are not in the log.
+images and timers, and is dropped when the broker no longer leads the partition. If an append fails, the shell
+drops the shard and loads another one, since its state has changes that are not in the log.
 
 Invariants:
-- the effects it returns are in its state already (see ``effects``);
-- every token gets exactly one reply, unless it is forgotten first;
+- the shard's state already contains the records that it returns;
+- every token gets exactly one reply, unless :meth:`GroupShard.forget` was called for it first;
 - the same calls with the same arguments give the same effects.
 """
 

@@ -173,7 +173,10 @@ def _binary(pa: Any, rows: int, arrays: tuple[Any, Any, Any], nulls: int) -> Any
 
 
 class _HeaderColumns:
-    """Buffers for the headers column, and the array made from them; with 0 rows an unused placeholder."""
+    """Buffers for the headers column, which the kernels fill and :meth:`column` makes into an array.
+
+    If the column is not wanted, ``rows`` is 0 and :meth:`column` is never called.
+    """
 
     def __init__(self, np: Any, kernels: Any, rows: int, sizes: Any) -> None:
         self._count = int(sizes[kernels.HEADERS])

@@ -144,7 +144,13 @@ class Deliverer:
             )
 
     async def deliver(self, records: Sequence[ConsumerRecord]) -> None:
-        """Deliver ``records``; return when each is delivered, was delivered before, or is refused."""
+        """Send ``records`` to the webhook, in order within each partition; return when each is delivered, was
+        delivered before, or is recorded as refused.
+
+        A record is refused if it has no id, or if the webhook rejects it finally; ``on_error`` is called with
+        the reason. After any other failure ``on_error`` is called and the record is sent again, without a
+        limit.
+        """
         by_partition: dict[tuple[str, int], list[ConsumerRecord]] = {}
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record)

@@ -1,7 +1,8 @@
 """The actions that a role requests from its shell, as plain values. Durability depends on their order.
 
-The shell executes a list of effects from first to last. If one fails, it must not execute the rest, and the
-replica is fenced. An effect has no reference to a waiting request: a waiting produce is a ticket number.
+The *shell* is the code that uses a role (:mod:`nilometer.replication` describes it). It executes a list of
+effects from first to last. If one fails, it must not execute the rest, and the replica is fenced. An effect
+has no reference to a waiting request: a waiting produce is a ticket number.
 """
 
 from __future__ import annotations

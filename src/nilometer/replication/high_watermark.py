@@ -38,7 +38,7 @@ class UnderMinIsr:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFor:
-    """These replicas count for the high watermark and do not have the next record yet."""
+    """The high watermark does not rise because ``replicas``, which count for it, lack the next record."""
 
     replicas: tuple[BrokerId, ...]
 
@@ -48,7 +48,8 @@ class WaitingFor:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForFlush:
-    """Only flushed records count for the high watermark, and the leader's next record is not flushed yet."""
+    """The high watermark does not rise because only flushed records count for it, and the next record is not
+    flushed yet on the leader."""
 
     def __str__(self) -> str:
         return "waiting for flush"

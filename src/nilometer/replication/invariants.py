@@ -1,7 +1,8 @@
 """Named invariants, checked at run time.
 
-A broken invariant means a bug in this code: the shell stops the replica at once, since continuing would
-spread the damage. Invalid input from a peer or client never breaks one; it gets an error response.
+A broken invariant means a bug in this code: the code that uses the role stops the replica at once, since
+continuing would spread the damage. Invalid input from a peer or client never breaks one; it gets an error
+response.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The produce requests with acks=all that wait for the high watermark.
 
-A ticket is a number, chosen by the shell, with the offset that the high watermark must reach. Tickets arrive
-almost in order of offsets (except for a batch repeated by an idempotent producer), so a sorted list is fast
-enough.
+A ticket is a number, chosen by the code that uses the leader role, with the offset that the high watermark
+must reach. Tickets arrive almost in order of offsets (except for a batch repeated by an idempotent producer),
+so a sorted list is fast enough.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ class Cluster:
         return node
 
     def remove(self, node: BrokerNode) -> None:
-        """Remove a member, which must be retired."""
+        """Remove a broker from the cluster's ``nodes``. It must be ``retired``: never started again."""
         assert node.retired, f"{node.name} could come back"
         self.nodes.pop(node.id, None)
 

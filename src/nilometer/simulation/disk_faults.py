@@ -39,7 +39,7 @@ LED_SHARE = 0.8
 
 
 class DiskFaults:
-    """The current faults of one disk; called before and after every operation."""
+    """The current faults of one disk, which calls :meth:`_before` and :meth:`_after` at every operation."""
 
     def __init__(self, cluster: Cluster, disk: HostDisk) -> None:
         self._chance = cluster.world.chance
@@ -71,7 +71,8 @@ class DiskFaults:
                 raise self._disk.failed(process, errno.EIO, "Input/output error", path)
 
     def _after(self, process: DiskUser, verb: str, path: str) -> None:
-        """Perhaps raise an error although the operation was executed."""
+        """During a STORE_UNSURE fault, raise an error for a random part of the operations on the coordination
+        folder, although they were executed."""
         for fault, name in self.active.items():
             if fault.kind is not Kind.STORE_UNSURE or not path.startswith(COORDINATION):
                 continue
@@ -154,7 +155,8 @@ class Damage:
     def _whole_partitions(self, node: BrokerNode) -> list[tuple[str, int]]:
         """Return (partition, leader) of the partitions on ``node`` whose replicas are all in sync.
 
-        By the newest metadata; only partitions with at least three replicas.
+        These are in the newest metadata image of any broker. Partitions with fewer than three replicas, or
+        that are being reassigned, are left out.
         """
         images = [each.image for each in self._cluster.nodes.values()]
         newest = max((image for image in images if image is not None), key=lambda i: i.number, default=None)

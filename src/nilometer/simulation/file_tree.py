@@ -81,7 +81,11 @@ class FileNode:
         return bytes(data[: self.durable_size])
 
     def flip_bit(self, position: int, bit: int = 0) -> None:
-        """Damage the content on disk: durably, and without any error."""
+        """Flip one bit, as a disk that damages data silently: reads return the damaged byte without an error.
+
+        ``position`` is the byte's offset in the file, ``bit`` the bit in it (0 to 7; 0 is the lowest). In the
+        synced part of the file the damage survives a power failure.
+        """
         self.data[position] ^= 1 << bit
 
     def after_power_loss(self, chance: random.Random) -> FileNode:

@@ -27,7 +27,7 @@ CHANGES = frozenset(
 
 
 class DiskUser(Owner, Protocol):
-    """The process that uses a disk."""
+    """A simulated process, as the disk of its host sees it: injected disk errors are recorded in it."""
 
     @property
     def failed_places(self) -> set[str]:

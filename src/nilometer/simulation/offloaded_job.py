@@ -124,7 +124,7 @@ class OffloadedJob:
 
 
 def maybe_leave(loop: VirtualLoop, process: Owner, pace: Pace, chance: random.Random) -> None:
-    """Perhaps suspend the job that is about to make a disk call, as ``pace`` says."""
+    """Suspend the job that is about to make a disk call, with the probability ``pace.pause_share``."""
     job = loop.job
     if job is not None and pace.pause_share and chance.random() < pace.pause_share:
         job.leave(chance.uniform(*pace.pause_ms) / 1000)

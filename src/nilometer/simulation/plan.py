@@ -60,7 +60,7 @@ class TopicPlan:
     segment_ms: int
     segment_bytes: int | None = None
     retention_ms: int = -1
-    """-1: no limit; likewise by size."""
+    """-1: records are not deleted by age; ``retention_bytes`` -1: nor by size."""
     retention_bytes: int = -1
 
     @property

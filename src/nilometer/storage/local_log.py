@@ -113,7 +113,8 @@ class LocalLog:
         self.unsynced_sealed: dict[int, LogSegment] = {}
         """Sealed segments, by base offset, whose indexes may not be durable."""
         self.read_hints: dict[int, tuple[LogSegment, int]] = {}
-        """Segment and byte position where the batch of an offset starts: the ends of the latest reads."""
+        """Offset -> (segment, byte position) of the batch that contains it: the positions at which the latest
+        reads ended and the next ones probably begin."""
         self._entropy = entropy
         assert log_start_offset <= log_end_offset, "log start order"
         assert recovery_point <= log_end_offset, "recovery point order"

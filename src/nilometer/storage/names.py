@@ -20,7 +20,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SWAP_INPUTS_SUFFIX = ".inputs"
-"""A file that lists the segments that a ``.swap`` segment replaces. Not Kafka's; Kafka ignores it."""
+"""A file that lists the segments that a ``.swap`` segment replaces. Kafka has no such file and ignores it."""
 TEMPORARY_SUFFIX = ".tmp"
 CORRUPT_SUFFIX = ".corrupt"
 """Bytes that recovery cut off: kept as evidence, never served. Kafka ignores the suffix."""
@@ -95,12 +95,15 @@ def parse_folder_name(name: str) -> PartitionFolder | None:
 
 
 def delete_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
-    """The new name of a partition's folder before its files are removed; long topic names are cut to fit."""
+    """Return the name that a deleted partition's folder gets; a long topic name is cut to fit."""
     return _suffixed_folder_name(topic_partition, unique_hex, FolderKind.DELETE)
 
 
 def stray_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:
-    """The new name of a folder that the metadata does not assign; long topic names are cut to fit."""
+    """Return the name that a stray folder gets, which the metadata does not assign to this broker.
+
+    A long topic name is cut to fit.
+    """
     return _suffixed_folder_name(topic_partition, unique_hex, FolderKind.STRAY)
 
 

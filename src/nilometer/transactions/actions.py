@@ -1,4 +1,7 @@
-"""The actions of a transaction shard: its shell carries them out once the records before are committed."""
+"""The actions that a transaction shard requests of its shell, the broker's code around it.
+
+The shell carries them out once the records that the shard returned before them are committed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,11 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerId:
-    """Allocate a producer id and submit ``request`` with it, since fencing uses the producer's last epoch."""
+    """Allocate a producer id, and submit ``request``, the time-out of a transaction, again with that id.
+
+    The abort of the transaction bumps the producer epoch, to fence the producer. If the epoch cannot be
+    bumped any further, the producer must get a new id (``transaction.version`` 2).
+    """
 
     request: TimeOut
 

@@ -5,8 +5,9 @@
       └── a new epoch ─┴────────────────────────────────────────────┘
 
 With ``transaction.version`` 2 an abort without any partition is prepared too (from Empty or Complete), since
-it bumps the epoch. Dead stands for a tombstone. PrepareEpochFence exists in Kafka; here fencing a producer
-and preparing the abort of its transaction are one record, so that no transaction is ever in that state.
+it bumps the epoch. Dead means that the id's record is a tombstone. PrepareEpochFence exists in Kafka; here
+fencing a producer and preparing the abort of its transaction are one record, so that no transaction is ever
+in that state.
 """
 
 from __future__ import annotations

@@ -21,8 +21,10 @@ def names_loggers(request: Request) -> bool:
 
 
 def alter_loggers(services: Services, request: Request) -> Reply:
-    """Of each resource all levels are changed, or none. Other resources are refused: they are decided by the
-    controller, and need a request of their own."""
+    """Change the log levels of this broker's loggers: of each resource either all, or none if one is invalid.
+
+    Resources of other types get INVALID_REQUEST: the controller alters them, in a separate request.
+    """
     outcomes: Outcomes = {}
     for resource in request.body.resources:
         try:
@@ -38,7 +40,10 @@ def alter_loggers(services: Services, request: Request) -> Reply:
 
 
 def _levels(services: Services, resource: Message) -> dict[str, str | None]:
-    """The new levels by logger, checked; None removes one. Raises KafkaError."""
+    """Return the requested levels by logger name; None removes the logger's level.
+
+    Raises KafkaError if one is invalid.
+    """
     if resource.resource_type != RESOURCE_BROKER_LOGGER:
         raise KafkaError(
             ErrorCode.invalid_request, "Settings of loggers are altered in a request of their own."
@@ -56,7 +61,7 @@ def _levels(services: Services, resource: Message) -> dict[str, str | None]:
 
 
 def check_names_this_broker(services: Services, name: str) -> None:
-    """Raises KafkaError."""
+    """Raise KafkaError (INVALID_REQUEST) unless ``name`` is the id of this broker."""
     if not name.removeprefix("-").isdecimal():
         raise KafkaError(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}")
     if int(name) != services.broker_id:

@@ -1,8 +1,8 @@
-"""GetTelemetrySubscriptions and PushTelemetry (KIP-714): clients are asked for no metrics.
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714): no metrics are requested from clients.
 
-A client gets an id for itself, which its application may want for its own logs, and asks again after five
-minutes. It pushes nothing; a push all the same belongs to no subscription. As in Kafka, the APIs are not
-advertised by a broker that collects no metrics.
+A client gets an id for itself, which its application may write to its own logs, and the instruction to repeat
+the request after five minutes. Its subscription is empty, so a client should push nothing. As in Kafka, the
+APIs are not advertised by a broker that collects no metrics.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def get_subscriptions(services: Services, request: Request) -> Reply:
 
 
 def push(services: Services, request: Request) -> Reply:
-    """A client that ends says so by a push, which may be empty."""
+    """Validate a push of metrics, which are not stored. The last push of a client that ends may be empty."""
     body = request.body
     if not body.client_instance_id:
         error = ErrorCode.invalid_request

@@ -28,7 +28,10 @@ def definitions_of(services: Services) -> ConfigDefinitions:
 
 
 def check_resource(resource_type: int, name: str) -> ConfigResource:
-    """The resource whose settings are kept in the metadata log. Raises KafkaError."""
+    """Return the resource, whose settings the metadata log must be able to keep: a topic or broker(s).
+
+    Raises KafkaError for another type, or for an invalid topic name.
+    """
     kind = _TYPES.get(resource_type)
     if resource_type == RESOURCE_GROUP:
         raise KafkaError(

@@ -71,7 +71,10 @@ def _partition(services: Services, request: Request) -> Message:
 
 
 def _replica(services: Services, request: Request, broker_id: int, end: int) -> Message:
-    """Times are this broker's own; those of others are not known."""
+    """Return the state of ``broker_id`` as a replica of the metadata log, with log end offset ``end``.
+
+    Its timestamps are the present time for this broker, and unknown for others.
+    """
     known = broker_id == services.broker_id
     now_ms = services.runtime.clock.wall_ms() if known else UNKNOWN
     return request.make(

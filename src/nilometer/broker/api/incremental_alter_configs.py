@@ -58,7 +58,7 @@ def _parse(resources: Sequence[Message]) -> tuple[list[tuple[tuple[int, str], Al
 
 
 def _alter_resource(resource: Message) -> AlterResource:
-    """Raises KafkaError."""
+    """Decode the alterations of one resource. Raises KafkaError for an invalid resource or operation."""
     altered = check_resource(resource.resource_type, resource.resource_name)
     alterations: list[ConfigAlteration] = []
     for config in resource.configs:

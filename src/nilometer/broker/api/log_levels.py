@@ -24,13 +24,13 @@ LEVELS: Mapping[str, int] = {
 
 
 def logger_levels() -> dict[str, str]:
-    """The level in force for each logger there is, by name in order."""
+    """Return the effective level of each logger by the logger's name, sorted by name."""
     names = [name for name, found in logging.root.manager.loggerDict.items() if _is_logger(found)]
     return {name: _level_of(_logger(name)) for name in sorted([ROOT, *names])}
 
 
 def check_level(name: str, level: str | None) -> None:
-    """Raises KafkaError where the logger ``name`` cannot be given ``level``; None removes its own level."""
+    """Raise KafkaError if the level of the logger ``name`` cannot be set to ``level`` (None: be removed)."""
     if name != ROOT and not _is_logger(logging.root.manager.loggerDict.get(name)):
         raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
     if level is None:
@@ -47,12 +47,13 @@ def check_level(name: str, level: str | None) -> None:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """What :func:`check_level` allows. Without a level of its own a logger has that of the one above it."""
+    """Set the level of a logger; :func:`check_level` must have accepted it. With None, the logger gets the
+    level of its parent."""
     _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
 
 
 def _is_logger(found: object) -> bool:
-    """Not a mere prefix of the names of others."""
+    """Whether ``found`` is a logger: :mod:`logging` also has placeholders, for prefixes of loggers' names."""
     return isinstance(found, logging.Logger)
 
 
@@ -61,6 +62,6 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _level_of(logger: logging.Logger) -> str:
-    """The nearest of Kafka's levels that is not above the one in force."""
+    """Return the logger's effective level, as the nearest of Kafka's levels that is not above it."""
     level = logger.getEffectiveLevel()
     return next((name for name, number in LEVELS.items() if number <= level), "TRACE")

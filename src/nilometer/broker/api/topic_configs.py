@@ -38,7 +38,7 @@ class EffectiveConfig:
     text: str | None
     source: ConfigSource
     synonyms: tuple[Synonym, ...]
-    """All values of the key, the one in force first."""
+    """All values that the key has at any level, the effective one first."""
 
 
 def topic_config(

@@ -2,8 +2,8 @@
 
 ``log.cleaner.threads`` services check all compacted logs every ``log.cleaner.backoff.ms``. A log that is
 dirty enough is cleaned in a *round*, in slices on the disk's threads. After each slice the event loop checks
-that the round may continue, puts a rewritten group of segments in place if one is ready, and pauses the
-cleaner.
+that the round may continue, replaces a group of segments by the rewritten one if that is ready, and pauses
+the cleaner.
 
 Invariants:
 - a log is cleaned by one service at a time;
@@ -222,8 +222,11 @@ class LogCleaner:
         cleaning.finish()
 
     async def _discard(self, log_name: str, cleaning: LogCleaning) -> None:
-        """Remove the files that the round wrote and has not put in place. Raises OSError, but not where the
-        round is cancelled: the error would replace the cancellation, and the next start removes the files."""
+        """Remove the files that the round wrote and that have not replaced segments of the log.
+
+        Raises OSError. If the task is being cancelled, the error is logged instead, since it would replace
+        the cancellation; the broker removes the files at its next start.
+        """
         task = asyncio.current_task()
         try:
             await self._offload(cleaning.round.discard)

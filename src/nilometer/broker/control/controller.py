@@ -1,4 +1,5 @@
-"""The controller's shell: makes one decision after the other, and appends its entries to the metadata log.
+"""The broker's code around the controller's pure decisions: makes one decision after the other, and appends
+its entries to the metadata log.
 
 The pure ``decide_*`` functions of ``cluster`` return records; this module appends them as entries of the
 metadata log. A successful append does not mean that the decision counts: a deposed controller can append an

@@ -1,6 +1,7 @@
-"""The response to one client request, made of the replies of one or several shells when the last is there.
+"""The response to one client request, made when the last of its replies has arrived.
 
-If the client's connection closes before, the shells forget its requests.
+The replies come from one or several shells (:mod:`nilometer.broker.coordinators` describes shells). If the
+client's connection closes before, the shells forget its requests.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PendingResponse(Generic[RequestT, ReplyT]):
     def submit(
         self, index: int, shell: CoordinatorShell[RequestT, ReplyT, Any, Any], request: RequestT
     ) -> None:
-        """Submit ``request`` to ``shell``; its reply will be number ``index`` of the replies.
+        """Submit ``request`` to ``shell``; its reply gets the given ``index`` among the replies.
 
         Raises KafkaError if the shell cannot process requests now.
         """
@@ -37,7 +38,7 @@ class PendingResponse(Generic[RequestT, ReplyT]):
             self._tokens.append((shell, token))
 
     def set_reply(self, index: int, reply: ReplyT) -> None:
-        """Set reply number ``index``; the last one makes the response."""
+        """Set the reply with this ``index``. When all replies are set, the response is made from them."""
         self._replies[index] = reply
         self._missing -= 1
         future = self._future

@@ -86,7 +86,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def ask_one(
         self, key: str, request: RequestT, kind: type[OneReplyT], respond: Callable[[OneReplyT], Frame]
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, for one request whose reply is of type ``kind``."""
+        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
 
         def respond_to(replies: Sequence[ReplyT]) -> Frame:
             (reply,) = replies
@@ -130,7 +130,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def ask_all(
         self, request: RequestT, respond: Callable[[Sequence[ReplyT]], Frame]
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, with ``request`` submitted to every shell on this broker."""
+        """Submit ``request`` to all shells on this broker; ``respond`` makes a response of their replies."""
         shells = [self._shells[index] for index in sorted(self._shells)]
         pending = PendingResponse[RequestT, ReplyT](len(shells), respond)
         for index, shell in enumerate(shells):

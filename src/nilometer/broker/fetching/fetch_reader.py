@@ -43,8 +43,10 @@ class ReaderIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ColdRead:
-    """A read that has to wait for the disk: at most ``max_bytes`` from ``offset`` up to ``end``; at least one
-    batch if ``min_one``."""
+    """A read that has to wait for the disk: at most ``max_bytes`` of records from ``offset`` up to ``end``.
+
+    With ``min_one`` the first batch is read even if it is larger than ``max_bytes``.
+    """
 
     partition: Partition
     offset: int
@@ -79,7 +81,8 @@ class FetchOutcome:
     preferred_read_replica: int = -1
     cold: ColdRead | None = None
     has_more: bool = False
-    """Whether the partition has records that did not fit or were held back by the quota."""
+    """Whether the partition has more records, which did not fit or which the leader's replication quota does
+    not allow now."""
     throttled: bool = False
     """Whether the bytes count against the leader's replication quota."""
     has_update: bool = False
@@ -243,7 +246,11 @@ class FetchReader:
         return outcome.last_stable_offset if self.identity.read_committed else role.high_watermark
 
     def _is_held_back(self, partition: Partition) -> bool:
-        """Whether this follower is throttled, not in sync, and has used up its quota for now."""
+        """Return whether the leader's replication quota keeps this follower from reading ``partition`` now.
+
+        This is so if the settings name the partition's replica here as throttled, the follower is not in the
+        ISR, and the quota, which all throttled replicas on this broker share, is used up.
+        """
         if not self._quota.throttles(partition.topic, partition.key.partition):
             return False
         return self.identity.replica_id not in partition.leader.isr and self._quota.wait_ms() > 0

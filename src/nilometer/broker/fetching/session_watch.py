@@ -1,8 +1,9 @@
 """Notifies a fetch session of changes of its partitions, between and during fetches.
 
-The watch is registered with a partition for as long as the session has it. A change marks the partition dirty
-in the session, and is passed on to the waiting fetch, if there is one. So neither an idle partition nor a
-waiting fetch costs anything, however many partitions a session has.
+A session's *watch* is an object that is registered in the ``fetch_waiters`` of every partition of the
+session, for as long as the session has the partition. A change marks the partition dirty in the session, and
+is passed on to the waiting fetch, if there is one. So neither an idle partition nor a waiting fetch costs
+anything, however many partitions a session has.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class SessionWatch:
 
 
 def watch_of(session: FetchSession, *, for_replica: bool) -> SessionWatch:
-    """Return the session's watch; it is created at the session's first fetch.
+    """Return the session's watch; if it has none yet (at its first fetch), create it.
 
-    ``for_replica``: the session's reader is a follower.
+    ``for_replica``: whether the session's reader is a follower. A watch that exists keeps its own value.
     """
     if isinstance(session.watcher, SessionWatch):
         return session.watcher

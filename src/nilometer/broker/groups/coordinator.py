@@ -108,11 +108,11 @@ class GroupCoordinator:
     def ask_one(
         self, group_id: str, request: GroupRequest, kind: type[R], respond: Callable[[R], Frame]
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, for one request whose reply is of type ``kind``."""
+        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
         return self._shells.ask_one(group_id, request, kind, respond)
 
     def ask_all_shells(self, request: ListGroups, respond: Respond) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, with ``request`` submitted to every shell on this broker."""
+        """Submit ``request`` to all shells on this broker; ``respond`` makes a response of their replies."""
         return self._shells.ask_all(request, respond)
 
     def answer(self, group_id: str, request: GroupRequest) -> asyncio.Future[Reply]:

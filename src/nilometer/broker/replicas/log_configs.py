@@ -31,7 +31,7 @@ class LogConfigs:
         self._sound: dict[_Texts, tuple[LogConfig, ConfigValues]] = {}
         """Results without errors, shared by topics with equal settings. Cleared when any setting changes."""
         self._last_good: dict[UUID, ConfigValues] = {}
-        """By topic id, the settings last in force on this broker."""
+        """By topic id, the settings that this broker last used for the topic."""
         self._reported: dict[tuple[UUID, str], None] = {}
 
     def of(self, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]) -> LogConfig:

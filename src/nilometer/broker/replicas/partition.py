@@ -257,8 +257,10 @@ class Partition(ReadablePartition):
             self._flush_waits.append((info.last_offset + 1, request.wait_for(outcome)))
 
     def on_flushed(self) -> None:
-        """The log was flushed up to its flushed offset: release the acks=1 requests that wait for it, and
-        notify the role and the fetcher."""
+        """Release the acks=1 requests that wait for the flush, and notify the role and the fetcher.
+
+        Called after the log's flushed offset has advanced.
+        """
         self._is_seal_flush_asked = False
         flushed = self.log.flushed_offset
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
@@ -298,7 +300,7 @@ class Partition(ReadablePartition):
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
     def on_alter_partition_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> None:
-        """Apply the controller's response to ``request``; REQUEST_TIMED_OUT stands for a missing one."""
+        """Apply the controller's response to ``request``; REQUEST_TIMED_OUT if none arrived."""
         now_ms = self._host.clock.monotonic_ms()
         self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
         self._update_deletion_waits()
@@ -446,8 +448,11 @@ class Partition(ReadablePartition):
         self._notify_high_watermark(readable)
 
     def _notify_high_watermark(self, readable: int) -> None:
-        """Notify waiting fetches of a new high watermark: about ``readable`` more bytes for consumers, an
-        update for followers."""
+        """Notify the waiting fetches and session watches that the high watermark has risen.
+
+        Those of consumers are notified that about ``readable`` more bytes can be read (at least 1), those of
+        followers that there is a newer high watermark to send.
+        """
         for waiter in list(self.fetch_waiters):
             if waiter.for_replica:
                 waiter.on_watermark_advanced(self)

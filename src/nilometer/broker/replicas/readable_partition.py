@@ -16,7 +16,7 @@ from nilometer.storage import Log, TimestampOffset
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 MAX_TIMESTAMP = -3
-"""Stands for the record with the largest timestamp, in place of a time."""
+"""In place of a timestamp, requests the record with the largest timestamp (ListOffsets)."""
 
 
 class Liveness(Protocol):
@@ -25,7 +25,11 @@ class Liveness(Protocol):
 
 
 class ReadablePartition:
-    """A partition, identified by its topic's id and its index; the topic's name is for messages."""
+    """The queries on a partition that has a replica on this broker: its role, its offsets, its readable end.
+
+    ``key`` (the topic's id and the partition's index) identifies the partition; ``topic`` is the topic's
+    name.
+    """
 
     def __init__(
         self, topic: str, key: TopicIdPartition, log: Log, replica: Replica, liveness: Liveness

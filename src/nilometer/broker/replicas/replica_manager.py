@@ -159,7 +159,8 @@ class ReplicaManager:
         return preferred_read_replica(leader, client_rack, fetch_offset, racks)
 
     def report_damage(self, found: CorruptRecordFound) -> None:
-        """Log damaged records on disk, once for each position, and begin the repair of their partition."""
+        """Report damaged records that were found on disk: log an error, and notify the listeners, which begin
+        the repair of the partition. Damage at a position that was reported before is ignored."""
         if (found.path, found.position) in self._damages:
             return
         self._damages.add((found.path, found.position))

@@ -50,7 +50,10 @@ class ReplicationQuota:
             self._throttled.pop(topic, None)
 
     def throttles(self, topic: str, partition: int) -> bool:
-        """Whether the replica is named: its bytes count, and it may be throttled."""
+        """Whether a rate is set and the topic's setting names this partition's replica on this broker.
+
+        Then its bytes count, and it has to wait while it is not in sync and the quota is used up.
+        """
         if self.bytes_per_second == UNLIMITED or (named := self._throttled.get(topic)) is None:
             return False
         return named is EVERY_PARTITION or partition in named

@@ -32,7 +32,10 @@ class Endpoint:
 
 
 def security_protocols(pairs: Sequence[str]) -> dict[str, str]:
-    """The protocol by listener, both in capitals, from ``LISTENER:PROTOCOL`` pairs. Raises ConfigError."""
+    """Parse ``LISTENER:PROTOCOL`` pairs; return the protocol by listener name, both in capitals.
+
+    Raises ConfigError.
+    """
     protocols: dict[str, str] = {}
     for pair in pairs:
         name, separator, protocol = pair.partition(":")
@@ -48,10 +51,10 @@ def security_protocols(pairs: Sequence[str]) -> dict[str, str]:
 def client_listeners(
     key: str, texts: Sequence[str], protocols: Mapping[str, str], controllers: Sequence[str]
 ) -> tuple[Endpoint, ...]:
-    """The listener for clients, named by its protocol; none where ``texts`` are empty.
+    """Return the listener for clients in ``texts`` (``NAME://host:port``), or nothing if ``texts`` is empty.
 
-    ``protocols`` are those of :func:`security_protocols`, ``controllers`` the names of listeners that are
-    left out. Raises ConfigError, which names ``key``.
+    The result has the name of the listener's protocol. ``protocols`` are those of :func:`security_protocols`,
+    ``controllers`` the names of listeners that are left out. Raises ConfigError, which names ``key``.
     """
     others = {name.upper() for name in controllers}
     endpoints: list[Endpoint] = []

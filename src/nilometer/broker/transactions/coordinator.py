@@ -119,7 +119,7 @@ class TransactionCoordinator:
         kind: type[R],
         respond: Callable[[R], Frame],
     ) -> Frame | asyncio.Future[Frame]:
-        """As :meth:`ask`, for one request whose reply is of type ``kind``."""
+        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
         return self._shells.ask_one(transactional_id, request, kind, respond)
 
     def ask_all_shells(self, request: ListTransactions, respond: Respond) -> Frame | asyncio.Future[Frame]:

@@ -116,7 +116,7 @@ class _Log:
     async def entries(self, stop: asyncio.Event, *, follow: bool) -> AsyncIterator[ToldEntry | int]:
         """Yield the entries until the newest; with ``follow``, wait for more until ``stop`` is set.
 
-        A number n stands for a snapshot that replaces the entries below n.
+        If a number n is yielded, a snapshot has replaced the entries below n.
         """
         while not stop.is_set():
             try:

@@ -32,7 +32,11 @@ def counting(files: Sequence[Path]) -> Callable[[], Census]:
 
 
 def numbers_of(session: SparkSession, tables: Path) -> Census:
-    """Return the pipeline's numbers: rows of the table ``lines``, and sums of the table ``counts``."""
+    """Return the pipeline's numbers of lines, read from the Parquet tables in folder ``tables``.
+
+    ``lines`` of the result is the number of rows of the table ``lines``; ``by_format`` and ``by_label`` are
+    the numbers of lines in the table ``counts``, added up over all batches.
+    """
     census = Census(lines=session.read.parquet(f"{tables}/lines").count())
     rows = (
         session.read.parquet(f"{tables}/counts").where("by = 'label'").groupBy("format", "label").sum("lines")

@@ -51,7 +51,7 @@ def _copied(one: MoveProgress) -> str:
 
 
 class MoveBars:
-    """Progress bars on standard error, as a context manager; without ``shown`` it prints nothing."""
+    """Progress bars on standard error, as a context manager. If ``shown`` is false, nothing is printed."""
 
     def __init__(self, *, shown: bool) -> None:
         self._progress = Progress(

@@ -34,7 +34,7 @@ Hanging = tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]
 
 @click.group()
 def transaction() -> None:
-    """List, describe and abort transactions, and find those that nothing will end."""
+    """List, describe and abort transactions, and find those that hang: no coordinator will end them."""
 
 
 def _run(bootstrap: str, work: Callable[[Admin, TransactionAdmin], Awaitable[T]]) -> T:

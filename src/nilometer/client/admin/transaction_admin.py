@@ -89,7 +89,7 @@ class TransactionAdmin:
         longer_than_ms: int | None = None,
         pattern: str = "",
     ) -> list[TransactionListing]:
-        """Return the transactional ids of all coordinators that pass all given filters, sorted.
+        """Query all coordinators; return the transactions that match every given filter, sorted by id.
 
         ``longer_than_ms``: only transactions that have been open for longer. ``pattern``: a regular
         expression (RE2) of whole ids. Raises KafkaError.

@@ -214,9 +214,10 @@ class ClassicMember:
             self.request_rejoin("partition counts of the group's topics changed")
 
     async def _prepare(self) -> None:
-        """Before a round: commit, and give up the partitions that cannot be kept during it.
+        """Commit the offsets before a round, and give up the partitions that cannot be kept during it.
 
-        These are all with an eager assignor; with a cooperative one those no longer subscribed to.
+        With an eager assignor these are all partitions; with a cooperative one those of topics that are no
+        longer subscribed to.
         """
         owned = self._ownership.owned()
         if not self._identity.is_member:
@@ -346,7 +347,7 @@ class ClassicMember:
         return data
 
     async def _complete(self, outcome: Outcome) -> None:
-        """After a round: give up the partitions assigned to other members, and take the assigned ones."""
+        """Apply the outcome of a round: give up owned partitions that are not assigned, and take new ones."""
         assigned = {one for one in outcome.partitions if one.topic in self._joined_topics}
         if len(assigned) < len(outcome.partitions):
             self.request_rejoin("partitions of topics no longer subscribed to were assigned")

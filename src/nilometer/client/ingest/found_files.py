@@ -58,7 +58,7 @@ class Look:
     """
 
     def is_as(self, other: Look | None) -> bool:
-        """Whether ``other`` found the same."""
+        """Whether ``other`` is equal except for ``number``."""
         return other is not None and replace(other, number=self.number) == self
 
 

@@ -20,10 +20,11 @@ class LineTooLong(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """A part of a line that is longer than the limit."""
+    """A part of a line whose length is above the splitter's limit; the part itself may have any length."""
 
     data: bytes
     is_last: bool
+    """Whether the line ends with this part."""
 
 
 class LineSplitter:

@@ -179,7 +179,10 @@ class _Matching:
         return self._unclaimed.get(file.identity)
 
     def _find_copies(self, homeless: list[Source]) -> list[Source]:
-        """Case 2 for the sources of ``homeless``; return those for which no copy was found."""
+        """Find files that are copies of the sources ``homeless`` (case 2 in the module's docstring).
+
+        Returns the sources for which no copy was found.
+        """
         by_head: defaultdict[tuple[int, str], list[Source]] = defaultdict(list)
         for source in homeless:
             if source.known.offset:
@@ -267,7 +270,7 @@ class _Matching:
         return self._out.rotated | self._circumstances.rotated_before
 
     def _judge(self, file: FoundFile, rotated: AbstractSet[str]) -> None:
-        """Cases 3 to 5 for one file: add it to the list of the result to which it belongs."""
+        """Add ``file`` to the list of the result to which it belongs: cases 3 to 5 of the module text."""
         name: str | None = file.path
         if not file.asked_for:
             if not self._is_beside(file):

@@ -165,7 +165,7 @@ class RecordAccumulator:
         return late
 
     def release(self, batch: ProducerBatch) -> None:
-        """Free the memory of a batch that is resolved; may be called again."""
+        """Free the memory of a batch that is resolved; a second call for the batch has no effect."""
         if batch in self._incomplete:
             del self._incomplete[batch]
             self.held_bytes -= batch.held_bytes
@@ -177,7 +177,7 @@ class RecordAccumulator:
         return bool(self._incomplete)
 
     def incomplete(self) -> list[ProducerBatch]:
-        """Batches not yet released, oldest first."""
+        """Return the batches that are not yet released, oldest first."""
         return list(self._incomplete)
 
     def oldest_deadline_ms(self) -> int | None:

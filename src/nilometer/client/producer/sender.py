@@ -233,7 +233,10 @@ class Sender:
         future.add_done_callback(lambda done: self._on_response(node_id, batches, named, done))
 
     def _newest_version(self, has_ids: bool) -> int | None:
-        """Return the newest version of Produce to use; None: the newest that the broker supports."""
+        """Return the newest version of Produce to use; None: the newest that the broker supports.
+
+        ``has_ids``: whether the topic ids of all batches are known, which versions 13 and later require.
+        """
         if self._transactions is not None and not self._transactions.adds_implicitly:
             return PRODUCE_OF_VERSION_1_MAX
         return None if has_ids else TOPIC_IDS_SINCE - 1

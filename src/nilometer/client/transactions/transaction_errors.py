@@ -100,7 +100,7 @@ def is_answered(code: ErrorCode) -> bool:
 
 
 def severity_of_batch(code: ErrorCode) -> Severity:
-    """Classify the error of a batch that failed for good.
+    """Classify the error of a batch that failed and is not retried.
 
     INVALID_PRODUCER_EPOCH is only abortable here: a broker may also return it when there is no second
     producer. If there is one, the EndTxn request fails with a fatal error.

@@ -2,7 +2,7 @@
 
 The state changes with the application's calls (``begin_init``, ``begin``, ``on_appended``, ``add_offsets``,
 ``begin_end``) and with responses (``on_initialized``, ``on_partitions_added``, ...). ``next_step`` returns
-the next request. One request is in flight at a time; it is repeated until it succeeds or fails for good.
+the next request. One request is in flight at a time; it is retried until it succeeds or fails finally.
 
 With ``transaction.version`` 0 or 1, the producer adds every partition with AddPartitionsToTxn before it sends
 the first batch to it. With version 2 (KIP-890) the brokers add it on Produce, and every EndTxn raises the
@@ -253,7 +253,7 @@ class TransactionManager:
         return False
 
     def on_batch_failed(self, code: ErrorCode, message: str) -> None:
-        """Make the transaction abortable, or the producer fail, after a batch failed for good.
+        """Make the transaction abortable, or the producer fail, after a batch failed that is not retried.
 
         Not called for batches that are dropped because their transaction is aborted.
         """

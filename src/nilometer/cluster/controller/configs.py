@@ -128,7 +128,8 @@ def _forget_eligible_replicas(
 ) -> list[Unit]:
     """Return records that remove ELRs that will be unsafe because min.insync.replicas is lowered.
 
-    One change per partition, for the lowest value that is in force while ``changes`` are applied one by one.
+    Each partition gets one record at most, for the lowest value that is effective at any time while
+    ``changes`` are applied one by one.
     """
     settings, stages = SettingsAfter(image), list[SettingsAfter]()
     names: set[str] | None = set()

@@ -180,7 +180,10 @@ class EntryFolders:
             return True
 
     async def _settle(self, folder: EntriesFolder, number: int) -> None:
-        """Make the entry's name durable. Raises OutcomeUnknown if that fails."""
+        """Sync the entries folder, so that the entry's file survives a power failure.
+
+        Raises OutcomeUnknown if that fails.
+        """
         try:
             await self._disk.offload(lambda: self._disk.sync_directory(folder.path))
         except FileNotFoundError:

@@ -54,7 +54,8 @@ class StoreDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a session record: the session's name and the owner's payload."""
+    """The content of a ``.session`` file: the session's name (broker id and incarnation), and the payload
+    with which the broker registered, for other brokers to read."""
 
     broker_id: int
     incarnation: int

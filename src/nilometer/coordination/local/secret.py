@@ -32,9 +32,10 @@ class SecretFolder:
         self._disk.sync_directory(self._root)
 
     def read(self) -> StoredSecret | None:
-        """Return the newest secret, after making its name durable; None if there is none.
+        """Return the secret with the highest number; None if there is none.
 
-        Raises StoreDamaged.
+        Before it returns, the folder is synced, so that a power failure cannot remove the secret's file after
+        a caller has used it. Raises StoreDamaged if the file is empty or its checksum is wrong.
         """
         numbers = layout.secret_numbers(self._disk.list_directory(self._path))
         while numbers:

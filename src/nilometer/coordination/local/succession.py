@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class EntriesFolder:
-    """An entries folder. Invariant: all numbers in ``[base, durable)`` are entries with durable names."""
+    """An entries folder. Invariant: entries with the numbers ``[base, durable)`` survive a power failure."""
 
     base: int
     """The number of its first entry."""
@@ -80,7 +80,10 @@ class Succession:
         await self.resolve()
 
     async def resolve(self) -> EntriesFolder:
-        """List the entries folders; make the newest one current, with a durable name, and return it."""
+        """List the entries folders; make the newest one current, and return it.
+
+        If it was not current before, its parent folder is synced first, so that it survives a power failure.
+        """
 
         def newest() -> layout.FolderName | None:
             found = layout.newest_folder(self._disk.list_directory(self.path))

@@ -2,8 +2,8 @@
 
 Peculiarities of kazoo that are handled only here:
 
-- state listeners and watches are called on different threads, in no mutual order: each goes through
-  ``call_soon_threadsafe``, and has no content;
+- state listeners and watches are called on different threads, in no mutual order: the bridge passes each
+  call to the event loop with ``call_soon_threadsafe``, and its own callbacks get no arguments;
 - a failed transaction *returns* its exceptions instead of raising them;
 - a request made while no server can be reached is queued without a time limit: every call here has one;
 - starting and stopping block: they run in a separate thread.

@@ -135,9 +135,11 @@ class Registration:
         self._connected.set()
 
     async def check_live(self) -> ZooKeeperSession | None:
-        """Check before a write that the session is live, and confirm it if that is uncertain; return it.
+        """Return the session of this process after making sure that it is live; call it before each write.
 
-        None for a tool's store, which has no session and may write. Raises SessionLost, StoreUnavailable.
+        If the last confirmation is too old, the session is confirmed by a write to the servers, repeated for
+        up to a session timeout. None if this process has never registered, as a command-line tool: it may
+        write without a session. Raises SessionLost; StoreUnavailable if no server confirms the session.
         """
         session = self.session
         if session is None:

@@ -145,7 +145,11 @@ class ClassicJoin:
     # -- with an id ------------------------------------------------------------------------------------
 
     def _join_as_pending(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
-        """Add a member that joins with the id it was given; a static member never has a pending id."""
+        """Add a member that joins again with the id from its MEMBER_ID_REQUIRED response (KIP-394).
+
+        A request with a group instance id is rejected with UNKNOWN_MEMBER_ID: a static member is added by its
+        first JoinGroup and never gets such an id.
+        """
         if request.group_instance_id is not None:
             self._refuse(turn, token, request.member_id, ErrorCode.unknown_member_id)
             return

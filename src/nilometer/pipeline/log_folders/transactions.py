@@ -105,7 +105,8 @@ class OpenTransactions:
 def last_stable_offset(place: str, bases: Sequence[int], log_start: int, high_watermark: int) -> int:
     """Return the last stable offset: below it every transaction is committed or aborted.
 
-    It is at most ``high_watermark``. ``bases`` are the segments' base offsets.
+    It is at most ``high_watermark``. ``place`` is the path or URI of the partition's folder, ``bases`` are
+    the segments' base offsets.
     """
     start, open_since = _newest_snapshot(place, log_start, high_watermark)
     state = OpenTransactions(open_since)
@@ -118,7 +119,8 @@ def last_stable_offset(place: str, bases: Sequence[int], log_start: int, high_wa
 def find_aborted(place: str, bases: Sequence[int], start: int, end: int) -> list[Aborted]:
     """Return the aborted transactions that overlap [start, end); ``end`` is at most the last stable offset.
 
-    Raises SourceError for a corrupt transaction index.
+    ``place`` and ``bases`` are as for :func:`last_stable_offset`. Raises SourceError for a corrupt
+    transaction index.
     """
     if start >= end:
         return []
@@ -154,9 +156,10 @@ def _indexed(
 
 
 def _newest_snapshot(place: str, log_start: int, high_watermark: int) -> tuple[int, dict[int, int]]:
-    """Return the offset of the newest usable producer snapshot, and its open transactions.
+    """Return the offset of the newest usable producer snapshot, and the transactions open there.
 
-    These are producer id to first offset. Returns ``log_start`` and none if there is no snapshot.
+    The transactions are a mapping from producer id to first offset. If there is no snapshot, the result is
+    ``log_start`` and no transactions.
     """
     disk, folder = open_place(place)
     parsed = (names.parse_offset_name(name) for name in disk.list_directory(folder))

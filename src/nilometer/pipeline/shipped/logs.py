@@ -139,7 +139,11 @@ def _time(kind: Column, text: Column) -> Column:
 
 
 def _time_without_year(text: Column) -> Column:
-    """Parse a time of RFC 3164, which has no year: the year of the record, or the one before if later."""
+    """Parse a time of RFC 3164, which has no year.
+
+    It gets the year of the record's timestamp, or the year before if the time would otherwise be more than a
+    day later than that timestamp.
+    """
 
     def in_year(year: Column) -> Column:
         dated = F.concat_ws(" ", year.cast("string"), F.regexp_replace(text, " +", " "))

@@ -49,7 +49,10 @@ class Progress:
 
 
 class _Trail:
-    """For each state by number, the state and the step from which it was first reached."""
+    """Records how each state was first reached: from which state (its number) and by which step.
+
+    States are numbered in the order in which they were found.
+    """
 
     __slots__ = ("_parents", "_step_numbers", "_steps", "_steps_taken")
 

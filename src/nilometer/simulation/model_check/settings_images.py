@@ -1,6 +1,9 @@
-"""Numbers metadata images; folds (applies) entries to them, and resolves the settings of a broker.
+"""The table of metadata images in the model of settings. Folds (applies) entries to an image, and resolves
+the settings that a broker derives from it.
 
-Images that differ only in the number of their last entry have one number here, so that different sequences
+An image is referred to by its index in the table (the ``int`` parameters and results named ``image``,
+``number`` or ``after``). The entry number that an image contains, the position of its last entry in the
+metadata log, is ignored: images that differ in nothing else have the same index, so that different sequences
 of steps lead to the same state. Each image is stored as its snapshot, from which it is decoded when needed.
 """
 
@@ -47,7 +50,7 @@ Values = tuple[tuple[str, ConfigValue | None], ...]
 
 
 class Numbered(Generic[V]):
-    """Numbers values from 0; equal values have one number."""
+    """A table that gives each different value an index, counting from 0; equal values have the same index."""
 
     def __init__(self) -> None:
         self.values: list[V] = []
@@ -89,7 +92,7 @@ class SettingsImages:
         self.first = self._first()
 
     def image(self, number: int) -> ClusterImage:
-        """Return the image with this number, which the caller must not change."""
+        """Return the image with index ``number``, which the caller must not change."""
         if number not in self._images:
             self._images[number] = self._made(number)
         return self._images[number]
@@ -113,7 +116,7 @@ class SettingsImages:
     def applied_after(self, image: int, broker_id: BrokerId, before: int) -> int:
         """Return the settings of a broker for ``image``; a setting it cannot apply keeps its earlier value.
 
-        ``before`` is the number of the settings that it had.
+        ``before``, the settings that it had, and the result are indexes in the table ``applied``.
         """
         return self._apply(image, broker_id, self.applied.values[before])
 

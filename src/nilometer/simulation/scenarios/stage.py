@@ -53,7 +53,7 @@ class Stage:
 
     # ── output ──────────────────────────────────────────────────────────────────────────────────
     def say(self, text: str) -> None:
-        """Add a comment."""
+        """Add ``text`` to the scenario's output as a comment line."""
         self.lines += [*([""] if self.lines else []), f"# {text}"]
 
     def show(self) -> None:

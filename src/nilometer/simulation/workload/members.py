@@ -108,7 +108,7 @@ class GroupMember:
         self._stopping = True
 
     def stop_disrupting(self) -> None:
-        """From now on neither exceed the poll interval nor leave the group."""
+        """Make the member neither exceed the poll interval nor leave the group any more."""
         self._undisturbed = True
 
     async def _main(self, runtime: Runtime) -> None:

@@ -40,11 +40,12 @@ class MembershipPlan:
     leaves_at_s: float | None
     """When a broker is removed; None: never. Not before the new broker serves."""
     newcomer_leaves: bool = False
-    """Whether the new broker is removed; else a random other one."""
+    """Whether the broker to remove is the new one; if not, another one is chosen at random."""
 
 
 class Membership:
-    """Adds one broker, and perhaps removes one."""
+    """The operator, who follows a :class:`MembershipPlan`: adds one broker, and later removes one if the plan
+    has a time for it."""
 
     def __init__(self, cluster: Cluster, clients: Host, plan: MembershipPlan) -> None:
         self._cluster = cluster

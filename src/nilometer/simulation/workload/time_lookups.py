@@ -18,7 +18,7 @@ class TimeLookups:
     """Checks look-ups by time, with the timestamps of a few records of each partition."""
 
     def __init__(self, *, deleted: bool) -> None:
-        """``deleted``: whether records are deleted."""
+        """``deleted``: whether records of the partitions may be deleted."""
         self._deleted = deleted
         self._known: dict[TopicPartition, dict[int, int]] = {}
         self.done = 0

@@ -67,7 +67,10 @@ class Request:
 
 
 class OrderedCallbacks:
-    """Stands for one of kazoo's threads: runs callbacks in order, some after ``THREADS_S``."""
+    """Runs callbacks on the event loop in the order of the calls, as one of kazoo's threads passes them on.
+
+    One in ten, chosen at random, is delayed by ``THREADS_S``, and later ones wait for it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chance: random.Random) -> None:
         self._loop = loop

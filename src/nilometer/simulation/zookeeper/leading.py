@@ -139,7 +139,10 @@ class Leading:
     # ---- a new epoch
 
     def _agree(self) -> None:
-        """Once a majority is connected, choose an epoch newer than all of theirs and send it to them."""
+        """Choose the new epoch once a majority of the servers is connected, and send it to the followers.
+
+        It is higher than every epoch that one of these servers has accepted.
+        """
         if self._epoch is None:
             if len(self._accepted) < self._peer.members.quorum:
                 return

@@ -137,7 +137,7 @@ class CleaningRound:
             yield from self._rewrite(group, cleaner)
 
     def discard(self) -> None:
-        """Remove the files of a group that was not put in place. Blocks. Raises OSError.
+        """Remove the files of a rewritten group that has not replaced its segments. Blocks. Raises OSError.
 
         The generator does not do this itself, because Python may close an abandoned generator at any time.
         """

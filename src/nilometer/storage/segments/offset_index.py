@@ -64,7 +64,7 @@ class OffsetIndex:
         return self._positions[-1] if self._positions else 0
 
     def entries(self) -> list[tuple[int, int]]:
-        """All entries as (offset, position)."""
+        """Return all entries as (offset, byte position in the segment)."""
         base = self.base_offset
         return [
             (base + relative, position)

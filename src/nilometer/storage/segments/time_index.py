@@ -57,7 +57,7 @@ class TimeIndex:
         return self._timestamps[-1], self.base_offset + self._offsets[-1]
 
     def entries(self) -> list[tuple[int, int]]:
-        """All entries as (timestamp, offset)."""
+        """Return all entries as (timestamp in ms, offset)."""
         base = self.base_offset
         return [
             (timestamp, base + relative)

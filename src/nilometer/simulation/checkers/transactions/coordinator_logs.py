@@ -71,7 +71,7 @@ class _Reader:
 
 
 def read_value(value: bytes) -> KnownTransaction:
-    """Of version 1, the one that brokers write."""
+    """Decode the value of a transaction record of version 1, the only version that brokers write."""
     version, producer_id, epoch, timeout_ms, state = _HEAD.unpack_from(value)
     assert version == _FLEXIBLE, f"a record of version {version}"
     reader = _Reader(value, _HEAD.size)
@@ -99,7 +99,7 @@ def records_of(replica: StoredReplica) -> Iterator[LogRecord]:
 
 
 def fold(records: Iterator[LogRecord]) -> dict[str, KnownTransaction]:
-    """The last record of each id."""
+    """Return the transactions after all ``records``, by transactional id; a tombstone removes its id."""
     table: dict[str, KnownTransaction] = {}
     for record in records:
         if record.transaction is None:
@@ -131,7 +131,10 @@ def compare(who: str, known: dict[str, KnownTransaction], logged: dict[str, Know
 
 
 def finished_by_another(records: Sequence[LogRecord], leaders: dict[int, int]) -> int:
-    """How many transactions one coordinator prepared and another completed; ``leaders`` by epoch."""
+    """Return how many transactions one coordinator prepared and another completed.
+
+    ``leaders`` has the broker id of the partition's leader by leader epoch.
+    """
     prepared: dict[str, int | None] = {}
     finished = 0
     for _, epoch, name, transaction in records:
@@ -160,13 +163,16 @@ def _parse(partition: str) -> TopicPartition:
 
 
 class CoordinatorStates:
-    """``violations`` only grows."""
+    """Compares the state of the active transaction coordinators with their partitions' logs.
+
+    ``violations`` has all errors found so far, up to ``VIOLATIONS_MAX``.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._seen: set[tuple[int, ...]] = set()
         self._leaders: dict[int, dict[int, int]] = {}
-        """By partition and leader epoch."""
+        """Broker id of the leader, by partition and leader epoch."""
         self.violations: list[str] = []
         self.takeovers = 0
 
@@ -207,7 +213,8 @@ class CoordinatorStates:
             yield from self._compare(node, index, shell)
 
     def finished_by_another(self) -> int:
-        """At rest."""
+        """Return how many transactions one coordinator prepared and another completed, according to the
+        coordinators' logs. Call it when the cluster is at rest."""
         finished = 0
         for node, index, _ in self._active():
             replica = _replica(node, index)

@@ -4,7 +4,7 @@ A transaction is aborted if its commit was never requested, or certainly rejecte
 records. It is committed if the commit was acknowledged. If the outcome of the commit is unknown, readers may
 see all of its records, or none.
 
-Values are unique.
+No value is written twice, so that a value that a reader returns identifies the write.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class TransactionalSession:
         self._added: dict[TopicPartition, None] = {}
 
     def as_before(self) -> TransactionalSession:
-        """Another one with the producer id, epoch and sequences that this one has now."""
+        """Return a new session with this one's present producer id, epoch, sequences and added partitions."""
         same = TransactionalSession(
             self.client, self.transactional_id, timeout_ms=self.timeout_ms, version=self.version
         )

@@ -34,10 +34,11 @@ class Ending(enum.Enum):
     COMMIT = "commit"
     ABORT = "abort"
     LEAVE = "leave"
-    """The transaction stays open; InitProducerId of the next incarnation aborts it."""
+    """The producer leaves the transaction open; InitProducerId of the next producer with the same
+    transactional id aborts it."""
     TIME_OUT = "time out"
     RIVAL = "rival"
-    """Another producer takes over the transactional id; this one continues meanwhile, or afterwards."""
+    """Another producer takes over the transactional id; the first one continues meanwhile, or afterwards."""
     LATE = "late"
     """A batch is sent after the end of the transaction."""
 
