@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from nilometer.client.network.cluster_metadata import NO_LEADER
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
+from nilometer.identifiers import NO_LEADER
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic, ResourceType
-from nilometer.client.network.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionMetadata
+from nilometer.client.network.cluster_metadata import ClusterMetadata, PartitionMetadata
 from nilometer.client.network.connection import Connection
 from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
+from nilometer.identifiers import NO_LEADER
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError

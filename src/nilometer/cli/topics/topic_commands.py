@@ -25,7 +25,8 @@ from nilometer.client.admin.descriptions import (
     NewTopic,
     ResourceType,
 )
-from nilometer.client.network.cluster_metadata import NO_LEADER, TopicMetadata
+from nilometer.client.network.cluster_metadata import TopicMetadata
+from nilometer.identifiers import NO_LEADER
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 

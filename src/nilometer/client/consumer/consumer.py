@@ -24,7 +24,7 @@ from nilometer.client.group.membership import Membership, OnCommit
 from nilometer.client.group.ownership import RebalanceListener
 from nilometer.client.group.subscription import Subscription
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.offset_queries import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -34,6 +34,7 @@ from nilometer.client.offsets.offset_queries import (
 from nilometer.client.offsets.offset_reset import EARLIEST, LATEST, OffsetReset
 from nilometer.client.offsets.positions import Positions
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -178,7 +179,7 @@ class Consumer:
 
     # --- positions
 
-    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Set the position to ``offset``; ``leader_epoch`` is that of the record before it, if known."""
         self._positions.seek(partition, offset, leader_epoch)
         self._wake()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from nilometer.client.consumer.fetch_session import FetchPlan
-from nilometer.client.network.cluster_metadata import NO_EPOCH, BrokerNode, TopicPartition
+from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api, Message
 
@@ -48,7 +49,7 @@ def fetch_request(api: Api, plan: FetchPlan, limits: FetchLimits) -> Message:
             partition=partition.partition,
             current_leader_epoch=wanted.leader_epoch,
             fetch_offset=wanted.fetch_offset,
-            last_fetched_epoch=NO_EPOCH,
+            last_fetched_epoch=NO_LEADER_EPOCH,
             log_start_offset=-1,
             partition_max_bytes=wanted.max_bytes,
         )
@@ -100,7 +101,7 @@ def read_fetch_response(response: Message, names: Mapping[UUID, str]) -> list[Fe
                     records=part.records or b"",
                     aborted=[(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()],
                     leader_id=leader.leader_id if leader is not None else -1,
-                    leader_epoch=leader.leader_epoch if leader is not None else NO_EPOCH,
+                    leader_epoch=leader.leader_epoch if leader is not None else NO_LEADER_EPOCH,
                     preferred_replica=getattr(part, "preferred_read_replica", -1),
                 )
             )

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.errors import CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.record_batch import BatchHeader, batches, check_batch
 from nilometer.wire.records import Header, Record, decode_records
@@ -48,7 +49,7 @@ class FetchedRecords:
         self.generation = generation
         self.next_offset = offset
         """The offset after the last returned record: the user's next position."""
-        self.epoch = NO_EPOCH
+        self.epoch = NO_LEADER_EPOCH
         """The leader epoch of the record before ``next_offset``."""
         self._data = data
         self._check_crcs = check_crcs

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from nilometer.client.consumer.consumer_config import ConsumerConfig
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.network.jobs import Jobs
 from nilometer.client.offsets.offset_queries import LATEST_TIMESTAMP, ListedOffset, epoch_ends, list_offsets
 from nilometer.client.offsets.offset_reset import OffsetReset
 from nilometer.client.offsets.positions import Positions
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.errors import KafkaError
 
 FetchCommitted = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, OffsetAndMetadata | None]]]
@@ -84,7 +85,7 @@ class PositionFinder:
                 self._report(partition, error)
             return
         for partition, one in found.items():
-            offset, epoch = (one.offset, one.leader_epoch) if one is not None else (None, NO_EPOCH)
+            offset, epoch = (one.offset, one.leader_epoch) if one is not None else (None, NO_LEADER_EPOCH)
             self._positions.on_committed(partition, generations[partition], offset, epoch)
 
     async def _look_up(self, resets: dict[TopicPartition, OffsetReset], generations: Generations) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode, UnsupportedVersion
@@ -56,7 +57,7 @@ class GroupMetadata:
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
     offset: int
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
     """The leader epoch of the record before ``offset``, if known."""
     metadata: str = ""
 
@@ -291,7 +292,7 @@ def read_fetched_offsets(
         if name is None:
             continue
         for part in topic.partitions:
-            epoch = getattr(part, "committed_leader_epoch", NO_EPOCH)
+            epoch = getattr(part, "committed_leader_epoch", NO_LEADER_EPOCH)
             one = OffsetAndMetadata(part.committed_offset, epoch, part.metadata or "")
             found[TopicPartition(name, part.partition_index)] = (
                 part.error_code,

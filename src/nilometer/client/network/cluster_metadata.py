@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
-NO_LEADER = -1
-NO_EPOCH = -1
+from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH
 
 
 class TopicPartition(NamedTuple):
@@ -37,7 +36,7 @@ class BrokerNode:
 class PartitionMetadata:
     partition: int
     leader_id: int
-    leader_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_LEADER_EPOCH
     replicas: tuple[int, ...] = ()
     in_sync_replicas: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
@@ -82,7 +81,7 @@ class ClusterMetadata:
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         known = self.partition(partition)
-        return known.leader_epoch if known is not None else NO_EPOCH
+        return known.leader_epoch if known is not None else NO_LEADER_EPOCH
 
     def topic_name(self, topic_id: UUID) -> str | None:
         for topic in self.topics.values():
@@ -131,6 +130,6 @@ def _newest(known: TopicMetadata | None, answer: TopicMetadata) -> TopicMetadata
         return answer
     partitions = list(answer.partitions)
     for index, (old, new) in enumerate(zip(known.partitions, answer.partitions, strict=False)):
-        if new.leader_epoch < old.leader_epoch and new.leader_epoch != NO_EPOCH:
+        if new.leader_epoch < old.leader_epoch and new.leader_epoch != NO_LEADER_EPOCH:
             partitions[index] = old
     return replace(answer, partitions=tuple(partitions))

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import NO_EPOCH, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
@@ -101,7 +102,7 @@ async def list_offsets(
                 TopicPartition(topic.name, part.partition_index),
                 part.error_code,
                 ListedOffset(
-                    part.offset, _milliseconds(part.timestamp), getattr(part, "leader_epoch", NO_EPOCH)
+                    part.offset, _milliseconds(part.timestamp), getattr(part, "leader_epoch", NO_LEADER_EPOCH)
                 ),
             )
             for topic in response.topics

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nilometer.client.network.cluster_metadata import NO_EPOCH, ClusterMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.client.offsets.offset_reset import OffsetReset
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 NO_OFFSET = -1
@@ -24,7 +25,7 @@ NO_OFFSET = -1
 class PartitionPosition:
     generation: int
     offset: int = NO_OFFSET
-    offset_epoch: int = NO_EPOCH
+    offset_epoch: int = NO_LEADER_EPOCH
     """The leader epoch of the record before ``offset``, if it is known."""
     fetch_offset: int = NO_OFFSET
     reset: OffsetReset | None = None
@@ -33,9 +34,9 @@ class PartitionPosition:
     """Whether the group's committed offset must be fetched first."""
     committed_offset: int = NO_OFFSET
     """The offset that this member committed last, or fetched as the committed one."""
-    validated_epoch: int = NO_EPOCH
+    validated_epoch: int = NO_LEADER_EPOCH
     """The leader epoch under which the position is known to be in the log."""
-    validating_epoch: int = NO_EPOCH
+    validating_epoch: int = NO_LEADER_EPOCH
     """The leader epoch under which the position must be validated; records fetched before are discarded."""
     paused: bool = False
     buffered: int = 0
@@ -95,7 +96,7 @@ class Positions:
             position = known.get(partition)
             self._positions[partition] = position if position is not None else self._first()
 
-    def seek(self, partition: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
+    def seek(self, partition: TopicPartition, offset: int, epoch: int = NO_LEADER_EPOCH) -> None:
         if offset < 0:
             raise ValueError(f"offset {offset} for {partition} is negative")
         position = self._restart(partition)
@@ -128,12 +129,12 @@ class Positions:
         position = self._positions.get(partition)
         if position is not None and position.generation == generation and position.reset is not None:
             position.offset = position.fetch_offset = offset
-            position.offset_epoch = NO_EPOCH
+            position.offset_epoch = NO_LEADER_EPOCH
             position.validated_epoch = epoch
             position.reset = None
 
     def on_committed(
-        self, partition: TopicPartition, generation: int, offset: int | None, epoch: int = NO_EPOCH
+        self, partition: TopicPartition, generation: int, offset: int | None, epoch: int = NO_LEADER_EPOCH
     ) -> None:
         """Set the position to the group's committed ``offset``, unless it changed since the request.
 

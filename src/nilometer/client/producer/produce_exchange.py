@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from nilometer.client.network.cluster_metadata import NO_EPOCH, BrokerNode, ClusterMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata, TopicPartition
 from nilometer.client.producer.batch import ProducerBatch
+from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.building import milliseconds_since_epoch
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Api, Message
@@ -91,7 +92,7 @@ def read_produce_response(response: Message, ids: dict[str, UUID] | None) -> lis
                     base_offset=part.base_offset,
                     log_append_time=_milliseconds(part.log_append_time),
                     leader_id=leader.leader_id if leader is not None else -1,
-                    leader_epoch=leader.leader_epoch if leader is not None else NO_EPOCH,
+                    leader_epoch=leader.leader_epoch if leader is not None else NO_LEADER_EPOCH,
                 )
             )
     return answers
