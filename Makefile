@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup  ## the main job on real log lines, with its numbers checked; INPUT=path names a file or folder
 	@$(BIN)/python -m nilometer.cli.demo $(if $(INPUT),"$(INPUT)")
 
-java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, for tests and benchmarks
+java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, applications of Kafka, for tests and benchmarks
 	@KAFKA_VERSION=$(KAFKA_VERSION) tests/java/build.sh
 
 # Where docs/vocabulary.txt is enforced.
