@@ -133,7 +133,7 @@ def test_each_input_has_one_output_and_the_offsets_agree(
     transaction.inputs = (Consumed(A, 0, "in1"), Consumed(A, 1, "in2"))
     seen = [(B, value, index) for index, value in enumerate(outputs)]
     visible = _visible(scenario, (A, "in1", 0), (A, "in2", 1), *seen)
-    assert len(list(exactly_once(scenario.ledger, visible, [A], {A: committed}))) == problems
+    assert len(list(exactly_once(scenario.ledger, visible, [A], B, {A: committed}))) == problems
     assert len(not_consumed(visible, [A], {A: committed})) == 2 - committed
 
 

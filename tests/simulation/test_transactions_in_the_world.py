@@ -20,6 +20,7 @@ COUNTED = (
     "records compacted away",
     "coordinators that took over",
     "transactions, committed",
+    "transactions, committed by a group member",
     "transactions, aborted",
     "transactions, left open",
     "transactions, timed out",

@@ -330,7 +330,7 @@ def draw_transactions(chance: random.Random, share: float = TRANSACTIONS_SHARE) 
     return TransactionPlan(
         version=chance.choice((V1, V2)),
         timeout_ms=chance.choice((3_000, 10_000)),
-        gap_s=chance.choice((0.2, 1.0)),
+        gap_s=chance.choice((0.5, 2.0)),
         first_epoch=chance.choice((0, NEARLY_EXHAUSTED)),
     )
 

@@ -21,6 +21,8 @@ from nilometer.simulation.checkers.transactions.ledger import TransactionLedger
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.compacted_topic import CONFIGS as COMPACTED
 from nilometer.simulation.workload.consumers import Reader
+from nilometer.simulation.workload.transactions.group_transformer import GROUP as MEMBERS_GROUP
+from nilometer.simulation.workload.transactions.group_transformer import GroupTransformer
 from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
 from nilometer.simulation.workload.transactions.session import make_client
 from nilometer.simulation.workload.transactions.transformer import GROUP, Transformer, fetch_committed
@@ -33,7 +35,9 @@ INPUTS = (TopicPartition("tx-inputs", 0), TopicPartition("tx-inputs", 1))
 OTHERS = TopicPartition("tx-others", 0)
 OUTPUTS = TopicPartition("tx-outputs", 0)
 TABLE = TopicPartition("tx-table", 0)
-PLAIN = (*INPUTS, OTHERS, OUTPUTS)
+GROUP_OUTPUTS = TopicPartition("tx-group-outputs", 0)
+GROUP_MEMBERS = 2
+PLAIN = (*INPUTS, OTHERS, OUTPUTS, GROUP_OUTPUTS)
 REPLICAS = 3
 SET_UP_MS = 120_000
 FINDINGS_MAX = 20
@@ -79,9 +83,22 @@ class TransactionWorkload:
             )
             for source in INPUTS
         ]
-        self.programs: list[TransactionalProgram] = [*self.writers, *self.transformers]
+        self.members = [
+            GroupTransformer(
+                f"group-transformer{number}",
+                clients,
+                servers,
+                plan,
+                self.ledger,
+                topic=INPUTS[0].topic,
+                target=GROUP_OUTPUTS,
+                is_drained=self._is_drained,
+            )
+            for number in range(GROUP_MEMBERS)
+        ]
+        self.programs: list[TransactionalProgram] = [*self.writers, *self.transformers, *self.members]
         self.readers = [self._reader("committed", polls_per_incarnation=40)]
-        self._committed: dict[str, int] = {}
+        self._committed: dict[str, dict[str, int]] = {GROUP: {}, MEMBERS_GROUP: {}}
         self._table: dict[str, str] = {}
         self._finished_by_another = 0
 
@@ -125,7 +142,7 @@ class TransactionWorkload:
 
     def restart_transformers(self) -> None:
         """Start the transformers that have crashed, so that all inputs are transformed."""
-        for each in self.transformers:
+        for each in (*self.transformers, *self.members):
             if each.process is None or not each.process.alive:
                 each.start()
 
@@ -155,8 +172,9 @@ class TransactionWorkload:
         self.readers.append(last)
         await last.read_to_end(runtime)
         async with make_client(runtime, self._cluster.bootstrap_servers, LAST_READER) as client:
-            committed = await fetch_committed(client, INPUTS)
-        self._committed = {str(each): offset for each, offset in committed.items()}
+            for group_id in self._committed:
+                committed = await fetch_committed(client, INPUTS, group_id)
+                self._committed[group_id] = {str(each): offset for each, offset in committed.items()}
         self._table = await self._read_table(runtime)
 
     async def _read_table(self, runtime: Runtime) -> dict[str, str]:
@@ -176,8 +194,10 @@ class TransactionWorkload:
         inputs = [str(each) for each in INPUTS]
         yield from judge.torn(self.ledger, visible, NAMES)
         yield from judge.dirty_writes(self.ledger, visible)
-        yield from judge.exactly_once(self.ledger, visible, inputs, self._committed)
-        yield from judge.not_consumed(visible, inputs, self._committed)
+        for group_id, target in ((GROUP, OUTPUTS), (MEMBERS_GROUP, GROUP_OUTPUTS)):
+            committed = self._committed[group_id]
+            yield from judge.exactly_once(self.ledger, visible, inputs, str(target), committed)
+            yield from judge.not_consumed(visible, inputs, committed)
         read = judge.values_read(self.history)
         yield from judge.compare_table(self._table, *judge.expected_table(self.ledger, str(TABLE), read))
         yield from self.last_stable_offsets.judge()

@@ -143,18 +143,17 @@ def exactly_once(
     ledger: TransactionLedger,
     visible: Visible,
     inputs: Iterable[Partition],
+    target: Partition,
     committed: Mapping[Partition, int],
 ) -> Iterator[str]:
     """Yield inputs below the committed offset without exactly one output, and outputs of later inputs.
 
-    ``committed``: the offsets that the group has at the end, by input partition.
+    ``target``: the partition of the outputs. ``committed``: the offsets that the group has at the end, by
+    input partition.
     """
     outputs: defaultdict[str, list[str]] = defaultdict(list)
-    for values in visible.values.values():
-        for value in values.values():
-            source, mark, _ = value.rpartition(OUTPUT_MARK)
-            if mark:
-                outputs[source].append(value)
+    for value in visible.values.get(target, {}).values():
+        outputs[value.rpartition(OUTPUT_MARK)[0]].append(value)
     for partition in inputs:
         end = committed.get(partition, 0)
         for offset, value in sorted(visible.values.get(partition, {}).items()):

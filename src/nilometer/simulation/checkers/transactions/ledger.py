@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 from nilometer.simulation.checkers.history import Partition
 
+NO_PRODUCER_ID = -1
+"""Of a transaction whose producer keeps its id to itself."""
+
 
 class Fate(enum.Enum):
     OPEN = "open"

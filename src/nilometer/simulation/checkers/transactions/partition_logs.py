@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.replication import LeaderRole
 from nilometer.simulation.checkers.disks import StoredBatch, read_replica
-from nilometer.simulation.checkers.transactions.ledger import TransactionLedger
+from nilometer.simulation.checkers.transactions.ledger import NO_PRODUCER_ID, TransactionLedger
 from nilometer.simulation.cluster import Cluster
 
 _PRODUCER = struct.Struct(">hiqqqh")
@@ -129,7 +129,7 @@ class LastStableOffsets:
         for transaction in self._ledger.transactions[-RECENT:]:
             for written in transaction.writes:
                 partition = self._names.get(written.partition)
-                if partition is None or written.offset is None:
+                if partition is None or written.offset is None or transaction.producer_id == NO_PRODUCER_ID:
                     continue
                 key = transaction.number, partition
                 if key not in self._seen:

@@ -38,6 +38,7 @@ class TransactionPlan:
         return {
             "transaction.state.log.num.partitions": "2",
             "offsets.topic.num.partitions": "2",
+            "group.initial.rebalance.delay.ms": "500",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         }
 
@@ -75,8 +76,7 @@ class TransactionalProgram(ABC):
         while not self._is_finished():
             self.incarnations += 1
             try:
-                async with make_client(runtime, self._bootstrap_servers, self.name) as client:
-                    await self._incarnation(runtime, client)
+                await self._incarnation(runtime)
             except KafkaError as error:
                 self.error_counts[error.code.name] += 1
                 await asyncio.sleep(RETRY_S)
@@ -85,8 +85,11 @@ class TransactionalProgram(ABC):
         return self._stopping
 
     @abstractmethod
-    async def _incarnation(self, runtime: Runtime, client: Client) -> None:
+    async def _incarnation(self, runtime: Runtime) -> None:
         """Run one incarnation, which starts with InitProducerId. Raises KafkaError."""
+
+    def _client(self, runtime: Runtime) -> Client:
+        return make_client(runtime, self._bootstrap_servers, self.name)
 
     def _session(self, client: Client) -> TransactionalSession:
         return TransactionalSession(

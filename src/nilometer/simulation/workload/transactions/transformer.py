@@ -51,15 +51,18 @@ ENDINGS = tuple(ending for ending, weight in WEIGHTS.items() for _ in range(weig
 
 
 async def fetch_committed(
-    client: Client, partitions: Sequence[TopicPartition], timeout_ms: int = API_TIMEOUT_MS
+    client: Client,
+    partitions: Sequence[TopicPartition],
+    group_id: str = GROUP,
+    timeout_ms: int = API_TIMEOUT_MS,
 ) -> dict[TopicPartition, int]:
     """Return the group's stable committed offsets; 0 for a partition without one. Raises KafkaError."""
-    group = Coordinator(client, GROUP)
+    group = Coordinator(client, group_id)
 
     async def attempt() -> dict[TopicPartition, int]:
         response = await group.ask(
             ApiKey.OFFSET_FETCH,
-            lambda api: fetch_offsets_request(api, GROUP, partitions, {}, MemberIdentity()),
+            lambda api: fetch_offsets_request(api, group_id, partitions, {}, MemberIdentity()),
             at_most=FETCH_AT_MOST,
         )
         error, found = read_fetched_offsets(response, {})
@@ -98,10 +101,10 @@ class Transformer(TransactionalProgram):
     def _is_finished(self) -> bool:
         return self._stopping and self._is_drained(self._source, self._position)
 
-    async def _incarnation(self, runtime: Runtime, client: Client) -> None:
-        session = self._session(client)
-        await session.init()
-        async with self._consumer(runtime) as consumer:
+    async def _incarnation(self, runtime: Runtime) -> None:
+        async with self._client(runtime) as client, self._consumer(runtime) as consumer:
+            session = self._session(client)
+            await session.init()
             consumer.assign([self._source])
             await self._go_to_committed(client, consumer)
             while not self._is_finished():
@@ -181,7 +184,7 @@ class Transformer(TransactionalProgram):
         Returns None if it is not stable, as it must be unless the transaction has been aborted meanwhile.
         """
         try:
-            offset = (await fetch_committed(client, [self._source], PROBE_MS))[self._source]
+            offset = (await fetch_committed(client, [self._source], timeout_ms=PROBE_MS))[self._source]
         except KafkaError as error:
             self.error_counts[error.code.name] += 1
             return None

@@ -13,7 +13,6 @@ import enum
 from collections.abc import Sequence
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.transactions.ledger import LoggedTransaction, TransactionLedger
@@ -72,10 +71,10 @@ class TransactionalWriter(TransactionalProgram):
         self._table = table
         self._written = 0
 
-    async def _incarnation(self, runtime: Runtime, client: Client) -> None:
-        session = self._session(client)
-        await session.init()
-        async with self._consumer(runtime) as consumer:
+    async def _incarnation(self, runtime: Runtime) -> None:
+        async with self._client(runtime) as client, self._consumer(runtime) as consumer:
+            session = self._session(client)
+            await session.init()
             consumer.assign(self._partitions)
             for _ in range(1 + runtime.entropy.below(TRANSACTIONS_PER_INCARNATION_MAX)):
                 if self._stopping:
