@@ -67,7 +67,7 @@ def test_disk_full(tmp_path: Path) -> None:
         pytest.skip("mounting a small file system needs root")
     with (
         SmallDisk(tmp_path / "broker-2") as disk,
-        ChaosRun("disk_full", tmp_path, SEED, wounds=[disk]) as run,
+        ChaosRun("disk_full", tmp_path, SEED, outside_faults=[disk]) as run,
     ):
         broker = run.cluster.brokers[2]
         disk.fill(leave_bytes=100_000)

@@ -47,7 +47,9 @@ def _places(network: ChaosNetwork) -> dict[int, Place]:
 
 
 def test_links_cut_between_brokers(network: ChaosNetwork, tmp_path: Path) -> None:
-    run = ChaosRun("links_cut_between_brokers", tmp_path, SEED, wounds=[network], places=_places(network))
+    run = ChaosRun(
+        "links_cut_between_brokers", tmp_path, SEED, outside_faults=[network], places=_places(network)
+    )
     with run:
         controller = run.controller()
         one, other = run.chance.sample([broker for broker in BROKERS if broker != controller], 2)
@@ -87,7 +89,7 @@ def test_leader_cut_from_zookeeper(network: ChaosNetwork, zookeeper: ZooKeeperSe
         "leader_cut_from_zookeeper",
         tmp_path,
         SEED,
-        wounds=[network],
+        outside_faults=[network],
         places=_places(network),
         coordination=f"zookeeper://{zookeeper.host}:{zookeeper.port}",
     )
@@ -135,7 +137,7 @@ def test_leader_on_a_zookeeper_server_that_is_cut_off(
         "leader_on_a_zookeeper_server_that_is_cut_off",
         tmp_path,
         SEED,
-        wounds=[network, servers],
+        outside_faults=[network, servers],
         places=_places(network),
         watch_leaders=True,
         coordination=f"zookeeper://{servers.hosts}/chaos",

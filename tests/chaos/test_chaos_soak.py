@@ -49,7 +49,7 @@ def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
             f"soak-{store}",
             folder,
             seed,
-            wounds=[wound for wound in (network, ensemble, disk, second) if wound is not None],
+            outside_faults=[one for one in (network, ensemble, disk, second) if one is not None],
             places=_places(network),
             watch_leaders=True,
             own_overrides={one: {"log.dirs": _log_dirs(folder, one)} for one in BROKERS},

@@ -141,7 +141,7 @@ def test_what_the_servers_grant_counts_not_what_was_asked(zygote: Zygote) -> Non
 
 async def _expired(member: Member) -> None:
     """Its session is over for it, not for the servers."""
-    await member.call("hear_that_the_session_expired")
+    await member.call("expire_session_at_the_client")
     assert "ZooKeeper ended it" in await member.call("wait_lost")
 
 

@@ -58,7 +58,7 @@ HEALED_TIMEOUT_S = 60.0
 KEPT = Path(__file__).resolve().parents[2] / "build" / "chaos"
 
 
-class Wound(Protocol):
+class OutsideFault(Protocol):
     """A fault outside the brokers (network, disk, store) that must be ended before a cluster can heal."""
 
     def heal(self) -> None: ...
@@ -73,7 +73,7 @@ class ChaosRun:
         *,
         overrides: Mapping[str, str] | None = None,
         partitions: int = PARTITIONS,
-        wounds: Sequence[Wound] = (),
+        outside_faults: Sequence[OutsideFault] = (),
         watch_leaders: bool = False,
         **cluster_options: Any,
     ) -> None:
@@ -87,7 +87,7 @@ class ChaosRun:
         self.leaders: LeadersWatcher | None = None
         self._watch_leaders = watch_leaders
         self.timeline: list[str] = []
-        self._wounds = wounds
+        self._outside_faults = outside_faults
         self._programs: list[TopicReuse | Mover] = []
         self._idle = threading.Event()
         self._began = time.monotonic()
@@ -152,8 +152,8 @@ class ChaosRun:
     def heal(self) -> None:
         """End all faults, start all brokers, wait until every replica is in sync and the load continues."""
         self.record("heals")
-        for wound in self._wounds:
-            wound.heal()
+        for one in self._outside_faults:
+            one.heal()
         for broker_id in self.cluster.brokers:
             self.cluster.resume(broker_id)
         self.start_down()

@@ -202,7 +202,7 @@ class Agent:
         assert self.session is not None
         return self.session.is_live()
 
-    async def hear_that_the_session_expired(self) -> None:
+    async def expire_session_at_the_client(self) -> None:
         """Have the client believe that its session expired, while it goes on at the servers.
 
         A ZooKeeper server that is cut off from the others can tell it so.

@@ -18,7 +18,7 @@ from nilometer.identifiers import EntryNumber, TopicId
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEntry:
+class DecodedEntry:
     number: int
     entry: Entry
     accepted: bool
@@ -41,12 +41,12 @@ class MetadataHistory:
         """Start with the image in the snapshot ``data``."""
         self.image = ClusterImage.from_snapshot(decode_snapshot(data))
 
-    def tell(self, entries: Iterable[tuple[int, bytes]]) -> Iterator[ToldEntry]:
+    def apply(self, entries: Iterable[tuple[int, bytes]]) -> Iterator[DecodedEntry]:
         for number, data in entries:
             entry = decode_entry(data)
             before = self._names(entry.records)
             delta = self.image.apply_entry(EntryNumber(number), entry)
-            yield ToldEntry(number, entry, delta.accepted, {**before, **self._names(entry.records)})
+            yield DecodedEntry(number, entry, delta.accepted, {**before, **self._names(entry.records)})
 
     def _names(self, records: Iterable[Record]) -> dict[TopicId, str]:
         names: dict[TopicId, str] = {}

@@ -38,17 +38,17 @@ def require_java() -> str:
     return java
 
 
-def ensure_java(say: Callable[[str], None]) -> str:
+def ensure_java(on_progress: Callable[[str], None]) -> str:
     """Return the path of ``java`` like ``require_java``, after installing it if possible and needed.
 
-    ``say`` is called with a line of progress. Raises PipelineError.
+    ``on_progress`` is called with a line of progress. Raises PipelineError.
     """
     try:
         return require_java()
     except PipelineError:
         if os.environ.get("JAVA_HOME") or os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise
-    say("Java is missing: installing it with apt-get (once; a minute or two) ...")
+    on_progress("Java is missing: installing it with apt-get (once; a minute or two) ...")
     _apt("update")
     known = [name for name in _PACKAGES if _is_known_to_apt(name)]
     if not known:

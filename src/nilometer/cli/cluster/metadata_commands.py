@@ -16,7 +16,7 @@ import msgspec
 
 from nilometer.cli.cluster_options import json_option, print_json, run_async, stop_on_signals
 from nilometer.cluster.entries import BadEntry
-from nilometer.cluster.history import MetadataHistory, ToldEntry, record_fields
+from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields
 from nilometer.cluster.partition import BrokenInvariant
 from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, open_reader
 from nilometer.runtime import Runtime
@@ -64,8 +64,8 @@ def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bo
             stop_on_signals(stop.set)
         log = _Log(await open_reader(setting, Runtime.system()))
         try:
-            async for told in log.entries(stop, follow=follow):
-                _print(told, log, first, as_json)
+            async for item in log.entries(stop, follow=follow):
+                _print(item, log, first, as_json)
         finally:
             await log.close()
 
@@ -88,8 +88,8 @@ def image(data_dir: Path | None, coordination: str | None, number: int | None) -
     async def work() -> dict[str, Any]:
         log = _Log(await open_reader(setting, Runtime.system()))
         try:
-            async for told in log.entries(asyncio.Event(), follow=False):
-                if number is not None and isinstance(told, ToldEntry) and told.number >= number:
+            async for item in log.entries(asyncio.Event(), follow=False):
+                if number is not None and isinstance(item, DecodedEntry) and item.number >= number:
                     break
         finally:
             await log.close()
@@ -113,7 +113,7 @@ class _Log:
     async def close(self) -> None:
         await self._reader.close()
 
-    async def entries(self, stop: asyncio.Event, *, follow: bool) -> AsyncIterator[ToldEntry | int]:
+    async def entries(self, stop: asyncio.Event, *, follow: bool) -> AsyncIterator[DecodedEntry | int]:
         """Yield the entries until the newest; with ``follow``, wait for more until ``stop`` is set.
 
         If a number n is yielded, a snapshot has replaced the entries below n.
@@ -127,8 +127,8 @@ class _Log:
                     self.history.load_snapshot(snapshot.data)
                     yield snapshot.number
                 continue
-            for told in self.history.tell((entry.number, entry.data) for entry in found):
-                yield told
+            for item in self.history.apply((entry.number, entry.data) for entry in found):
+                yield item
             if found:
                 continue
             if not follow:
@@ -140,25 +140,25 @@ class _Log:
                 continue
 
 
-def _print(told: ToldEntry | int, log: _Log, first: int, as_json: bool) -> None:
-    if isinstance(told, int):
+def _print(item: DecodedEntry | int, log: _Log, first: int, as_json: bool) -> None:
+    if isinstance(item, int):
         snapshot = log.history.image.snapshot()
         if as_json:
-            click.echo(json.dumps({"snapshot_below": told, "image": msgspec.to_builtins(snapshot)}))
+            click.echo(json.dumps({"snapshot_below": item, "image": msgspec.to_builtins(snapshot)}))
         else:
             click.echo(
-                f"snapshot  replaces all entries below {told}: {len(snapshot.brokers)} brokers, "
+                f"snapshot  replaces all entries below {item}: {len(snapshot.brokers)} brokers, "
                 f"{len(snapshot.topics)} topics, {log.history.image.partitions_count} partitions"
             )
-    elif told.number >= first:
-        click.echo(json.dumps(_entry_document(told)) if as_json else "\n".join(_entry_lines(told)))
+    elif item.number >= first:
+        click.echo(json.dumps(_entry_document(item)) if as_json else "\n".join(_entry_lines(item)))
 
 
-def _entry_document(told: ToldEntry) -> dict[str, Any]:
-    entry = told.entry
+def _entry_document(item: DecodedEntry) -> dict[str, Any]:
+    entry = item.entry
     return {
-        "number": told.number,
-        "accepted": told.accepted,
+        "number": item.number,
+        "accepted": item.accepted,
         "controller_id": entry.controller_id,
         "controller_epoch": entry.controller_epoch,
         "controller_incarnation": entry.controller_incarnation,
@@ -166,16 +166,16 @@ def _entry_document(told: ToldEntry) -> dict[str, Any]:
     }
 
 
-def _entry_lines(told: ToldEntry) -> list[str]:
-    entry = told.entry
-    void = "" if told.accepted else " void"
-    head = f"{told.number:>8}  controller {entry.controller_id} epoch {entry.controller_epoch}{void}"
+def _entry_lines(item: DecodedEntry) -> list[str]:
+    entry = item.entry
+    void = "" if item.accepted else " void"
+    head = f"{item.number:>8}  controller {entry.controller_id} epoch {entry.controller_epoch}{void}"
     lines: list[str] = []
     for record in entry.records:
         fields = record_fields(record)
         kind = fields.pop("type")
         topic_id = getattr(record, "topic_id", None)
-        named = told.topics.get(topic_id) if topic_id is not None else None
+        named = item.topics.get(topic_id) if topic_id is not None else None
         topic = f" topic={named}" if named is not None and "name" not in fields else ""
         shown = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
         lines.append(f"{head}  {kind}{topic} {shown}".rstrip())

@@ -49,17 +49,17 @@ def main(source: Path | None) -> None:
 
 def run(demo: Demo, source: Path | None) -> bool:
     """Run the demo; return whether the pipeline's numbers equal those of the independent count."""
-    ensure_java(demo.say)
+    ensure_java(demo.print_step)
     clear_old_runs(demo)
     files = stable(demo, log_files(source))
     size = sum(path.stat().st_size for path in files)
-    demo.say(f"Input: {len(files)} file{'s' * (len(files) > 1)}, {size / 1e6:.1f} MB")
+    demo.print_step(f"Input: {len(files)} file{'s' * (len(files) > 1)}, {size / 1e6:.1f} MB")
     spark = SparkStart(demo.run_dir / "spark.log")
     try:
         with brokers(demo):
             with demo.step(f"Ingesting into topic {demo.topic} ..."):
                 lines = ingest_while_leader_dies(demo, files)
-                demo.say(f"Ingested {lines:,} lines, each acknowledged by all in-sync replicas")
+                demo.print_step(f"Ingested {lines:,} lines, each acknowledged by all in-sync replicas")
                 drop_old_topics(demo)
             with demo.step("Starting Spark ..."):
                 session = spark.wait()

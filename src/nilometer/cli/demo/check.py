@@ -68,10 +68,12 @@ def compare(demo: Demo, found: Census, wanted: Census) -> bool:
         row(f"{key[0]} {key[1] or '(none)'}", found.by_label[key], wanted.by_label[key])
     demo.console.print(table)
     if agreed:
-        demo.say(
+        demo.print_step(
             f"[green]Verified:[/green] {found.lines:,} lines, every count equal to that of the input files: "
             "nothing was lost or repeated through the death of a leader"
         )
     else:
-        demo.say("[red]NOT verified:[/red] the pipeline's numbers differ from those of the input files")
+        demo.print_step(
+            "[red]NOT verified:[/red] the pipeline's numbers differ from those of the input files"
+        )
     return agreed

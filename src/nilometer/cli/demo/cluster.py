@@ -32,13 +32,13 @@ def brokers(demo: Demo) -> Generator[None, None, None]:
             _nilometer("down", "--data-dir", str(DATA_DIR))
             raise
     try:
-        demo.say(f"Brokers ready: bootstrap.servers={demo.bootstrap}")
+        demo.print_step(f"Brokers ready: bootstrap.servers={demo.bootstrap}")
         watch = f"nilometer replicas --watch --bootstrap-server {demo.bootstrap}"
-        demo.say(f"To see LEO, HW and ISR move meanwhile, in another terminal: {watch}")
+        demo.print_step(f"To see LEO, HW and ISR move meanwhile, in another terminal: {watch}")
         yield
     finally:
         _nilometer("down", "--data-dir", str(DATA_DIR))
-        demo.say("Brokers stopped")
+        demo.print_step("Brokers stopped")
 
 
 def _up(*ports: str) -> str:
@@ -94,7 +94,9 @@ def ingest_while_leader_dies(demo: Demo, files: Sequence[Path]) -> int:
             time.sleep(0.002)
         os.kill(pid, signal.SIGKILL)
         when = "while lines flowed" if ingest.poll() is None else "just after the last line"
-        demo.say(f"Killed broker {leader}, a leader, with SIGKILL {when} ({written:,} bytes were in its log)")
+        demo.print_step(
+            f"Killed broker {leader}, a leader, with SIGKILL {when} ({written:,} bytes were in its log)"
+        )
         _, said = ingest.communicate()
     except BaseException:
         ingest.kill()
@@ -103,7 +105,7 @@ def ingest_while_leader_dies(demo: Demo, files: Sequence[Path]) -> int:
     if ingest.returncode:
         raise DemoFailed(f"nilometer ingest: {said.strip() or f'exit code {ingest.returncode}'}")
     _up("--port", demo.bootstrap.split(",")[0].rpartition(":")[2])
-    demo.say(f"Broker {leader} is back, and follows the new leader")
+    demo.print_step(f"Broker {leader} is back, and follows the new leader")
     return sum(high_watermark for _, high_watermark in _leaders(demo))
 
 

@@ -34,7 +34,7 @@ class Demo:
     def run_dir(self) -> Path:
         return DATA_DIR / "runs" / self.topic
 
-    def say(self, what: str) -> None:
+    def print_step(self, what: str) -> None:
         self.console.print(
             f"[bold]{(datetime.now() - self.began).total_seconds():5.1f} s[/bold]  {what}", highlight=False
         )
@@ -42,6 +42,6 @@ class Demo:
     @contextmanager
     def step(self, what: str) -> Generator[None, None, None]:
         """Show ``what`` while the block runs."""
-        self.say(what)
+        self.print_step(what)
         with self.console.status(what):
             yield

@@ -54,7 +54,9 @@ def run_pipeline(demo: Demo, session: SparkSession) -> dict[str, list[dict[str, 
     job = runner.Job(demo.topic, os.fspath(demo.run_dir / "tables"), demo.bootstrap, available_now=True)
     logs = SHIPPED["logs"].load()
     with demo.step("Running the logs pipeline on Spark ..."):
-        last = runner.run(session, logs, job, on_progress=lambda progress: demo.say(progress_line(progress)))
+        last = runner.run(
+            session, logs, job, on_progress=lambda progress: demo.print_step(progress_line(progress))
+        )
     if last is None:
         raise DemoFailed(f"the pipeline found no record in topic {demo.topic}")
     print_position(demo.console, last)

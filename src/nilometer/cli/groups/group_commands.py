@@ -34,8 +34,8 @@ group.add_command(reset_offsets)
 group.add_command(delete_offsets)
 
 
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()
+def _comma_separated(text: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in text.split(",") if one.strip()) if text else ()
 
 
 @group.command("list")
@@ -59,7 +59,9 @@ def _words(text: str | None) -> tuple[str, ...]:
 @bootstrap_option
 def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap: str) -> None:
     """List groups with their state and type."""
-    found = run_work(bootstrap, lambda _, groups: groups.list_groups(_words(states), _words(types)))
+    found = run_work(
+        bootstrap, lambda _, groups: groups.list_groups(_comma_separated(states), _comma_separated(types))
+    )
     if as_json:
         print_json(
             {

@@ -113,9 +113,9 @@ def ingest(
         key_by_path=key == "path",
         oversized=Oversized(oversized),
     )
-    told = _ErrorsShown()
+    shown = _ErrorsShown()
     try:
-        with _progress(follow, told) as on_progress:
+        with _progress(follow, shown) as on_progress:
             totals = run_async(_ingest(config, options, partitions, on_progress))
     except LockHeld as error:
         raise click.ClickException(
@@ -124,7 +124,7 @@ def ingest(
         ) from None
     except (LineRefused, BadState) as error:
         raise click.ClickException(str(error)) from None
-    _report(totals, options, told, as_json)
+    _report(totals, options, shown, as_json)
 
 
 async def _ingest(
@@ -156,13 +156,13 @@ async def _ensure_topic(admin: Admin, topic: str, partitions: int | None) -> Non
 
 
 @contextmanager
-def _progress(follow: bool, told: _ErrorsShown) -> Generator[Callable[[IngestTotals], None], None, None]:
+def _progress(follow: bool, shown: _ErrorsShown) -> Generator[Callable[[IngestTotals], None], None, None]:
     """Provide a progress callback: a progress bar on a terminal.
 
     Elsewhere it prints errors as they happen with ``follow``, and otherwise nothing.
     """
     if not sys.stderr.isatty():
-        yield told.tell if follow else lambda _totals: None
+        yield shown.print_new if follow else lambda _totals: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
@@ -194,13 +194,13 @@ class _ErrorsShown:
     def __init__(self) -> None:
         self._count = 0
 
-    def tell(self, totals: IngestTotals) -> None:
+    def print_new(self, totals: IngestTotals) -> None:
         for error in totals.errors[self._count :]:
             click.echo(f"Error: {error}", err=True)
         self._count = len(totals.errors)
 
 
-def _report(totals: IngestTotals, options: IngestOptions, told: _ErrorsShown, as_json: bool) -> None:
+def _report(totals: IngestTotals, options: IngestOptions, shown: _ErrorsShown, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -225,6 +225,6 @@ def _report(totals: IngestTotals, options: IngestOptions, told: _ErrorsShown, as
         )
     for path, why in sorted(totals.skipped.items()):
         click.echo(f"Warning: {path} was not read: {why}", err=True)
-    told.tell(totals)
+    shown.print_new(totals)
     if totals.errors:
         raise click.exceptions.Exit(1)

@@ -77,7 +77,7 @@ def _cells(row: ReplicaRow) -> tuple[str | Text, ...]:
         _age(row),
         "" if leader is None else _remote_ends(leader),
         _epochs(state),
-        _held(state),
+        _remark(state),
     )
 
 
@@ -125,7 +125,7 @@ def _epochs(state: ReplicaState) -> str:
     return f"… {shown}" if len(state.epoch_chain) > EPOCHS_SHOWN else shown
 
 
-def _held(state: ReplicaState) -> str:
+def _remark(state: ReplicaState) -> str:
     if state.problems:
         return "; ".join(state.problems)
     if state.role == OFFLINE:

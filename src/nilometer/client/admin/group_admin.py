@@ -34,7 +34,7 @@ T = TypeVar("T")
 CLASSIC, CONSUMER = "classic", "consumer"
 STATES_SINCE, TYPES_SINCE = 4, 5
 DEAD, EMPTY = "Dead", "Empty"
-_ELSEWHERE = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
+_NOT_A_CONSUMER_GROUP = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
 """Error codes of ConsumerGroupDescribe for a classic group: from a broker with and without KIP-848."""
 
 
@@ -206,7 +206,7 @@ class GroupAdmin:
             try:
                 return await self._describe_consumer(coordinator)
             except KafkaError as error:
-                if error.code not in _ELSEWHERE:
+                if error.code not in _NOT_A_CONSUMER_GROUP:
                     raise
             return await self._describe_classic(coordinator)
 

@@ -146,11 +146,11 @@ class _Matching:
         self._out = Matches()
 
     def run(self) -> Matches:
-        homeless = self._find_same()
+        unmatched = self._find_same()
         self._originals = _Originals(self._out.resumed)
-        if homeless and self._unclaimed:
-            homeless = self._find_copies(homeless)
-        self._out.missing = homeless
+        if unmatched and self._unclaimed:
+            unmatched = self._find_copies(unmatched)
+        self._out.missing = unmatched
         rotated = self._rotated_names()
         if self._unclaimed:
             for file in _originals_first(self._unclaimed.values()):
@@ -160,17 +160,17 @@ class _Matching:
     # --- cases 1 and 2
 
     def _find_same(self) -> list[Source]:
-        homeless: list[Source] = []
+        unmatched: list[Source] = []
         for source in self._sources:
             file = self._unclaimed.get((source.device, source.inode)) or self._remounted(source)
             if file is None or not self._contents.is_intact(source, file):
-                homeless.append(source)
+                unmatched.append(source)
             elif source.skipped and file.asked_for:
                 self._out.replaced.append(source)
             else:
                 self._out.resumed.append((source, file))
                 del self._unclaimed[file.identity]
-        return homeless
+        return unmatched
 
     def _remounted(self, source: Source) -> FoundFile | None:
         file = self._paths.get(source.path)
@@ -178,13 +178,13 @@ class _Matching:
             return None
         return self._unclaimed.get(file.identity)
 
-    def _find_copies(self, homeless: list[Source]) -> list[Source]:
-        """Find files that are copies of the sources ``homeless`` (case 2 in the module's docstring).
+    def _find_copies(self, unmatched: list[Source]) -> list[Source]:
+        """Find files that are copies of the sources ``unmatched`` (case 2 in the module's docstring).
 
         Returns the sources for which no copy was found.
         """
         by_head: defaultdict[tuple[int, str], list[Source]] = defaultdict(list)
-        for source in homeless:
+        for source in unmatched:
             if source.known.offset:
                 by_head[min(source.known.offset, HEAD_BYTES), source.known.head].append(source)
         lengths = sorted({length for length, _ in by_head}, reverse=True)
@@ -206,7 +206,7 @@ class _Matching:
                     self._originals.add(source, file)
                     del self._unclaimed[file.identity]
                     break
-        return [source for source in homeless if source.number not in claimed]
+        return [source for source in unmatched if source.number not in claimed]
 
     def _is_copy(self, file: FoundFile, source: Source) -> bool:
         """Whether ``file`` is a copy of the source's lost file."""

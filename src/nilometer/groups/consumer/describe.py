@@ -42,19 +42,19 @@ def _member(group: ConsumerGroup, member: Member, topics: Topics) -> DescribedCo
         client_host=member.client_host,
         subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
         subscribed_topic_regex=member.subscribed_topic_regex or None,
-        assignment=_partitions(_held(member), topics),
+        assignment=_partitions(_owned(member), topics),
         target_assignment=_partitions(group.target_of(member.member_id), topics),
         member_type=CLASSIC_MEMBER_TYPE if member.uses_classic_protocol else CONSUMER_MEMBER_TYPE,
     )
 
 
-def _held(member: Member) -> dict[UUID, set[int]]:
+def _owned(member: Member) -> dict[UUID, set[int]]:
     """Return the partitions that the member owns: the assigned ones and those it must still revoke."""
-    held: dict[UUID, set[int]] = {}
+    found: dict[UUID, set[int]] = {}
     for owned in (member.assigned, member.pending_revocation):
         for topic_id, partitions in owned.items():
-            held.setdefault(topic_id, set()).update(partitions)
-    return held
+            found.setdefault(topic_id, set()).update(partitions)
+    return found
 
 
 def _partitions(

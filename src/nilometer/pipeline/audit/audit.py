@@ -111,13 +111,15 @@ def _round(
     spark: SparkSession,
     places: Sequence[str],
     is_wanted: Callable[[TopicPartition], bool],
-    say: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> _Round:
     everything = find_replicas(places)
     replicas = [one for one in everything if is_wanted(one.part)]
     committed = read_committed_offsets(everything)
     works = plan_segments(replicas)
-    say(f"{len(replicas)} replicas, {len(works)} segments, {sum(one.bytes for one in works) / 1e6:,.0f} MB")
+    on_progress(
+        f"{len(replicas)} replicas, {len(works)} segments, {sum(one.bytes for one in works) / 1e6:,.0f} MB"
+    )
     checked = check_segments(spark, works)
     checked.persist()
     try:
@@ -304,14 +306,14 @@ def _directory_findings(replicas: Sequence[ReplicaFolder]) -> list[Finding]:
     A topic name is ambiguous if replicas of its partition have different topic ids.
     """
     found: list[Finding] = []
-    told: set[str] = set()
+    noted: set[str] = set()
     topic_ids: dict[TopicPartition, dict[str, str]] = defaultdict(dict)
     for one in replicas:
         directory, part = one.directory, one.part
         if one.topic_id is not None:
             topic_ids[part].setdefault(one.topic_id, one.place)
-        if directory.place not in told:
-            told.add(directory.place)
+        if directory.place not in noted:
+            noted.add(directory.place)
             found += [
                 Finding(
                     Kind.CHECKPOINT,

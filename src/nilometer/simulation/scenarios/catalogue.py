@@ -16,12 +16,12 @@ from nilometer.simulation.scenarios.stage import Stage
 
 def two_replica_sync(rule: TruncationRule) -> Stage:
     stage = Stage("AB", rule=rule)
-    stage.say("Two replicas, both empty. A leads.")
+    stage.narrate("Two replicas, both empty. A leads.")
     stage.show()
     stage.produce("A")
-    stage.say("B writes what it fetches, then its LEO is 1. But A only knows what B asked for: 0.")
+    stage.narrate("B writes what it fetches, then its LEO is 1. But A only knows what B asked for: 0.")
     stage.fetch("B")
-    stage.say(
+    stage.narrate(
         "The next fetch tells A that B has m1. Now the high watermark moves, and the answer carries it."
     )
     stage.fetch("B")
@@ -30,7 +30,7 @@ def two_replica_sync(rule: TruncationRule) -> Stage:
 
 def three_replica_high_watermark(rule: TruncationRule) -> Stage:
     stage = Stage("ABC", rule=rule)
-    stage.say("A leads with 5 records; B has 3 of them, C all. The high watermark is 3 everywhere.")
+    stage.narrate("A leads with 5 records; B has 3 of them, C all. The high watermark is 3 everywhere.")
     stage.produce("A", 3)
     stage.fetch("B", max_records=3)
     stage.fetch("C", max_records=3)
@@ -38,13 +38,13 @@ def three_replica_high_watermark(rule: TruncationRule) -> Stage:
     stage.produce("A", 2)
     stage.fetch("C", max_records=2)
     stage.fetch("C")
-    stage.say("B fetches one record at a time, and every fetch is answered at once. LEOs 5, 3, 5; HW 3.")
+    stage.narrate("B fetches one record at a time, and every fetch is answered at once. LEOs 5, 3, 5; HW 3.")
     stage.fetch("B", may_wait=False)
-    stage.say("B asks at 4: A knows now that B has 4 records, and its high watermark follows.")
+    stage.narrate("B asks at 4: A knows now that B has 4 records, and its high watermark follows.")
     stage.fetch("B", may_wait=False)
-    stage.say("C learns it with its next fetch.")
+    stage.narrate("C learns it with its next fetch.")
     stage.fetch("C", may_wait=False)
-    stage.say("B asks at 5: the high watermark follows to 5. B itself gets 4, and 5 one fetch later.")
+    stage.narrate("B asks at 5: the high watermark follows to 5. B itself gets 4, and 5 one fetch later.")
     stage.fetch("B", may_wait=False)
     stage.fetch("C", may_wait=False)
     stage.fetch("B", may_wait=False)
@@ -53,29 +53,29 @@ def three_replica_high_watermark(rule: TruncationRule) -> Stage:
 
 def data_loss(rule: TruncationRule) -> Stage:
     stage = Stage("BA", rule=rule)
-    stage.say(f"Two replicas, min.insync.replicas=1, B leads. Rule: {rule.value}.")
+    stage.narrate(f"Two replicas, min.insync.replicas=1, B leads. Rule: {rule.value}.")
     stage.produce("B")
     stage.fetch("A")
     stage.fetch("A")
     stage.produce("B")
     stage.fetch("A")
-    stage.say(
+    stage.narrate(
         "A has m2 but does not know that it is committed. It asks, B counts it, and the answer is lost."
     )
     stage.fetch("A", answer_is_lost=True)
-    stage.say("A bounces, so fast that it is still in the ISR.")
+    stage.narrate("A bounces, so fast that it is still in the ISR.")
     stage.crash("A", notice=False)
     stage.restart("A")
-    stage.say("Before A can fetch, B dies. A is elected: it is in sync.")
+    stage.narrate("Before A can fetch, B dies. A is elected: it is in sync.")
     stage.crash("B")
-    stage.say("B returns as a follower, with m2 in its log.")
+    stage.narrate("B returns as a follower, with m2 in its log.")
     stage.restart("B")
     stage.fetch("B")
     stage.fetch("B")
     verdict = (
         "is still there" if 2 in [value for _, value in stage.log_of("A").records] else "is lost for ever"
     )
-    stage.say(f"m2, which was acknowledged, {verdict}.")
+    stage.narrate(f"m2, which was acknowledged, {verdict}.")
     return stage
 
 
@@ -85,15 +85,15 @@ def follower_recovery(rule: TruncationRule) -> Stage:
     for _ in range(2):
         stage.fetch("B")
         stage.fetch("C")
-    stage.say("C fails. It leaves the ISR, and the partition goes on without it.")
+    stage.narrate("C fails. It leaves the ISR, and the partition goes on without it.")
     stage.crash("C")
     stage.produce("A", 2)
     stage.fetch("B", max_records=2)
     stage.fetch("B")
-    stage.say("C returns. It truncates nothing that A has too, and fetches what it missed.")
+    stage.narrate("C returns. It truncates nothing that A has too, and fetches what it missed.")
     stage.restart("C")
     stage.fetch("C")
-    stage.say("Only when it has reached the high watermark does A ask for it to be in sync again.")
+    stage.narrate("Only when it has reached the high watermark does A ask for it to be in sync again.")
     stage.fetch("C")
     stage.fetch("C")
     return stage
@@ -104,14 +104,18 @@ def leader_recovery(rule: TruncationRule) -> Stage:
     stage.produce("A", 2)
     for name in "BCBC":
         stage.fetch(name, max_records=2)
-    stage.say("A appends m3 and crashes before any replica fetched it. m3 was never acknowledged.")
+    stage.narrate("A appends m3 and crashes before any replica fetched it. m3 was never acknowledged.")
     stage.produce("A")
     stage.crash("A")
-    stage.say("B, the first live member of the ISR in the order of the assignment, leads from offset 2 on.")
+    stage.narrate(
+        "B, the first live member of the ISR in the order of the assignment, leads from offset 2 on."
+    )
     stage.produce("B")
     stage.fetch("C")
     stage.fetch("C")
-    stage.say("A returns. Its last epoch is 0, which ends at 2 in B's log: what A has beyond, it truncates.")
+    stage.narrate(
+        "A returns. Its last epoch is 0, which ends at 2 in B's log: what A has beyond, it truncates."
+    )
     stage.restart("A")
     stage.fetch("A")
     stage.fetch("A")
@@ -124,16 +128,20 @@ def fenced_leader(rule: TruncationRule) -> Stage:
     stage.produce("A")
     stage.fetch("B")
     stage.fetch("B")
-    stage.say("A hangs for longer than its session. B is elected, but A does not know.")
+    stage.narrate("A hangs for longer than its session. B is elected, but A does not know.")
     stage.stops_reading_metadata("A")
     stage.expire("A")
-    stage.say("A still thinks that it leads in epoch 0. It can append, but not commit: B asks it no more.")
+    stage.narrate(
+        "A still thinks that it leads in epoch 0. It can append, but not commit: B asks it no more."
+    )
     stage.produce("A")
-    stage.say("Nor can it shrink the ISR to itself.")
+    stage.narrate("Nor can it shrink the ISR to itself.")
     stage.lag("A", "B")
-    stage.say("B leads in epoch 1 and commits alone.")
+    stage.narrate("B leads in epoch 1 and commits alone.")
     stage.produce("B")
-    stage.say("At last A reads the metadata log. It has been fenced; it stops leading and registers again.")
+    stage.narrate(
+        "At last A reads the metadata log. It has been fenced; it stops leading and registers again."
+    )
     stage.learns("A")
     stage.restart("A")
     stage.fetch("A")
@@ -144,24 +152,26 @@ def fenced_leader(rule: TruncationRule) -> Stage:
 
 def fast_leader_changes(rule: TruncationRule) -> Stage:
     stage = Stage("AB", min_insync_replicas=2, rule=rule)
-    stage.say("A leads in epoch 0 and has 12 records; B has 10 of them.")
+    stage.narrate("A leads in epoch 0 and has 12 records; B has 10 of them.")
     stage.produce("A", 10)
     stage.fetch("B", max_records=10)
     stage.fetch("B")
     stage.produce("A", 2)
-    stage.say(
+    stage.narrate(
         "A dies. B leads in epoch 1 and takes 5 records with acks=1: under min ISR they are not committed."
     )
     stage.crash("A")
     stage.produce("B", 5, acks_all=False)
-    stage.say(
+    stage.narrate(
         "B crashes before any replica fetched them. A returns: it has all that was committed, so it may lead."
     )
     stage.crash("B")
     stage.restart("A")
     stage.produce("A", acks_all=False)
-    stage.say("B returns and names epoch 1. A never had it: its largest epoch below is 0, which ends at 12.")
-    stage.say("B's own epoch 0 ends at 10, so that is what both can have in common.")
+    stage.narrate(
+        "B returns and names epoch 1. A never had it: its largest epoch below is 0, which ends at 12."
+    )
+    stage.narrate("B's own epoch 0 ends at 10, so that is what both can have in common.")
     stage.restart("B")
     stage.fetch("B", max_records=5)
     stage.fetch("B", max_records=5)

@@ -52,7 +52,7 @@ class Stage:
             self._learn(process)
 
     # ── output ──────────────────────────────────────────────────────────────────────────────────
-    def say(self, text: str) -> None:
+    def narrate(self, text: str) -> None:
         """Add ``text`` to the scenario's output as a comment line."""
         self.lines += [*([""] if self.lines else []), f"# {text}"]
 
