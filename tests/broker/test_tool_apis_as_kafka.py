@@ -165,9 +165,9 @@ def test_a_changed_log_level_is_in_force_at_once(tmp_path: Path) -> None:
             alter_logger(side, "1", "nilometer.broker", level)
             side.create(name)
             side.message(ApiKey.DELETE_TOPICS, 5, topic_names=(name,), timeout_ms=10_000)
-        eventually(lambda: "logged-0 is removed" in broker.output, "the broker logs at INFO again")
+        eventually(lambda: "logged-0 is deleted" in broker.output, "the broker logs at INFO again")
         side.hang_up()
-        assert "silent-0 is removed" not in broker.output
+        assert "silent-0 is deleted" not in broker.output
 
 
 def test_levels_of_loggers_in_this_process() -> None:
