@@ -151,10 +151,20 @@ def test_a_table_that_cannot_be_captured_is_named(server, database, table, says)
         pass
 
 
-def test_a_database_that_does_not_answer_is_named():
-    unreachable = "postgresql://none@127.0.0.1:1/none"
+def test_a_database_that_does_not_answer_is_named_without_its_password():
+    unreachable = "postgresql://none:secret@127.0.0.1:1/none"
     with (
-        pytest.raises(PipelineError, match="cannot connect to PostgreSQL"),
+        pytest.raises(PipelineError, match="cannot connect to PostgreSQL at .*host=127.0.0.1") as refused,
         Capture(unreachable, "t", "slot"),
     ):
         pass
+    assert "secret" not in str(refused.value)
+
+
+def test_a_connection_string_that_cannot_be_parsed_is_not_shown():
+    with (
+        pytest.raises(PipelineError, match="cannot be parsed") as refused,
+        Capture("postgresql://none:se cret@127.0.0.1:1/none", "t", "slot"),
+    ):
+        pass
+    assert "cret" not in str(refused.value)

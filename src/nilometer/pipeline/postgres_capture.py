@@ -62,7 +62,13 @@ class Capture:
         try:
             self._connection = psycopg.connect(self._dsn, autocommit=True)
         except psycopg.OperationalError as error:
-            raise PipelineError(f"cannot connect to PostgreSQL at {self._dsn}: {error}") from error
+            raise PipelineError(
+                f"cannot connect to PostgreSQL at {_without_password(self._dsn)}: {error}"
+            ) from error
+        except psycopg.ProgrammingError as error:
+            raise PipelineError(  # without the error's text, which may hold a password
+                "the connection string of PostgreSQL cannot be parsed: check its spaces, quotes and % escapes"
+            ) from error
         try:
             self._table = self._describe()
             (level,) = self._one("SHOW wal_level")
@@ -244,6 +250,14 @@ def _as_decoded(value: str | None, column: Column) -> str | None:
 def _lsn(text: str) -> int:
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) | int(low, 16)
+
+
+def _without_password(dsn: str) -> str:
+    """Return ``dsn`` as ``key=value`` pairs, for messages."""
+    conninfo = _psycopg().conninfo
+    parts = conninfo.conninfo_to_dict(dsn)
+    parts.pop("password", None)
+    return conninfo.make_conninfo(**parts)
 
 
 def _psycopg() -> Any:
