@@ -154,7 +154,7 @@ def test_a_table_that_cannot_be_captured_is_named(server, database, table, says)
 def test_a_database_that_does_not_answer_is_named_without_its_password():
     unreachable = "postgresql://none:secret@127.0.0.1:1/none"
     with (
-        pytest.raises(PipelineError, match="cannot connect to PostgreSQL at .*host=127.0.0.1") as refused,
+        pytest.raises(PipelineError, match=r"cannot connect to PostgreSQL at .*host=127") as refused,
         Capture(unreachable, "t", "slot"),
     ):
         pass
