@@ -76,7 +76,10 @@ class AppendBatches:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Set the follower's high watermark: never below an earlier one, never above the log end offset."""
+    """Set the follower's high watermark, at most to the log end offset.
+
+    Below an earlier one only after :class:`TruncateFully`, to the new start of the log.
+    """
 
     offset: Offset
 

@@ -14,8 +14,10 @@ A response is processed in this order, on which safety depends:
 Invariants:
 - *a fetch offset is an acknowledgement*: it is never above the written records, or, if the topic counts only
   flushed records, above the flushed ones;
-- *high watermark <= log end offset*; it decreases only if the log is truncated below it, which only happens
-  after an unclean election;
+- *high watermark <= log end offset*: a truncation below the high watermark lowers it. A leader that was
+  elected cleanly has every record below it, so that follows an unclean election, or a leader that lost
+  records and that no replica could replace. A log that became shorter before the role began (damage, a lost
+  tail) lowers it, too; a full truncation sets it to the log's new start;
 - *every leader epoch is reconciled*: a new epoch means a new role, and its first fetch has the last epoch in
   the log even if the leader has not changed (KAFKA-7164).
 """

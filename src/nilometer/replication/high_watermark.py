@@ -1,7 +1,7 @@
 """The reasons why a high watermark does not advance, and the valid range of a checkpointed one.
 
 The rule itself is :meth:`LeaderRole._committable_offset`; the values here explain it to operators
-(``nilometer replicas``, console, metrics).
+(DescribeReplicas, and with it ``nilometer replicas``).
 """
 
 from __future__ import annotations
