@@ -30,11 +30,10 @@ class OwnApi:
     """One of Nilometer's own APIs. Implements :class:`~nilometer.wire.api.Api`, except for ``make`` and
     ``make_request``: use the classes of the parts."""
 
-    def __init__(
-        self, key: NilometerApiKey, version: int, request_type: type[Any], response_type: type[Any]
-    ) -> None:
-        self.key = key
-        self.version = version
+    def __init__(self, request_type: type[Any], response_type: type[Any]) -> None:
+        """Key and version are those of the request type."""
+        self.key = NilometerApiKey(request_type.__api_key__)
+        self.version: int = request_type.__version__
         self.request_type = request_type
         self.response_type = response_type
         self.flexible = False
@@ -82,21 +81,16 @@ def _decode(
         raise failure(f"{decoder.type.__name__}: {error}") from None
 
 
-_DESCRIBE_REPLICAS = OwnApi(
-    NilometerApiKey.DESCRIBE_REPLICAS, 0, DescribeReplicasRequest, DescribeReplicasResponse
+_MESSAGES: tuple[tuple[type[Any], type[Any]], ...] = (
+    (DescribeReplicasRequest, DescribeReplicasResponse),
+    (ForfeitReplicasRequest, ForfeitReplicasResponse),
+    (DescribeRebalancesRequest, DescribeRebalancesResponse),
+    (ProveBrokerRequest, ProveBrokerResponse),
+    (ForwardedRequest, ForwardedResponse),
 )
-_FORFEIT_REPLICAS = OwnApi(
-    NilometerApiKey.FORFEIT_REPLICAS, 0, ForfeitReplicasRequest, ForfeitReplicasResponse
-)
-_DESCRIBE_REBALANCES = OwnApi(
-    NilometerApiKey.DESCRIBE_REBALANCES, 0, DescribeRebalancesRequest, DescribeRebalancesResponse
-)
-_PROVE_BROKER = OwnApi(NilometerApiKey.PROVE_BROKER, 0, ProveBrokerRequest, ProveBrokerResponse)
-_FORWARD_REQUEST = OwnApi(NilometerApiKey.FORWARD_REQUEST, 0, ForwardedRequest, ForwardedResponse)
 
 OWN_APIS: Mapping[tuple[int, int], Api] = {
-    (int(api.key), api.version): api
-    for api in (_DESCRIBE_REPLICAS, _FORFEIT_REPLICAS, _DESCRIBE_REBALANCES, _PROVE_BROKER, _FORWARD_REQUEST)
+    (int(api.key), api.version): api for api in (OwnApi(request, response) for request, response in _MESSAGES)
 }
 """Nilometer's APIs by (API key, version)."""
 
