@@ -17,6 +17,7 @@ import pytest
 
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import FORMAT_VERSION
 from nilometer.cluster.topic import Topic
 from nilometer.coordination.local.store import LocalStore
 from nilometer.identifiers import BrokerId
@@ -225,7 +226,7 @@ def test_a_metadata_entry_of_a_newer_version(tmp_path: Path) -> None:
         while not at_the_store(store_of(cluster), append):
             pass  # the controller was faster
         broker = cluster.brokers[1]
-        told = "format version 99, but this broker reads versions up to 1: upgrade this broker"
+        told = f"format version 99, but this broker reads versions up to {FORMAT_VERSION}: upgrade this broker"
         eventually(lambda: told in broker.output and is_free(broker.port), "broker 1 serves no client")
         assert broker.alive(), "it waits to be restarted with another version"
         assert broker.stop() == 1
