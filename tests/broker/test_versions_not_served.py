@@ -112,9 +112,7 @@ def test_produce_0_is_advertised_and_nothing_else_that_is_refused(nilometer: Sid
     told = nilometer.ask(ApiKey.API_VERSIONS, 0)
     ranges = {one["api_key"]: (one["min_version"], one["max_version"]) for one in told["api_keys"]}
     assert ranges.pop(ApiKey.PRODUCE) == (0, APIS[ApiKey.PRODUCE].versions[1])
-    to_clients = {
-        key: spec for key, spec in APIS.items() if not spec.between_brokers and not spec.hidden
-    }
+    to_clients = {key: spec for key, spec in APIS.items() if not spec.between_brokers and not spec.hidden}
     assert ranges == {key: spec.versions for key, spec in to_clients.items() if key != ApiKey.PRODUCE}
 
 

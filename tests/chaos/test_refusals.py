@@ -226,7 +226,9 @@ def test_a_metadata_entry_of_a_newer_version(tmp_path: Path) -> None:
         while not at_the_store(store_of(cluster), append):
             pass  # the controller was faster
         broker = cluster.brokers[1]
-        told = f"format version 99, but this broker reads versions up to {FORMAT_VERSION}: upgrade this broker"
+        told = (
+            f"format version 99, but this broker reads versions up to {FORMAT_VERSION}: upgrade this broker"
+        )
         eventually(lambda: told in broker.output and is_free(broker.port), "broker 1 serves no client")
         assert broker.alive(), "it waits to be restarted with another version"
         assert broker.stop() == 1

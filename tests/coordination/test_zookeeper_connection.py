@@ -51,7 +51,7 @@ def test_servers_that_hang_and_die_are_left_and_named(caplog: pytest.LogCaptureF
         hung = server_in_use()
         hung.signal(signal.SIGSTOP)
         await _until(lambda: len(said("Connected to ZooKeeper")) == 2)
-        named = f"ZooKeeper server 127.0.0.1:{hung.port}"  # by the broker, or by kazoo if its ping is due first
+        named = f"ZooKeeper server 127.0.0.1:{hung.port}"  # by kazoo, if its ping is due first
         assert said(f"{named} does not answer: trying another one") or said(f"Lost the connection to {named}")
         assert server_in_use() is not hung
         await _until(session.is_live)
