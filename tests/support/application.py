@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .apache_kafka import JVM_SMALL, ensure_java, java_command
 from .eventually import eventually
+from .process_end import end_process
 
 WAIT_S = 240.0
 """A JVM that shares two cores with a test suite takes a minute to start. The session of a killed member and
@@ -70,13 +71,7 @@ class Application:
         process, self._process = self._process, None
         if process is None:
             return 0
-        process.send_signal(how)
-        try:
-            return process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise AssertionError(f"it did not end on {how.name}: {self._tail()}") from None
+        return end_process(process, how, STOP_TIMEOUT_S, self._tail)
 
     def __enter__(self) -> Application:
         self.start()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .ports import HOST, free_ports
+from .process_end import end_process
 
 READY_TIMEOUT_S = 120.0
 """Long: on a busy machine the imports alone may take half a minute."""
@@ -145,13 +146,7 @@ class NilometerBroker:
         process, self._process = self._process, None
         if process is None:
             return 0
-        process.send_signal(how)
-        try:
-            return process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise RuntimeError(f"the broker did not end on {how.name}:\n{self.output[-4000:]}") from None
+        return end_process(process, how, STOP_TIMEOUT_S, lambda: self.output[-4000:])
 
     def __enter__(self) -> NilometerBroker:
         self.start()

@@ -22,7 +22,7 @@ from nilometer.client.group.group_exchange import (
     read_fetched_offsets,
 )
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from nilometer.wire.describe_rebalances import RebalanceState
@@ -162,9 +162,7 @@ class GroupAdmin:
 
         Raises KafkaError if the coordinator rejects the whole request.
         """
-        by_topic: dict[str, list[int]] = {}
-        for topic, number in partitions:
-            by_topic.setdefault(topic, []).append(number)
+        by_topic = numbers_by_topic(partitions)
 
         def make(api: Api) -> Message:
             return api.request(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
@@ -251,11 +251,7 @@ def fetch_offsets_request(
     require_stable: bool = True,
 ) -> Message:
     """Make an OffsetFetch request; ``partitions`` None requests all committed offsets of the group."""
-    by_topic: dict[str, list[int]] | None = None
-    if partitions is not None:
-        by_topic = {}
-        for topic, number in partitions:
-            by_topic.setdefault(topic, []).append(number)
+    by_topic = None if partitions is None else numbers_by_topic(partitions)
     several = api.version >= SEVERAL_GROUPS_SINCE
     kind = "OffsetFetchRequestTopics" if several else "OffsetFetchRequestTopic"
     topics = None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nilometer.client.admin.admin import Admin
-from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition, numbers_by_topic
 from nilometer.client.network.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -49,7 +49,7 @@ async def elect_leaders(
         if partitions is not None:
             asked = tuple(
                 api.make_request("TopicPartitions", topic=topic, partitions=tuple(numbers))
-                for topic, numbers in _by_topic(partitions).items()
+                for topic, numbers in numbers_by_topic(partitions).items()
             )
         return api.request(election_type=int(kind), topic_partitions=asked, timeout_ms=OPERATION_TIMEOUT_MS)
 
@@ -88,7 +88,7 @@ async def alter_reassignments(
                     for target in (targets[TopicPartition(topic, number)],)
                 ),
             )
-            for topic, numbers in _by_topic(targets).items()
+            for topic, numbers in numbers_by_topic(targets).items()
         )
         return api.request(topics=topics, timeout_ms=OPERATION_TIMEOUT_MS)
 
@@ -116,7 +116,7 @@ async def list_reassignments(
                 api.make_request(
                     "ListPartitionReassignmentsTopics", name=topic, partition_indexes=tuple(numbers)
                 )
-                for topic, numbers in _by_topic(partitions).items()
+                for topic, numbers in numbers_by_topic(partitions).items()
             )
         return api.request(topics=asked, timeout_ms=OPERATION_TIMEOUT_MS)
 
@@ -150,13 +150,6 @@ async def describe_by_controller(admin: Admin, topics: Sequence[str]) -> dict[st
     for name, code in answer.errors.items():
         raise KafkaError(code, f"topic {name}")
     return {name: answer.metadata.topics[name] for name in topics}
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for partition in partitions:
-        topics.setdefault(partition.topic, []).append(partition.partition)
-    return topics
 
 
 def _error(code: ErrorCode, message: str | None) -> KafkaError | None:

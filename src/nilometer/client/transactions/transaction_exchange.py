@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nilometer.client.group.group_exchange import MemberIdentity
-from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
 from nilometer.client.transactions.transaction_manager import TransactionManager
 from nilometer.client.transactions.transaction_steps import (
     AddOffsets,
@@ -48,16 +48,13 @@ def init_request(api: Api, manager: TransactionManager, step: InitProducerId) ->
 
 
 def add_partitions_request(api: Api, transactional_id: str, step: AddPartitions) -> Message:
-    by_topic: dict[str, list[int]] = {}
-    for topic, number in step.partitions:
-        by_topic.setdefault(topic, []).append(number)
     return api.request(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=step.identity.producer_id,
         v3_and_below_producer_epoch=step.identity.producer_epoch,
         v3_and_below_topics=tuple(
             api.make_request("AddPartitionsToTxnTopic", name=topic, partitions=tuple(numbers))
-            for topic, numbers in by_topic.items()
+            for topic, numbers in numbers_by_topic(step.partitions).items()
         ),
     )
 
