@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cli.cluster.local_cluster import LocalCluster
+from nilometer.local.local_cluster import LocalCluster
 from support.eventually import eventually
 from support.filled_topics import Sent
 

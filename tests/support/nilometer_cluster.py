@@ -20,6 +20,7 @@ from nilometer.client.network.cluster_metadata import ClusterMetadata, Partition
 from nilometer.client.network.connection import Connection
 from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
 from nilometer.identifiers import NO_LEADER
+from nilometer.local.replication import replication_settings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError
@@ -55,9 +56,7 @@ class NilometerCluster:
         self.coordination = coordination or f"local:{self.folder / 'coordination'}"
         self._shared = {
             "nilometer.coordination": self.coordination,
-            "default.replication.factor": str(min(3, brokers)),
-            "offsets.topic.replication.factor": str(min(3, brokers)),
-            "min.insync.replicas": str(max(1, min(3, brokers) - 1)),
+            **replication_settings(brokers),
             **(overrides or {}),
         }
         self._own = own_overrides or {}

@@ -13,10 +13,11 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
-from nilometer.cli.cluster.broker_process import BrokerProcess
-from nilometer.cli.cluster.local_cluster import LocalCluster
-from nilometer.cli.cluster.readiness import LaunchFailed
 from nilometer.cli.signals import exit_on_sigterm
+from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.local_cluster import LocalCluster
+from nilometer.local.readiness import LaunchFailed
+from nilometer.local.replication import replication_settings
 
 DEFAULT_DATA_DIR = ".nilometer/data"
 _data_dir = click.option(
@@ -119,14 +120,8 @@ def _is_given(parameter: str) -> bool:
 
 
 def _cluster_properties(brokers: int, coordination: str) -> dict[str, str]:
-    replication = min(3, brokers)
     agreed = {} if coordination == "local" else {"nilometer.coordination": coordination}
-    return {
-        **agreed,
-        "default.replication.factor": str(replication),
-        "offsets.topic.replication.factor": str(replication),
-        "min.insync.replicas": str(max(1, replication - 1)),
-    }
+    return {**agreed, **replication_settings(brokers)}
 
 
 def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from nilometer.cli.cluster.local_cluster import LaunchFailed, LocalCluster
 from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
@@ -21,6 +20,7 @@ from nilometer.cli.signals import exit_on_sigterm
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook

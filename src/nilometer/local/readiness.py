@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from nilometer.cli.cluster.broker_process import BrokerProcess
+from nilometer.local.broker_process import BrokerProcess
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.messages import api, decode_response, encode_request

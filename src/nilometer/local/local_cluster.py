@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
-from nilometer.cli.cluster.broker_process import BrokerProcess
-from nilometer.cli.cluster.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
+from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.02
