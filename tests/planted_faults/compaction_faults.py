@@ -4,32 +4,40 @@ from __future__ import annotations
 
 from nilometer.simulation.plan import Kind
 from nilometer.storage.cleaning.batch_cleaner import BatchCleaner
-from nilometer.storage.cleaning.record_spans import RecordSpan
+from nilometer.storage.cleaning.record_spans import RecordSpan, record_spans
 from nilometer.storage.local_log import LocalLog
 from nilometer.wire.record_batch import BatchHeader
 from planted_faults.planting import Patch, PlantedFault
 
 
 def drop_a_newest_value(patch: Patch) -> None:
-    def stays(self: BatchCleaner, span: RecordSpan, header: BatchHeader) -> bool:
-        offset, newest = header.base_offset + span.offset_delta, self._rules.newest
-        return offset >= newest.end_offset or offset > newest.offsets.get(span.key or b"")
+    def staying(self: BatchCleaner, data: bytes, header: BatchHeader) -> list[RecordSpan]:
+        newest = self._rules.newest
+        return [
+            span
+            for span in record_spans(data, header)
+            if (offset := header.base_offset + span[4]) >= newest.end_offset
+            or offset > newest.offsets.get(span[5] or b"")
+        ]
 
-    patch.setattr(BatchCleaner, "_stays", stays)
+    patch.setattr(BatchCleaner, "_staying", staying)
 
 
 def drop_tombstones_before_what_they_delete(patch: Patch) -> None:
     """Of the values that they delete, those in the part that is clean already stay."""
-    stays = BatchCleaner._stays
+    sound = BatchCleaner._staying
 
-    def stays_with_a_value(self: BatchCleaner, span: RecordSpan, header: BatchHeader) -> bool:
-        if header.base_offset + span.offset_delta >= self._rules.newest.end_offset:
-            return True
-        if span.has_value and header.next_offset < self._rules.newest.end_offset // 2:
-            return True
-        return span.has_value and stays(self, span, header)
+    def staying(self: BatchCleaner, data: bytes, header: BatchHeader) -> list[RecordSpan]:
+        end_offset = self._rules.newest.end_offset
+        stays = dict.fromkeys(sound(self, data, header))
+        return [
+            span
+            for span in record_spans(data, header)
+            if header.base_offset + span[4] >= end_offset
+            or (span[6] and (header.next_offset < end_offset // 2 or span in stays))
+        ]
 
-    patch.setattr(BatchCleaner, "_stays", stays_with_a_value)
+    patch.setattr(BatchCleaner, "_staying", staying)
 
 
 def forget_that_gaps_are_lawful(patch: Patch) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nilometer.storage.cleaning.offset_map import OffsetMap
-from nilometer.storage.cleaning.record_spans import RecordSpan, record_spans, with_timestamp_delta
+from nilometer.storage.cleaning.record_spans import RecordSpan, joined, record_spans, with_timestamp_delta
 from nilometer.storage.cleaning.transactions import TransactionTracker
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes, Codec, compress
@@ -83,12 +83,12 @@ class BatchCleaner:
         data = b""
         if not is_aborted and header.records_count:
             data = records_data(buffer, position, header, self._rules.decompressed_bytes_max)
-            spans = [span for span in record_spans(data, header) if self._stays(span, header)]
+            spans = self._staying(data, header)
         if not spans:
             if not self._must_stay(header):
                 return CleanedBatch(b"", header, 0)
             return _kept(buffer, position, header) if not header.records_count else _emptied(header)
-        needs_horizon = not header.has_delete_horizon and not all(span.has_value for span in spans)
+        needs_horizon = not header.has_delete_horizon and not all(has_value for *_, has_value in spans)
         if len(spans) == header.records_count and not needs_horizon:
             return _kept(buffer, position, header)
         return _rebuilt(data, spans, header, self._horizon if needs_horizon else None)
@@ -97,14 +97,22 @@ class BatchCleaner:
     def _horizon(self) -> int:
         return self._rules.wall_ms + self._rules.delete_retention_ms
 
-    def _stays(self, span: RecordSpan, header: BatchHeader) -> bool:
+    def _staying(self, data: bytes, header: BatchHeader) -> list[RecordSpan]:
+        """Return the records that are kept. Raises CorruptBatch."""
         rules = self._rules
-        offset = header.base_offset + span.offset_delta
-        if offset >= rules.newest.end_offset:
-            return True
-        if span.key is None or offset < rules.newest.offsets.get(span.key):
-            return False
-        return span.has_value or not header.has_delete_horizon or rules.wall_ms < header.base_timestamp
+        newest, newest_end = rules.newest.offsets.get, rules.newest.end_offset
+        base_offset = header.base_offset
+        keeps_tombstones = not header.has_delete_horizon or rules.wall_ms < header.base_timestamp
+        staying: list[RecordSpan] = []
+        for span in record_spans(data, header):
+            _, _, _, _, offset_delta, key, has_value = span
+            offset = base_offset + offset_delta
+            if offset < newest_end and (
+                key is None or offset < newest(key) or not (has_value or keeps_tombstones)
+            ):
+                continue
+            staying.append(span)
+        return staying
 
     def _must_stay(self, header: BatchHeader) -> bool:
         if header.next_offset == self._rules.round_end:
@@ -149,15 +157,12 @@ def _rebuilt(data: bytes, spans: list[RecordSpan], header: BatchHeader, horizon:
     base = header.base_timestamp
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time:
-        max_timestamp = max(base + span.timestamp_delta for span in spans)
+        max_timestamp = base + max(timestamp_delta for _, _, timestamp_delta, *_ in spans)
     if horizon is None:
-        records = b"".join(data[span.start : span.end] for span in spans)
-        new_base = base
+        records, new_base = joined(data, spans), base
     else:
         new_base = horizon
-        records = b"".join(
-            with_timestamp_delta(data, span, span.timestamp_delta + base - new_base) for span in spans
-        )
+        records = b"".join(with_timestamp_delta(data, span, span[2] + base - new_base) for span in spans)
     attributes = batch_attributes(
         header.codec,
         log_append_time=header.is_log_append_time,

@@ -185,9 +185,11 @@ class CleaningRound:
         header = batch.header
         try:
             data = records_data(batch.buffer, batch.at, header, self._config.max_decompressed_message_bytes)
-            for span in record_spans(data, header) if header.records_count else ():
-                offset = header.base_offset + span.offset_delta
-                if span.key is not None and offset >= first_dirty and not offsets.put(span.key, offset):
+            put, base_offset = offsets.put, header.base_offset
+            spans = record_spans(data, header) if header.records_count else ()
+            for _, _, _, _, offset_delta, key, _ in spans:
+                offset = base_offset + offset_delta
+                if key is not None and offset >= first_dirty and not put(key, offset):
                     return offset
         except CorruptBatch as error:
             raise _damage(segment, batch.position, header.base_offset, error) from error

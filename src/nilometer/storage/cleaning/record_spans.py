@@ -2,30 +2,24 @@
 
 The cleaner copies records unchanged. It needs the key, whether there is a value, and the position of the
 timestamp delta, which changes with the batch's base timestamp.
+
+The cleaner reads every record of a log here: integers of one and two bytes, which nearly all are, are decoded
+inline, and a span is a plain tuple, since a call or a named tuple for each would take a third of the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TypeAlias
 
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.record_batch import BatchHeader
 from nilometer.wire.varint import VARLONG_BYTES_MAX, decode_zigzag, encode_zigzag
 
-
-class RecordSpan(NamedTuple):
-    """One record. Positions are in the decompressed bytes of the batch's records."""
-
-    start: int
-    """Position of the record's first byte (its length field)."""
-    end: int
-    timestamp_delta: int
-    behind_timestamp: int
-    """Position after the timestamp delta."""
-    offset_delta: int
-    key: bytes | None
-    has_value: bool
+RecordSpan: TypeAlias = tuple[int, int, int, int, int, bytes | None, bool]
+"""One record: the position of its first byte (its length field) and of the end, the timestamp delta and the
+position after it, the offset delta, the key, and whether it has a value. Positions are in the decompressed
+bytes of the batch's records."""
 
 
 def record_spans(data: bytes, header: BatchHeader) -> Iterator[RecordSpan]:
@@ -37,26 +31,43 @@ def record_spans(data: bytes, header: BatchHeader) -> Iterator[RecordSpan]:
 
 
 def _spans(data: bytes, count: int) -> Iterator[RecordSpan]:
-    make = RecordSpan._make
     start, data_end = 0, len(data)
     for _ in range(count):
-        length, position = decode_zigzag(data, start)
+        if (low := data[start]) < 0x80:
+            length, position = (low >> 1) ^ -(low & 1), start + 1
+        elif (high := data[start + 1]) < 0x80:
+            length = low & 0x7F | high << 7
+            length, position = (length >> 1) ^ -(length & 1), start + 2
+        else:
+            length, position = decode_zigzag(data, start)
         end = position + length
         if length < 0 or end > data_end:
             raise CorruptBatch(f"record of {length} bytes in {data_end - position} remaining")
-        timestamp_delta, behind = decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)
-        offset_delta, position = decode_zigzag(data, behind)
-        size, position = decode_zigzag(data, position)
+        if (low := data[position + 1]) < 0x80:
+            timestamp_delta, behind = (low >> 1) ^ -(low & 1), position + 2
+        else:
+            timestamp_delta, behind = decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)
+        if (low := data[behind]) < 0x80:
+            offset_delta, position = (low >> 1) ^ -(low & 1), behind + 1
+        else:
+            offset_delta, position = decode_zigzag(data, behind)
+        if (low := data[position]) < 0x80:
+            size, position = (low >> 1) ^ -(low & 1), position + 1
+        else:
+            size, position = decode_zigzag(data, position)
         key = None
         if size >= 0:
             key = data[position : position + size]
             position += size
         if position >= end:
             raise CorruptBatch(f"a key of {size} bytes ends behind its record")
-        size, position = decode_zigzag(data, position)
+        if (low := data[position]) < 0x80:
+            size, position = (low >> 1) ^ -(low & 1), position + 1
+        else:
+            size, position = decode_zigzag(data, position)
         if position + size > end:
             raise CorruptBatch(f"a value of {size} bytes ends behind its record")
-        yield make((start, end, timestamp_delta, behind, offset_delta, key, size >= 0))
+        yield start, end, timestamp_delta, behind, offset_delta, key, size >= 0
         start = end
     if start != data_end:
         raise CorruptBatch(f"{data_end - start} bytes behind the last record")
@@ -64,13 +75,27 @@ def _spans(data: bytes, count: int) -> Iterator[RecordSpan]:
 
 def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
     """Return the record's bytes with another timestamp delta, otherwise unchanged."""
-    length, attributes_at = decode_zigzag(data, span.start)
+    start, end, _, behind_timestamp, *_ = span
+    length, attributes_at = decode_zigzag(data, start)
     body = b"".join(
         (
             data[attributes_at : attributes_at + 1],
             encode_zigzag(timestamp_delta),
-            data[span.behind_timestamp : span.end],
+            data[behind_timestamp:end],
         )
     )
     assert length > 0, "a record has attributes"
     return encode_zigzag(len(body)) + body
+
+
+def joined(data: bytes, spans: list[RecordSpan]) -> bytes:
+    """Return the bytes of the records, unchanged; neighbours are copied together."""
+    pieces: list[bytes] = []
+    run_start = run_end = 0
+    for start, end, *_ in spans:
+        if start != run_end:
+            pieces.append(data[run_start:run_end])
+            run_start = start
+        run_end = end
+    pieces.append(data[run_start:run_end])
+    return b"".join(pieces)
