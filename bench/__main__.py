@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.table import Table
-from tests.support.apache_kafka import ensure_java
+from tests.support.kafka.apache_kafka import ensure_java
 
 from . import load, report
 from .cluster_rows import CLUSTER_ROWS, CLUSTER_WARM_UP

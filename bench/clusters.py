@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka.admin import AdminClient
-from tests.support.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
-from tests.support.nilometer_cluster import NilometerCluster
-from tests.support.wire_peer import WirePeer, make
+from tests.support.brokers.nilometer_cluster import NilometerCluster
+from tests.support.kafka.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
+from tests.support.wire.wire_peer import WirePeer, make
 
 from nilometer.wire.api_keys import ApiKey
 

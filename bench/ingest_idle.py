@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import click
-from tests.support.nilometer_broker import NilometerBroker
+from tests.support.brokers.nilometer_broker import NilometerBroker
 
 from .ingest_rotations import SCRATCH, ingest_command
 from .systems import create_topic

@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 
 import click
-from tests.support.ingest_soak import lines_in_topic
-from tests.support.nilometer_broker import NilometerBroker
-from tests.support.rotated_logs import NAMES, RotatedLogs
+from tests.support.brokers.nilometer_broker import NilometerBroker
+from tests.support.ingest.rotated_logs import NAMES, RotatedLogs
+from tests.support.ingest.soak import lines_in_topic
 
 from .systems import create_topic
 

@@ -11,7 +11,7 @@ import time
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from tests.support.wire_peer import ConnectionEnded, WirePeer, make
+from tests.support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
-from tests.support.apache_kafka import SPARK_JARS
-from tests.support.nilometer_broker import NilometerBroker
+from tests.support.brokers.nilometer_broker import NilometerBroker
+from tests.support.kafka.apache_kafka import SPARK_JARS
 
 from nilometer.pipeline.audit.audit import audit
 from nilometer.pipeline.spark_session import build_session, connector_settings

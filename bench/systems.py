@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.support.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
-from tests.support.nilometer_broker import NilometerBroker
+from tests.support.brokers.nilometer_broker import NilometerBroker
+from tests.support.kafka.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
 
 import nilometer
 

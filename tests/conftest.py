@@ -1,8 +1,13 @@
-"""Puts this folder on the path (pytest does, for a conftest): `support` is shared by several test folders."""
+"""What holds for all tests. pytest puts this folder on the path, from where tests import ``support``."""
 
+from __future__ import annotations
+
+import asyncio
+import inspect
 import signal
 
 import pytest
+import uvloop
 
 # A shell starts what it runs in the background with SIGINT ignored, and every child would inherit that: tests
 # that interrupt a command would wait for something that cannot come.
@@ -14,3 +19,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with a test marked ``long`` come first: several workers then end at about the same time."""
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test on an event loop of its own: uvloop's, as in production."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

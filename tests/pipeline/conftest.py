@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nilometer.pipeline.spark_session import build_session, connector_settings
-from support.apache_kafka import SPARK_JARS, ensure_java
-from support.filled_topics import Topics
-from support.nilometer_broker import NilometerBroker
-from support.spark_streams import stream_reader
+from support.brokers.nilometer_broker import NilometerBroker
+from support.kafka.apache_kafka import SPARK_JARS, ensure_java
+from support.pipeline.filled_topics import Topics
+from support.pipeline.spark_streams import stream_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

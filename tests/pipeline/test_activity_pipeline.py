@@ -11,7 +11,7 @@ import pytest
 
 from nilometer.pipeline.samples import sample_records
 from nilometer.pipeline.shipped import activity
-from support.pipeline_runs import assert_reported, forget_last_commit, run_pipeline, send_values
+from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 

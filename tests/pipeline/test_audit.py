@@ -18,10 +18,10 @@ from nilometer.pipeline.audit.findings import Kind
 from nilometer.pipeline.audit.report import to_html, to_json, write_report
 from nilometer.pipeline.errors import PipelineError
 from nilometer.wire.record_batch import pack_batch, read_header
-from support.checkpoints import wait_for_checkpoint
+from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually
-from support.filled_topics import Sent, Topics
-from support.nilometer_cluster import NilometerCluster
+from support.pipeline.checkpoints import wait_for_checkpoint
+from support.pipeline.filled_topics import Sent, Topics
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ import pytest
 from nilometer.pipeline import runner
 from nilometer.pipeline.samples import sample_records
 from nilometer.pipeline.shipped import burst
-from support.pipeline_runs import assert_reported, send_values
+from support.pipeline.runs import assert_reported, send_values
 
 pytestmark = pytest.mark.spark
 

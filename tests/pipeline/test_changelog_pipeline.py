@@ -10,8 +10,8 @@ import pytest
 
 from nilometer.pipeline.samples import sample_records
 from nilometer.pipeline.shipped import changelog
-from support.filled_topics import Sent
-from support.pipeline_runs import assert_reported, forget_last_commit, run_pipeline
+from support.pipeline.filled_topics import Sent
+from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline
 
 pytestmark = pytest.mark.spark
 

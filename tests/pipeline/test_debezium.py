@@ -14,13 +14,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from nilometer.pipeline.shipped import changelog
-from support.application import WAIT_S
-from support.committed_reader import CommittedReader
-from support.filled_topics import Topics
-from support.kafka_connect import ConnectWorker
-from support.nilometer_cluster import NilometerCluster
-from support.pipeline_runs import run_pipeline
-from support.postgres_server import PostgresServer
+from support.applications.application import WAIT_S
+from support.applications.committed_reader import CommittedReader
+from support.applications.kafka_connect import ConnectWorker
+from support.applications.postgres_server import PostgresServer
+from support.brokers.nilometer_cluster import NilometerCluster
+from support.pipeline.filled_topics import Topics
+from support.pipeline.runs import run_pipeline
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

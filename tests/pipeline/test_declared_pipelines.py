@@ -20,8 +20,8 @@ from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline.declared.project import CONF, DECLARED, SPEC_NAME, write_project
 from nilometer.pipeline.samples import sample_records
-from support.expected_rollups import expected_rollups
-from support.pipeline_runs import run_pipeline, send_values
+from support.pipeline.expected_rollups import expected_rollups
+from support.pipeline.runs import run_pipeline, send_values
 from support.ports import free_ports
 
 pytestmark = pytest.mark.spark

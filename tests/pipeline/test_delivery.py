@@ -16,7 +16,7 @@ from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.pipeline import cluster_reader, delivery
 from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
 from nilometer.pipeline.errors import PipelineError
-from support.filled_topics import Sent
+from support.pipeline.filled_topics import Sent
 
 
 class Receiver:

@@ -15,7 +15,7 @@ import pytest
 
 from nilometer.local.local_cluster import LocalCluster
 from support.eventually import eventually
-from support.filled_topics import Sent
+from support.pipeline.filled_topics import Sent
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import functions as F
 
-from support.checkpoints import wait_for_checkpoint
-from support.generated_topics import Row, generated_log
-from support.nilometer_broker import NilometerBroker
+from support.brokers.nilometer_broker import NilometerBroker
+from support.logs.generated_topics import Row, generated_log
+from support.pipeline.checkpoints import wait_for_checkpoint
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ import pytest
 
 from nilometer.pipeline.samples import customers, sample_records
 from nilometer.pipeline.shipped import join
-from support.pipeline_runs import assert_reported, forget_last_commit, run_pipeline, send_values
+from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 

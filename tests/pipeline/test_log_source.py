@@ -12,15 +12,15 @@ from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.pipeline.errors import readable
 from nilometer.runtime import Runtime
-from support.apache_kafka import ApacheKafka, run_tool
-from support.audit_checks import findings_in
-from support.checkpoints import wait_for_checkpoint
+from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
-from support.filled_topics import Sent, Topics
-from support.live_folders import copy_live_folder
-from support.nilometer_broker import NilometerBroker
-from support.segments import stored_batches
-from support.spark_streams import Stream
+from support.kafka.apache_kafka import ApacheKafka, run_tool
+from support.logs.segments import stored_batches
+from support.pipeline.audit_checks import findings_in
+from support.pipeline.checkpoints import wait_for_checkpoint
+from support.pipeline.filled_topics import Sent, Topics
+from support.pipeline.live_folders import copy_live_folder
+from support.pipeline.spark_streams import Stream
 
 pytestmark = pytest.mark.spark
 

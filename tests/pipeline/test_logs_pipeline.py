@@ -12,8 +12,16 @@ import pytest
 from nilometer.pipeline import runner
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.shipped import logs
-from support.log_lines import HAND_PICKED, HOSTILE, assert_same, counted, expected, generated, send_lines
-from support.pipeline_runs import assert_reported
+from support.pipeline.log_lines import (
+    HAND_PICKED,
+    HOSTILE,
+    assert_same,
+    counted,
+    expected,
+    generated,
+    send_lines,
+)
+from support.pipeline.runs import assert_reported
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from nilometer.pipeline.samples import sample_records
-from support.expected_rollups import expected_rollups
-from support.pipeline_runs import assert_reported, forget_last_commit, read_values, run_pipeline, send_values
+from support.pipeline.expected_rollups import expected_rollups
+from support.pipeline.runs import assert_reported, forget_last_commit, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 

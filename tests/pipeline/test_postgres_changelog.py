@@ -13,9 +13,9 @@ from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.postgres_capture import Capture
 from nilometer.pipeline.shipped import changelog
-from support.filled_topics import Sent
-from support.pipeline_runs import read_values, run_pipeline
-from support.postgres_server import PostgresServer
+from support.applications.postgres_server import PostgresServer
+from support.pipeline.filled_topics import Sent
+from support.pipeline.runs import read_values, run_pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from nilometer.pipeline.errors import readable
-from support.filled_topics import Sent
-from support.nilometer_broker import NilometerBroker
+from support.brokers.nilometer_broker import NilometerBroker
+from support.pipeline.filled_topics import Sent
 
 pytestmark = pytest.mark.spark
 
@@ -207,7 +207,7 @@ def test_a_broker_that_dies_during_a_batch_costs_time_and_no_record(spark, topic
     from nilometer.pipeline.cluster_reader import ClusterReader
     from nilometer.pipeline.offsets import OffsetRange
     from nilometer.pipeline.source_options import parse_options
-    from support.filled_topics import KEEP, Topics
+    from support.pipeline.filled_topics import KEEP, Topics
 
     with NilometerBroker(tmp_path / "data") as broker:
         own = Topics(broker.bootstrap)

@@ -6,7 +6,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.cluster_reader import ClusterReader
 from nilometer.pipeline.source_options import parse_options
 from nilometer.pipeline.source_plan import find_latest
-from support.filled_topics import Sent
+from support.pipeline.filled_topics import Sent
 
 
 def test_a_topic_created_again_between_two_questions_is_asked_about_again(topics, monkeypatch):

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from nilometer.pipeline.run_record import DIED, RunFolder
+from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
-from support.filled_topics import Sent, Topics
-from support.log_lines import assert_same, counted, expected, generated, send_lines
-from support.nilometer_broker import NilometerBroker
-from support.spark_cluster import SparkCluster
+from support.pipeline.filled_topics import Sent, Topics
+from support.pipeline.log_lines import assert_same, counted, expected, generated, send_lines
+from support.pipeline.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
 

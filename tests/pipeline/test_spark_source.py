@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from nilometer.pipeline.errors import readable
-from support.filled_topics import Sent
-from support.spark_streams import Stream, values_of
+from support.pipeline.filled_topics import Sent
+from support.pipeline.spark_streams import Stream, values_of
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.offsets import Position
-from support.filled_topics import Sent
-from support.spark_streams import Stream
+from support.pipeline.filled_topics import Sent
+from support.pipeline.spark_streams import Stream
 
 CONNECTORS = ("nilometer", "kafka")
 

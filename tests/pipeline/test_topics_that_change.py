@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from nilometer.pipeline.errors import DataLoss
-from support.filled_topics import Sent
+from support.pipeline.filled_topics import Sent
 
 TOLERANT = {"failOnDataLoss": "false"}
 

@@ -177,13 +177,13 @@ def test_threads_and_sockets_are_refused() -> None:
 BUSY = """
 import sys
 sys.path.insert(0, {tests!r})
-from support.busy_world import busy_world
+from support.simulation.determinism_sample import busy_world
 print(busy_world(int(sys.argv[1])))
 """
 
 
 def test_same_seed_same_trace__in_any_process_and_hash_seed() -> None:
-    from support.busy_world import busy_world
+    from support.simulation.determinism_sample import busy_world
 
     script = BUSY.format(tests=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     found = {

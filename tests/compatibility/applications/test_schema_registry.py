@@ -1,0 +1,119 @@
+"""Apicurio Registry with its KafkaSQL storage: what it knows is in a compacted topic, and nowhere else.
+
+Its database is in memory: a registry that starts again reads its journal from the first record. It gives each
+record of the journal a key of its own, so that compaction keeps them all.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.applications.application import WAIT_S, Application
+from support.brokers.nilometer_cluster import NilometerCluster
+from support.kafka.apache_kafka import JAVA_PROJECT, JVM_SMALL
+from support.ports import HOST, free_ports
+
+pytestmark = pytest.mark.java
+
+APICURIO = JAVA_PROJECT / "target" / "apicurio"
+JOURNAL = "kafkasql-journal"
+REQUEST_TIMEOUT_S = 60.0
+
+
+class Registry:
+    """Speaks the interface that Confluent's serializers use, which Apicurio serves too."""
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        port = free_ports(1)[0]
+        self._address = f"http://{HOST}:{port}/apis/ccompat/v7"
+        settings = {
+            "quarkus.http.host": HOST,
+            "quarkus.http.port": str(port),
+            "apicurio.storage.kind": "kafkasql",
+            "apicurio.storage.snapshot.location": str(folder),
+            "apicurio.kafkasql.bootstrap.servers": bootstrap,
+            "apicurio.kafkasql.topic": JOURNAL,
+            "apicurio.datasource.jdbc.initial-size": "2",
+            "apicurio.datasource.jdbc.min-size": "2",
+        }
+        [jar] = APICURIO.glob("*-runner.jar")
+        options = [f"-D{key}={value}" for key, value in settings.items()]
+        command = ["java", *JVM_SMALL, *options, "-jar", str(jar)]
+        self.application = Application(command, folder / "registry.out")
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            self._address + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
+            return json.loads(answer.read())
+
+    def register(self, subject: str, schema: str) -> int:
+        """The schema's id. The same schema gets the same id again, so that a failed call may be repeated."""
+        ids: list[int] = []
+
+        def is_registered() -> bool:
+            try:
+                ids.append(self._ask("POST", f"/subjects/{subject}/versions", {"schema": schema})["id"])
+            except urllib.error.HTTPError as refused:
+                assert refused.code >= 500, refused.read().decode(errors="replace")
+                return False
+            except (OSError, http.client.HTTPException):  # not yet listening
+                return False
+            return True
+
+        self.application.wait_until(is_registered, f"{subject} is registered")
+        return ids[-1]
+
+    def schemas(self, subject: str) -> list[str]:
+        versions = self._ask("GET", f"/subjects/{subject}/versions")
+        return [self._ask("GET", f"/subjects/{subject}/versions/{one}")["schema"] for one in versions]
+
+    def schema(self, schema_id: int) -> str:
+        return self._ask("GET", f"/schemas/ids/{schema_id}")["schema"]
+
+    def serves(self) -> bool:
+        try:
+            self._ask("GET", "/subjects")
+        except (OSError, http.client.HTTPException):
+            return False
+        return True
+
+
+def schema_of(*fields: str) -> str:
+    columns = [{"name": name, "type": ["null", "string"], "default": None} for name in fields]
+    return json.dumps({"type": "record", "name": "Row", "fields": columns})
+
+
+@pytest.mark.long
+def test_a_registry_keeps_its_schemas_in_a_compacted_topic(cluster: NilometerCluster, tmp_path: Path) -> None:
+    cluster.create_topic(JOURNAL, configs={"cleanup.policy": "compact"})
+    subjects = [f"subject_{number}" for number in range(5)]
+    registry = Registry(tmp_path, cluster.bootstrap)
+    with registry.application as application:
+        before = {name: registry.register(name, schema_of(name)) for name in subjects}
+        cluster.kill(cluster.wait_leader(JOURNAL, timeout_s=WAIT_S))
+        after = {name: registry.register(name, schema_of(name, "more")) for name in subjects}
+        assert len({*before.values(), *after.values()}) == 2 * len(subjects)
+
+        assert cluster.topic_setting(JOURNAL, "cleanup.policy") == "compact"
+
+        application.kill()
+        cluster.start()
+        application.start()
+        application.wait_until(registry.serves, "the registry serves again")
+        for name in subjects:
+            texts = [schema_of(name), schema_of(name, "more")]
+            assert [json.loads(one) for one in registry.schemas(name)] == list(map(json.loads, texts))
+            assert [registry.register(name, one) for one in texts] == [before[name], after[name]]
+            assert json.loads(registry.schema(after[name])) == json.loads(texts[1])

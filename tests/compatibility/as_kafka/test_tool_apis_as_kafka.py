@@ -1,0 +1,321 @@
+"""What Apache Kafka's tools ask beside data and topics, answered as Apache Kafka answers it.
+
+See :mod:`test_admin_as_kafka` for how the two are compared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from nilometer.broker.api.log_levels import check_level, logger_levels, set_level
+from nilometer.broker.api.registry import APIS
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.two_brokers import Plain, Side, differences
+from support.eventually import eventually
+from support.wire.wire_peer import make
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND = 0, 1, 2
+Scenario = Callable[[Side, int], Plain]
+
+
+def each_version(key: ApiKey) -> pytest.MarkDecorator:
+    low, high = APIS[key].versions
+    return pytest.mark.parametrize("version", range(low, high + 1))
+
+
+def same(sides: tuple[Side, Side], scenario: Scenario, version: int) -> None:
+    kafka, nilometer = sides
+    found = differences(scenario(kafka, version), scenario(nilometer, version))
+    assert not found, "\n".join(found)
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────────
+def replace_all(
+    side: Side, version: int, kind: int, name: str, *configs: tuple[str, str | None], **fields: object
+) -> Plain:
+    key = ApiKey.ALTER_CONFIGS
+    given = tuple(make(key, version, "AlterableConfig", name=each, value=value) for each, value in configs)
+    resource = make(
+        key, version, "AlterConfigsResource", resource_type=kind, resource_name=name, configs=given
+    )
+    return side.ask(key, version, resources=(resource,), **fields)
+
+
+def own_settings(side: Side, topic: str) -> dict[str, str]:
+    resource = make(
+        ApiKey.DESCRIBE_CONFIGS, 4, "DescribeConfigsResource", resource_type=TOPIC, resource_name=topic
+    )
+    [answer] = side.message(ApiKey.DESCRIBE_CONFIGS, 4, resources=(resource,)).results
+    return {config.name: config.value for config in answer.configs if config.config_source == 1}
+
+
+@pytest.mark.java
+@each_version(ApiKey.ALTER_CONFIGS)
+def test_all_settings_of_a_topic_are_replaced(sides: tuple[Side, Side], version: int) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        name = side.create(f"replaced-{version}", retention_ms="1000", cleanup_policy="compact")
+        told: list[Plain] = []
+
+        def step(expected: dict[str, str], *configs: tuple[str, str | None], **fields: object) -> None:
+            told.append(replace_all(side, version, TOPIC, name, *configs, **fields))
+            eventually(lambda: own_settings(side, name) == expected, f"{name} has {expected}")
+
+        step({"retention.ms": "5"}, ("retention.ms", "5"), validate_only=False)
+        step({"retention.ms": "5"}, ("retention.ms", "6"), validate_only=True)
+        for refused in (
+            [("retention.ms", "7"), ("retention.ms", "8")],
+            [("retention.ms", None)],
+            [("retention.ms", "soon")],
+            [("nope", "1")],
+        ):
+            step({"retention.ms": "5"}, *refused)
+        step({})
+        for kind, other in ((TOPIC, "nowhere"), (TOPIC, "a b"), (BROKER, "7"), (LOGGER, "1"), (99, "x")):
+            told.append(replace_all(side, version, kind, other))
+        told.append(replace_all(side, version, BROKER, "1", ("node.id", "3")))
+        return told
+
+    same(sides, scenario, version)
+
+
+@pytest.mark.java
+@each_version(ApiKey.LIST_CONFIG_RESOURCES)
+def test_config_resources_are_listed(sides: tuple[Side, Side], version: int) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        name = side.create(f"listed-resource-{version}")
+        told: list[Plain] = []
+        for kinds in ((), (TOPIC,), (LOGGER, BROKER), (99,), (TOPIC, 0)) if version else (None,):
+            asked = {} if kinds is None else {"resource_types": kinds}
+            answer = side.message(ApiKey.LIST_CONFIG_RESOURCES, version, **asked)
+            # Both brokers have topics of other tests, and settings of groups are Kafka's alone.
+            found = [
+                (getattr(each, "resource_type", CLIENT_METRICS), each.resource_name)
+                for each in answer.config_resources
+                if each.resource_name in (name, "1")
+            ]
+            told.append([answer.error_code.name, sorted(found)])
+        return told
+
+    same(sides, scenario, version)
+
+
+# ── log levels ──────────────────────────────────────────────────────────────────────────────────────
+def alter_logger(
+    side: Side, broker: str, name: str, level: str | None, operation: int = SET, **fields: object
+) -> Plain:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    config = make(key, 1, "AlterableConfig", name=name, config_operation=operation, value=level)
+    resource = make(
+        key, 1, "AlterConfigsResource", resource_type=LOGGER, resource_name=broker, configs=(config,)
+    )
+    return side.ask(key, 1, resources=(resource,), **fields)
+
+
+def level_of(side: Side, name: str) -> Plain:
+    resource = make(
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        "DescribeConfigsResource",
+        resource_type=LOGGER,
+        resource_name="1",
+        configuration_keys=(name,),
+    )
+    return side.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=(resource,), include_synonyms=True)
+
+
+@pytest.mark.java
+def test_log_levels(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side, _version: int) -> Plain:
+        told = [
+            alter_logger(side, "1", "root", "ERROR"),
+            level_of(side, "root"),
+            alter_logger(side, "1", "root", "DEBUG", validate_only=True),
+            level_of(side, "root"),
+            alter_logger(side, "1", "root", "LOUD"),
+            alter_logger(side, "1", "root", "warn"),
+            alter_logger(side, "1", "root", None),
+            alter_logger(side, "1", "root", None, DELETE),
+            alter_logger(side, "1", "root", "WARN", APPEND),
+            alter_logger(side, "1", "no.such.logger", "WARN"),
+            level_of(side, "no.such.logger"),
+            *(alter_logger(side, broker, "root", "WARN") for broker in ("2", "", "x")),
+        ]
+        alter_logger(side, "1", "root", "INFO")
+        for answer in told:
+            for result in answer.get("results", ()):
+                for config in result["configs"]:
+                    config.pop("documentation", None)
+        return told
+
+    same(sides, scenario, 1)
+
+
+def test_a_changed_log_level_is_in_force_at_once(tmp_path: Path) -> None:
+    with NilometerBroker(tmp_path / "data") as broker:
+        side = Side("Nilometer", broker.bootstrap)
+        for level, name in (("ERROR", "silent"), ("INFO", "logged")):
+            alter_logger(side, "1", "nilometer.broker", level)
+            side.create(name)
+            side.message(ApiKey.DELETE_TOPICS, 5, topic_names=(name,), timeout_ms=10_000)
+        eventually(lambda: "logged-0 is deleted" in broker.output, "the broker logs at INFO again")
+        side.hang_up()
+        assert "silent-0 is deleted" not in broker.output
+
+
+def test_levels_of_loggers_in_this_process() -> None:
+    logger = logging.getLogger("nilometer.test.levels")
+    set_level(logger.name, "TRACE")
+    assert (logger.level, logger_levels()[logger.name]) == (5, "TRACE")
+    set_level(logger.name, None)
+    assert logger_levels()[logger.name] == logger_levels()["root"]
+    with pytest.raises(KafkaError, match=r"nilometer\.test does not exist"):
+        check_level("nilometer.test", "INFO")
+
+
+# ── what is not there ───────────────────────────────────────────────────────────────────────────────
+@pytest.mark.java
+@each_version(ApiKey.DESCRIBE_ACLS)
+def test_acls_are_disabled(sides: tuple[Side, Side], version: int) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        creation = make(
+            ApiKey.CREATE_ACLS,
+            version,
+            "AclCreation",
+            resource_type=2,
+            resource_name="t",
+            resource_pattern_type=3,
+            principal="User:a",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        deletion = make(
+            ApiKey.DELETE_ACLS,
+            version,
+            "DeleteAclsFilter",
+            resource_type_filter=2,
+            pattern_type_filter=3,
+            operation=1,
+            permission_type=1,
+        )
+        return [
+            side.ask(
+                ApiKey.DESCRIBE_ACLS,
+                version,
+                resource_type_filter=2,
+                pattern_type_filter=1,
+                operation=1,
+                permission_type=1,
+            ),
+            side.ask(ApiKey.CREATE_ACLS, version, creations=(creation, creation)),
+            side.ask(ApiKey.DELETE_ACLS, version, filters=(deletion,)),
+        ]
+
+    same(sides, scenario, version)
+
+
+@pytest.mark.java
+@each_version(ApiKey.DESCRIBE_CLIENT_QUOTAS)
+def test_there_are_no_quotas(sides: tuple[Side, Side], version: int) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        key = ApiKey.DESCRIBE_CLIENT_QUOTAS
+        told = [side.ask(key, version, components=())]
+        for kind, how, name in (
+            ("user", 0, "x"),
+            ("user", 0, None),
+            ("client-id", 2, None),
+            ("client-id", 2, "x"),
+            ("ip", 1, None),
+            ("ip", 1, "127.0.0.1"),
+            ("planet", 0, "x"),
+            ("user", 9, None),
+        ):
+            component = make(key, version, "ComponentData", entity_type=kind, match_type=how, match=name)
+            told.append(side.ask(key, version, components=(component,)))
+        return told
+
+    same(sides, scenario, version)
+
+
+@pytest.mark.java
+def test_there_are_no_scram_credentials(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        key = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+        x, y = (make(key, 0, "UserName", name=name) for name in ("x", "y"))
+        return [side.ask(key, 0, users=users) for users in (None, (), (x, y), (x, x))]
+
+    same(sides, scenario, 0)
+
+
+@pytest.mark.java
+def test_no_client_is_asked_for_metrics(sides: tuple[Side, Side]) -> None:
+    for side in sides:
+        answer = side.message(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=None)
+        assert (answer.error_code, answer.requested_metrics) == (ErrorCode.none, ())
+        assert answer.client_instance_id is not None
+        pushed = side.message(
+            ApiKey.PUSH_TELEMETRY,
+            0,
+            client_instance_id=answer.client_instance_id,
+            subscription_id=answer.subscription_id + 1,
+            metrics=b"",
+        )
+        assert pushed.error_code is ErrorCode.unknown_subscription_id
+
+
+def test_a_client_keeps_the_id_that_it_has(nilometer: Side) -> None:
+    mine = UUID(int=7)
+    answer = nilometer.message(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=mine)
+    assert answer.client_instance_id == mine
+    last = nilometer.message(
+        ApiKey.PUSH_TELEMETRY,
+        0,
+        client_instance_id=mine,
+        subscription_id=answer.subscription_id,
+        terminating=True,
+        metrics=b"",
+    )
+    assert last.error_code is ErrorCode.none
+
+
+@pytest.mark.java
+@each_version(ApiKey.DESCRIBE_QUORUM)
+def test_the_quorum(sides: tuple[Side, Side], version: int) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        def ask(*topics: tuple[str, int]) -> Plain:
+            key = ApiKey.DESCRIBE_QUORUM
+            answer = side.ask(
+                key,
+                version,
+                topics=tuple(
+                    make(
+                        key,
+                        version,
+                        "TopicData",
+                        topic_name=name,
+                        partitions=(make(key, version, "PartitionData", partition_index=index),),
+                    )
+                    for name, index in topics
+                ),
+            )
+            for topic in answer["topics"]:
+                for partition in topic["partitions"]:
+                    assert (partition.pop("high_watermark") > 0) == (partition["error_code"] == "none")
+                    for replica in partition["current_voters"]:
+                        for moving in ("log_end_offset", "last_fetch_timestamp", "last_caught_up_timestamp"):
+                            assert replica.pop(moving, 1) > 0
+            for node in answer.pop("nodes", ()):
+                assert node["listeners"]
+            return answer
+
+        return [ask(("__cluster_metadata", 0)), ask(("__cluster_metadata", 1)), ask(("t", 0)), ask()]
+
+    same(sides, scenario, version)

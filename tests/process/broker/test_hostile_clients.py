@@ -1,0 +1,251 @@
+"""Clients that ask for more than they take, or announce more than they send: what they may cost a broker.
+
+Each bound on memory is a sentence about the broker's resident set, measured on a process of its own.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nilometer.broker.connection import RESERVE_BYTES
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message, api, encode_request
+from nilometer.wire.records import BatchBuilder
+from support.brokers.nilometer_broker import NilometerBroker
+from support.eventually import eventually
+from support.ports import HOST
+from support.wire.wire_peer import ConnectionEnded, WirePeer, make
+
+MIB = 1024 * 1024
+TOPIC = "much"
+RECORD_BYTES = 512 * 1024
+RECORDS = 64
+ANNOUNCED = 90 * MIB
+IDLE_CONNECTIONS = 2_000
+CHUNK_BYTES = 256 * 1024
+UNREAD_BYTES = 256 * MIB
+"""Of requests: far more than the kernel keeps for both sides of a connection."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker]:
+    """With 32 MiB in one partition."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with NilometerBroker(folder / "data", {"message.max.bytes": str(2 * MIB)}) as broker:
+        with WirePeer(broker.bootstrap) as peer:
+            create(peer, TOPIC)
+            for number in range(RECORDS):
+                assert produce(peer, TOPIC, b"%08d" % number + b"." * RECORD_BYTES) == ErrorCode.none
+        yield broker
+        assert "Traceback" not in broker.output
+        assert " ERROR " not in broker.output
+
+
+def create(peer: WirePeer, name: str) -> None:
+    topic = make(ApiKey.CREATE_TOPICS, 7, "CreatableTopic", name=name, num_partitions=1, replication_factor=1)
+    answer = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout_ms=10_000)
+    assert answer.topics[0].error_code == ErrorCode.none
+
+
+def produce_request(topic: str, value: bytes, acks: int = -1) -> Message:
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, value)
+    partition = make(ApiKey.PRODUCE, 9, "PartitionProduceData", index=0, records=builder.build())
+    data = make(ApiKey.PRODUCE, 9, "TopicProduceData", name=topic, partition_data=(partition,))
+    return api(ApiKey.PRODUCE, 9).request(acks=acks, timeout_ms=10_000, topic_data=(data,))
+
+
+def produce(peer: WirePeer, topic: str, value: bytes) -> ErrorCode:
+    peer.socket.sendall(encode_request(1, "test", produce_request(topic, value)))
+    return peer.hear(ApiKey.PRODUCE, 9).responses[0].partition_responses[0].error_code
+
+
+def fetch_request(topic: str, offset: int = 0) -> Message:
+    partition = make(
+        ApiKey.FETCH, 11, "FetchPartition", partition=0, fetch_offset=offset, partition_max_bytes=50 * MIB
+    )
+    part = make(ApiKey.FETCH, 11, "FetchTopic", topic=topic, partitions=(partition,))
+    return api(ApiKey.FETCH, 11).request(
+        max_wait_ms=0, min_bytes=1, max_bytes=50 * MIB, session_epoch=-1, topics=(part,)
+    )
+
+
+def configs_request() -> Message:
+    """A short question with a long answer."""
+    key = ApiKey.DESCRIBE_CONFIGS
+    asked = make(
+        key, 4, "DescribeConfigsResource", resource_type=4, resource_name="1", configuration_keys=None
+    )
+    return api(key, 4).request(resources=(asked,), include_documentation=True)
+
+
+def rss_bytes(broker: NilometerBroker) -> int:
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def descriptors(broker: NilometerBroker) -> int:
+    return len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+
+
+def connect(broker: NilometerBroker) -> socket.socket:
+    return socket.create_connection((HOST, broker.port), timeout=20)
+
+
+def answers(broker: NilometerBroker) -> bool:
+    with WirePeer(broker.bootstrap) as peer:
+        return peer.ask(ApiKey.API_VERSIONS, 3, **SOFTWARE).error_code == ErrorCode.none
+
+
+SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}
+
+
+@pytest.mark.parametrize("size", [104_857_601, 2**31 - 1, -1, -(2**31)])
+def test_a_frame_above_the_limit_is_refused_unread(broker: NilometerBroker, size: int) -> None:
+    with WirePeer(broker.bootstrap) as peer:
+        peer.socket.sendall(struct.pack(">i", size))
+        assert peer.is_ended()
+    eventually(lambda: "socket.request.max.bytes is 104857600" in broker.output, "the reason is logged")
+
+
+def test_what_came_before_a_frame_above_the_limit_is_answered(broker: NilometerBroker) -> None:
+    question = encode_request(7, "test", api(ApiKey.API_VERSIONS, 0).request())
+    with WirePeer(broker.bootstrap) as peer:
+        peer.socket.sendall(question + struct.pack(">i", 2**31 - 1))
+        assert peer.hear(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none
+        assert peer.is_ended()
+
+
+@pytest.mark.parametrize("announced", [MIB, ANNOUNCED], ids=["a-megabyte", "nearly-the-limit"])
+def test_announcing_takes_no_memory(broker: NilometerBroker, announced: int) -> None:
+    """500 clients announce a frame each and send the first bytes of it: the reserve, and 32 KiB for each."""
+    before = rss_bytes(broker)
+    with ExitStack() as stack:
+        for _ in range(500):
+            client = stack.enter_context(connect(broker))
+            client.sendall(struct.pack(">ihhi", announced, ApiKey.PRODUCE, 9, 1))
+        eventually(lambda: descriptors(broker) >= 500, "all are accepted")
+        assert answers(broker), "the broker has read what came before"
+        assert rss_bytes(broker) - before < RESERVE_BYTES + 500 * 32 * 1024
+
+
+@pytest.mark.parametrize("kind", ["fetch", "produce", "configs"])
+def test_a_client_that_does_not_read_is_not_served_on(broker: NilometerBroker, kind: str) -> None:
+    """It may ask for gigabytes; one response and some small ones is what is kept for it."""
+    match kind:
+        case "fetch":
+            request = fetch_request(TOPIC)
+        case "produce":
+            request = produce_request("nowhere", b"v")
+        case _:
+            request = configs_request()
+    frame = encode_request(1, "greedy", request)
+    before = rss_bytes(broker)
+    with connect(broker) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(1.0)
+        sent = send_until_refused(client, frame * (1 + CHUNK_BYTES // len(frame)))
+        assert sent < UNREAD_BYTES, "the broker stops reading from a client that does not read"
+        assert answers(broker), "others are served"
+        assert rss_bytes(broker) - before < 2 * 57_671_680, "no more than a response or two"
+    eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for it is given back")
+
+
+def send_until_refused(client: socket.socket, data: bytes) -> int:
+    """How many bytes went out before the other side took nothing for a second."""
+    sent = 0
+    while sent < UNREAD_BYTES:
+        left = memoryview(data)
+        while left:
+            try:
+                count = client.send(left)
+            except TimeoutError:
+                return sent
+            sent += count
+            left = left[count:]
+    return sent
+
+
+def test_idle_connections_cost_little(broker: NilometerBroker) -> None:
+    """2,000 of them: 16 KiB each at most, and the broker needs no time for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, IDLE_CONNECTIONS + 1000)), hard))
+    before, open_before = rss_bytes(broker), descriptors(broker)
+    question = encode_request(1, "idle", api(ApiKey.API_VERSIONS, 0).request())
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect(broker)) for _ in range(IDLE_CONNECTIONS)]
+        for client in clients:
+            client.sendall(question)
+        for client in clients:
+            assert client.recv(4096)
+        assert rss_bytes(broker) - before < IDLE_CONNECTIONS * 16 * 1024
+        assert descriptors(broker) >= IDLE_CONNECTIONS
+        assert answers(broker)
+    eventually(lambda: descriptors(broker) <= open_before + 5, "their descriptors are given back")
+
+
+def test_idle_connections_are_closed(tmp_path: Path) -> None:
+    """Those that do not take their answers too: what is kept for them would be kept for ever."""
+    with NilometerBroker(tmp_path / "data", {"connections.max.idle.ms": "400"}) as broker:
+        with WirePeer(broker.bootstrap) as silent:
+            assert silent.is_ended()
+        question = encode_request(1, "greedy", configs_request())
+        before = descriptors(broker)
+        with connect(broker) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.settimeout(1.0)
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                while True:
+                    send_until_refused(client, question * 1000)
+            eventually(lambda: descriptors(broker) <= before, "its descriptor is given back")
+
+
+def test_clients_that_leave_while_they_are_served(broker: NilometerBroker) -> None:
+    """Whatever a request was about to do, it is done or it is not: what follows is served as ever."""
+    for number in range(100):
+        topic = make(
+            ApiKey.CREATE_TOPICS,
+            7,
+            "CreatableTopic",
+            name=f"left-{number % 10}",
+            num_partitions=1,
+            replication_factor=1,
+        )
+        names = (make(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=f"left-{number % 10}"),)
+        create_it = api(ApiKey.CREATE_TOPICS, 7).request(topics=(topic,), timeout_ms=1000)
+        delete_it = api(ApiKey.DELETE_TOPICS, 6).request(topics=names, timeout_ms=1000)
+        with connect(broker) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(encode_request(1, "leaving", create_it if number % 3 else delete_it))
+            if number % 2:
+                client.sendall(encode_request(2, "leaving", fetch_request(TOPIC)))
+    with WirePeer(broker.bootstrap) as peer:
+        create(peer, "after")
+        assert produce(peer, "after", b"value") == ErrorCode.none
+
+
+def test_a_client_above_max_connections_is_turned_away(tmp_path: Path) -> None:
+    with NilometerBroker(tmp_path / "data", {"max.connections": "3"}) as broker, ExitStack() as stack:
+        peers = [stack.enter_context(WirePeer(broker.bootstrap)) for _ in range(3)]
+        for peer in peers:
+            assert peer.ask(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none
+        with WirePeer(broker.bootstrap) as fourth:
+            assert fourth.is_ended()
+        peers[0].close()
+
+        def takes_another() -> bool:
+            with WirePeer(broker.bootstrap) as peer:
+                try:
+                    return peer.ask(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none
+                except (ConnectionEnded, OSError):
+                    return False
+
+        eventually(takes_another, "a place that is given up can be had")

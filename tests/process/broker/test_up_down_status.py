@@ -1,0 +1,209 @@
+"""`nilometer up`, `down` and `status`: a cluster on this machine, as its user sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nilometer.wire.api_keys import ApiKey
+from support.brokers.cluster_shell import TIMEOUT_S, Shell, answers
+from support.eventually import eventually
+from support.ports import HOST, free_ports, is_free, neighbouring_ports
+from support.wire.wire_peer import WirePeer, make
+
+
+def test_one_broker_up_and_down(shell: Shell) -> None:
+    (port,) = free_ports(1)
+    up = shell.run("up", "--port", str(port), "--detach")
+    assert (up.returncode, up.stdout) == (0, f"bootstrap.servers={HOST}:{port}\n"), up.stderr
+    assert answers(port), "it is ready when the command says so"
+    status = shell.run("status", "--json")
+    assert status.returncode == 0
+    (broker,) = json.loads(status.stdout)["brokers"]
+    assert broker == {"id": 1, "pid": broker["pid"], "host": HOST, "port": port, "state": "running"}
+    assert os.kill(broker["pid"], 0) is None
+    table = shell.run("status")
+    assert table.returncode == 0
+    assert "running" in table.stdout and str(port) in table.stdout
+    again = shell.run("up", "--detach")
+    assert (again.returncode, again.stdout) == (0, up.stdout), "it is up: nothing to start, same ports"
+    assert shell.pids() == [broker["pid"]]
+    down = shell.run("down")
+    assert (down.returncode, down.stdout) == (0, "Stopped 1 broker.\n")
+    assert (shell.data_dir / "broker-1" / "logs" / ".kafka_cleanshutdown").exists()
+    stopped = shell.run("status", "--json")
+    assert stopped.returncode == 1
+    assert json.loads(stopped.stdout)["brokers"] == [{**broker, "pid": None, "state": "down"}]
+    assert shell.run("down").stdout == "Stopped 0 brokers.\n"
+
+
+def test_up_starts_just_what_is_down(shell: Shell) -> None:
+    port = neighbouring_ports(3)
+    up = shell.run("up", "--brokers", "3", "--port", str(port), "--detach")
+    assert up.returncode == 0, up.stderr
+    assert up.stdout == "bootstrap.servers=" + ",".join(f"{HOST}:{port + n}" for n in range(3)) + "\n"
+    before = shell.pids()
+    assert before[1] is not None
+    os.kill(before[1], signal.SIGKILL)
+    eventually(lambda: shell.pids()[1] is None, "it is known to be down")
+    assert shell.run("status").returncode == 1
+    again = shell.run("up", "--detach")
+    assert (again.returncode, again.stdout) == (0, up.stdout), again.stderr
+    after = shell.pids()
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[1] not in (None, before[1])
+    assert all(answers(port + number) for number in range(3))
+    down = shell.run("down")
+    assert (down.returncode, down.stdout) == (0, "Stopped 3 brokers.\n")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_up_in_the_foreground_stops_what_it_started(shell: Shell, how: signal.Signals) -> None:
+    (port,) = free_ports(1)
+    up = shell.start("up", "--port", str(port))
+    assert up.stdout is not None
+    assert up.stdout.readline() == f"bootstrap.servers={HOST}:{port}\n"
+    assert answers(port)
+    (pid,) = shell.pids()
+    assert pid is not None
+    up.send_signal(how)
+    assert up.wait(TIMEOUT_S) == 0
+    assert shell.pids() == [None]
+    assert (shell.data_dir / "broker-1" / "logs" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("broker_id", [1, 2, 3])
+def test_a_signal_while_it_starts_leaves_nothing_behind(
+    shell: Shell, how: signal.Signals, broker_id: int
+) -> None:
+    port = neighbouring_ports(3)
+    up = shell.start("up", "--brokers", "3", "--port", str(port))
+    eventually((shell.data_dir / f"broker-{broker_id}" / "broker.log").exists, "brokers are on their way")
+    up.send_signal(how)
+    assert up.wait(TIMEOUT_S) in (0, 1, 130, 143)
+    assert not shell.processes()
+    assert shell.pids() == [None] * 3
+    assert all(is_free(port + number) for number in range(3))
+
+
+def test_a_broker_whose_start_command_has_gone_stops_by_itself(tmp_path: Path) -> None:
+    """No record says that it runs, so no command could stop it."""
+    (port,) = free_ports(1)
+    read_end, write_end = os.pipe()
+    settings = {
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://{HOST}:{port}",
+        "log.dirs": str(tmp_path / "logs"),
+        "nilometer.coordination": f"local:{tmp_path / 'coordination'}",
+    }
+    properties = tmp_path / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    broker = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "nilometer.broker",
+            *("--config", properties),
+            *("--ready-fd", str(write_end)),
+        ],
+        pass_fds=(write_end,),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(read_end)
+    os.close(write_end)
+    _, said = broker.communicate(timeout=TIMEOUT_S)
+    assert broker.returncode == 1
+    assert "ended before it was ready" in said
+    assert (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_busy_port_fails_with_the_reason_and_starts_nothing(shell: Shell, tmp_path: Path) -> None:
+    port = neighbouring_ports(2)
+    other = Shell(tmp_path / "other")
+    assert other.run("up", "--port", str(port + 1), "--detach").returncode == 0
+    try:
+        up = shell.run("up", "--brokers", "2", "--port", str(port), "--detach")
+        assert up.returncode == 1
+        assert "broker 2 did not start" in up.stderr
+        assert f"cannot listen on {HOST}:{port + 1}" in up.stderr
+        assert "Traceback" not in up.stderr
+        assert shell.pids() == [None, None]
+        assert is_free(port)
+    finally:
+        assert other.run("down").returncode == 0
+
+
+@pytest.mark.parametrize("override", ["no.such.key=1", "num.partitions=none"])
+def test_a_bad_setting_fails_by_name(shell: Shell, override: str) -> None:
+    (port,) = free_ports(1)
+    up = shell.run("up", "--port", str(port), "--detach", "--override", override)
+    assert up.returncode != 0
+    assert override.partition("=")[0] in up.stderr
+    assert shell.pids() == [None]
+
+
+def test_an_override_without_a_value_is_wrong_use(shell: Shell) -> None:
+    up = shell.run("up", "--override", "num.partitions")
+    assert up.returncode == 2
+    assert "KEY=VALUE" in up.stderr
+    assert not shell.data_dir.exists()
+
+
+@pytest.mark.parametrize("key", ["node.id", "broker.id"])
+def test_an_id_is_not_overridden(shell: Shell, key: str) -> None:
+    up = shell.run("up", "--override", f"{key}=7")
+    assert up.returncode == 2
+    assert key in up.stderr
+    assert not shell.data_dir.exists()
+
+
+def test_no_cluster_is_said(shell: Shell) -> None:
+    status = shell.run("status")
+    assert status.returncode == 1
+    assert f"No cluster in {shell.data_dir}" in status.stderr
+    as_json = shell.run("status", "--json")
+    assert (as_json.returncode, json.loads(as_json.stdout)) == (1, {"brokers": []})
+    down = shell.run("down")
+    assert (down.returncode, down.stdout) == (0, "Stopped 0 brokers.\n")
+    assert not shell.data_dir.exists(), "asking creates nothing"
+
+
+def test_a_pid_that_another_process_has_by_now_is_left_alone(shell: Shell) -> None:
+    """The broker was killed, and its pid belongs to this very process."""
+    (port,) = free_ports(1)
+    assert shell.run("up", "--port", str(port), "--detach").returncode == 0
+    (pid,) = shell.pids()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: shell.pids() == [None], "it is known to be down")
+    record = shell.data_dir / "broker-1" / "process.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "pid": os.getpid()}))
+    assert shell.pids() == [None]
+    assert shell.run("down").stdout == "Stopped 0 brokers.\n"
+    assert shell.run("up", "--detach").returncode == 0
+    assert answers(port)
+
+
+def test_settings_reach_the_brokers(shell: Shell) -> None:
+    (port,) = free_ports(1)
+    up = shell.run("up", "--port", str(port), "--detach", "--override", "num.partitions=7")
+    assert up.returncode == 0, up.stderr
+    with WirePeer(f"{HOST}:{port}") as peer:
+        resource = make(
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            "DescribeConfigsResource",
+            resource_type=4,
+            resource_name="1",
+            configuration_keys=("num.partitions",),
+        )
+        told = peer.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=(resource,)).results[0].configs[0]
+    assert (told.value, told.config_source) == ("7", 4)

@@ -1,0 +1,105 @@
+"""Everything that can go wrong, in an order drawn from a seed, for as long as is asked.
+
+With ZooKeeper, its three servers are killed, stopped and cut from each other as well.
+
+    NILOMETER_CHAOS_SEED=17 NILOMETER_CHAOS_MINUTES=3 pytest tests/process/chaos -m soak -k zookeeper
+
+Brokers, store and clients have a network of their own where the machine allows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from support.brokers.nilometer_broker import Place
+from support.chaos.administration import Mover, TopicReuse
+from support.chaos.disks import SmallDisk, can_mount
+from support.chaos.network import ChaosNetwork, is_available
+from support.chaos.run import TOPIC, ChaosRun, seed_from_environment
+from support.chaos.schedule import BROKERS, CLIENTS, SECOND_DISK_OF, STORES, Schedule, node
+from support.coordination import zookeeper_server
+from support.coordination.zookeeper_server import ZooKeeperEnsemble
+
+MINUTES = float(os.environ.get("NILOMETER_CHAOS_MINUTES", "10"))
+SEED = seed_from_environment(1)
+DISK_BYTES = 1 << 30
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(int(MINUTES * 60) + 900)
+@pytest.mark.parametrize("store", ["local", "zookeeper"])
+def test_soak(store: str, tmp_path: Path) -> None:
+    _play(store, tmp_path, SEED, MINUTES)
+
+
+def _play(store: str, folder: Path, seed: int, minutes: float) -> None:
+    with contextlib.ExitStack() as stack:
+        network = _network(stack)
+        ensemble = _ensemble(stack, folder, network) if store == "zookeeper" else None
+        disk = second = None
+        if can_mount(folder):
+            disk = stack.enter_context(SmallDisk(folder / "broker-2", DISK_BYTES))
+            second = stack.enter_context(SmallDisk(_second_folder(folder, SECOND_DISK_OF), DISK_BYTES))
+        run = ChaosRun(
+            f"soak-{store}",
+            folder,
+            seed,
+            outside_faults=[one for one in (network, ensemble, disk, second) if one is not None],
+            places=_places(network),
+            watch_leaders=True,
+            own_overrides={one: {"log.dirs": _log_dirs(folder, one)} for one in BROKERS},
+            coordination=None if ensemble is None else f"zookeeper://{ensemble.hosts}",
+        )
+        with run:
+            reuse = TopicReuse(run.cluster.bootstrap, len(BROKERS), random.Random(seed + 1), run.record)
+            mover = Mover(run.cluster.bootstrap, TOPIC, run.partitions, BROKERS, random.Random(seed + 2))
+            run.administer(reuse, mover)
+            schedule = Schedule(run, network, ensemble, disk, second)
+            schedule.play(minutes)
+            run.record(
+                f"rounds: {schedule.counts}, folders that failed under leaders: {schedule.outages_seen}"
+            )
+        run.record(f"{reuse.cycles} topics reused, {reuse.abandoned} names abandoned, {mover.moves} moves")
+        assert reuse.cycles and mover.moves, "an administrator who did nothing proves nothing"
+        print("\n".join(run.timeline[-6:]))
+
+
+def _log_dirs(folder: Path, broker_id: int) -> str:
+    return f"{folder / f'broker-{broker_id}'},{_second_folder(folder, broker_id)}"
+
+
+def _second_folder(folder: Path, broker_id: int) -> Path:
+    return folder / f"broker-{broker_id}-b"
+
+
+def _network(stack: contextlib.ExitStack) -> ChaosNetwork | None:
+    if not is_available():
+        return None
+    network = stack.enter_context(ChaosNetwork([*map(node, BROKERS), *STORES, CLIENTS]))
+    stack.enter_context(network.entered(CLIENTS))
+    return network
+
+
+def _places(network: ChaosNetwork | None) -> dict[int, Place]:
+    if network is None:
+        return {}
+    return {
+        one: Place(network.address(node(one)), lambda one=one: network.entered(node(one))) for one in BROKERS
+    }
+
+
+def _ensemble(stack: contextlib.ExitStack, folder: Path, network: ChaosNetwork | None) -> ZooKeeperEnsemble:
+    if not zookeeper_server.is_installed():
+        pytest.skip("ZooKeeper is not installed")
+    places = None
+    if network is not None:
+        places = [Place(network.address(one), lambda one=one: network.entered(one)) for one in STORES]
+    ensemble = ZooKeeperEnsemble(folder / "zookeeper", 3, places=places, sync_limit=30)
+    stack.callback(ensemble.stop)
+    ensemble.start()
+    return ensemble

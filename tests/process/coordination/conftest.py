@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.coordination.cluster import Cluster, Zygote
+from support.coordination.virtual_cluster import VirtualCluster
+from support.coordination.zookeeper_server import ZooKeeperEnsemble, running_ensemble
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture
+def local(zygote: Zygote, tmp_path: Path) -> Cluster:
+    return Cluster(zygote, "local", f"local:{tmp_path}/store", 1000)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperEnsemble]:
+    with running_ensemble(1) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zookeeper(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> Cluster:
+    """Each test in a chroot of its own."""
+    chroot = f"nilometer-{next(_numbers)}"
+    return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", 1500)
+
+
+@pytest.fixture(scope="session")
+def three_servers() -> Iterator[ZooKeeperEnsemble]:
+    with running_ensemble(3) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zookeeper_of_three(zygote: Zygote, three_servers: ZooKeeperEnsemble) -> Iterator[Cluster]:
+    """One of three servers is killed just before, the leader every other time: two go on."""
+    number = next(_numbers)
+    leader = three_servers.leader()
+    (victim, *_) = [leader] if number % 2 else three_servers.followers()
+    victim.kill()
+    for server in three_servers.servers:
+        if server is not victim:
+            server.wait_ready()
+    yield Cluster(zygote, "zookeeper", f"zookeeper://{three_servers.hosts}/nilometer-{number}", 1500)
+    three_servers.heal()
+
+
+@pytest.fixture
+def virtual_zookeeper(request: pytest.FixtureRequest) -> VirtualCluster:
+    """Of a seed that the test's name makes: a test takes the same course whichever others run before it."""
+    return VirtualCluster(zlib.crc32(request.node.name.encode()))
+
+
+@pytest.fixture(
+    params=[
+        "local",
+        "zookeeper",
+        "virtual_zookeeper",
+        pytest.param("zookeeper_of_three", marks=pytest.mark.soak),
+    ]
+)
+def cluster(request: pytest.FixtureRequest) -> Cluster | VirtualCluster:
+    """One cluster per kind of store, and one on the ensemble of the simulation: the conformance suite."""
+    return request.getfixturevalue(request.param)

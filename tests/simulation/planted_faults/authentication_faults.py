@@ -1,0 +1,59 @@
+"""Faults of what brokers believe of each other: clients that act as brokers are to be refused."""
+
+from __future__ import annotations
+
+from planted_faults.planting import Patch, PlantedFault
+
+from nilometer.broker.api import controller_requests, fetch, offset_for_leader_epoch, prove_broker
+from nilometer.broker.control import broker_peers
+from nilometer.cluster import broker_proof
+from nilometer.cluster.broker_proof import ProofExchange, Side
+from nilometer.cluster.cluster_secret import ClusterSecret
+from nilometer.simulation.plan import Kind
+
+
+def believe_clients(patch: Patch) -> None:
+    for module in (controller_requests, fetch, offset_for_leader_epoch):
+        patch.setattr(module, "why_not_broker", lambda services, request, broker_id: None)
+
+
+def accept_any_proof(patch: Patch) -> None:
+    patch.setattr(prove_broker, "is_proof", lambda secret, side, exchange, proof: True)
+
+
+def forget_the_direction(patch: Patch) -> None:
+    proof = broker_proof.broker_proof
+
+    def of_both_sides(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> bytes:
+        return proof(secret, Side.ACCEPTOR, exchange)
+
+    for module in (broker_proof, prove_broker, broker_peers):
+        patch.setattr(module, "broker_proof", of_both_sides)
+
+
+FAULTS = (
+    PlantedFault(
+        name="believe-clients",
+        what="what only brokers ask is served to every client",
+        plant=believe_clients,
+        kinds=(Kind.RESET,),
+        seeds=5,
+        rogue=True,
+    ),
+    PlantedFault(
+        name="accept-any-proof",
+        what="the proof of a connecting broker is not looked at",
+        plant=accept_any_proof,
+        kinds=(Kind.RESET,),
+        seeds=5,
+        rogue=True,
+    ),
+    PlantedFault(
+        name="forget-the-direction",
+        what="a broker's own proof can be sent back to it",
+        plant=forget_the_direction,
+        kinds=(Kind.RESET,),
+        seeds=5,
+        rogue=True,
+    ),
+)

@@ -1,0 +1,142 @@
+"""Faults of what a log directory keeps beside its logs: checkpoint lines, who writes them, what fails."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from types import SimpleNamespace
+from typing import Any
+
+from planted_faults.planting import Patch, PlantedFault
+
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.hosted_logs import HostedLogs
+from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.offline_replicas import OfflineReplicas
+from nilometer.cluster.controller import forfeits
+from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.records import PartitionChanged
+from nilometer.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
+from nilometer.simulation.disk import VirtualDisk
+from nilometer.simulation.fault_kinds import Kind
+from nilometer.simulation.offloaded_job import Pace
+from nilometer.storage.directories.checkpoint_files import CheckpointFiles
+
+
+def believe_lines_of_earlier_topics(patch: Patch) -> None:
+    begin = LogDisposal.__init__
+
+    def without_requests(self: LogDisposal, *arguments: Any, **named: Any) -> None:
+        begin(self, *arguments, **named)
+        self._checkpoints = SimpleNamespace(request=lambda directory: None)  # type: ignore[assignment]
+
+    patch.setattr(LogDisposal, "__init__", without_requests)
+    patch.setattr(CheckpointFiles, "may_have_line", lambda self, key: False)
+
+
+def write_checkpoints_at_once(patch: Patch) -> None:
+    def one_temporary_name(self: VirtualDisk, path: str, data: bytes, *, sync: bool = True) -> None:
+        file = self.open(f"{path}.tmp", create=True)
+        try:
+            file.truncate(0)
+            file.append([data])
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        self.rename(f"{path}.tmp", path)
+        if sync:
+            self.sync_directory(posixpath.dirname(path))
+
+    def at_once(self: CheckpointWriter, directory: str) -> asyncio.Future[None]:
+        async def write() -> None:
+            for plan in self._logs.plan_checkpoints(self._high_watermarks(), directory):
+                await self._write_plan(plan)
+
+        return self._tasks.spawn(write())
+
+    patch.setattr(VirtualDisk, "replace_file", one_temporary_name)
+    patch.setattr(CheckpointWriter, "request", at_once)
+
+
+def take_over_earlier_logs(patch: Patch) -> None:
+    open_log = HostedLogs.open
+
+    def whose_ever_it_was(self: HostedLogs, image: Any, wanted: Any) -> Any:
+        log = self._manager.get(wanted.name)
+        if log is not None:
+            log.topic_id = wanted.topic_id
+        return open_log(self, image, wanted)
+
+    patch.setattr(HostedLogs, "open", whose_ever_it_was)
+
+
+def keep_failed_folders_quiet(patch: Patch) -> None:
+    patch.setattr(OfflineReplicas, "add", lambda self, key, reason: self._reasons.setdefault(key, reason))
+    patch.setattr(OfflineReplicas, "on_image", lambda self, image: None)
+
+
+def keep_offline_replicas_in_sync(patch: Patch) -> None:
+    def in_place(draft: PartitionDraft, broker_id: BrokerId, key: TopicIdPartition) -> None:
+        """It is noted as offline, and that is all."""
+        state = draft.image.partition_by_id(*key)
+        if state is not None and broker_id not in state.offline:
+            record = PartitionChanged(
+                topic_id=key.topic_id,
+                partition=key.partition,
+                partition_epoch=PartitionEpoch(state.partition_epoch + 1),
+                offline=(*state.offline, broker_id),
+            )
+            draft._units.append((record,))
+
+    patch.setattr(forfeits, "_take_offline", in_place)
+
+
+FAULTS = (
+    PlantedFault(
+        name="believe-lines-of-earlier-topics",
+        what="a checkpoint line of a deleted topic counts for the next one of its name",
+        plant=believe_lines_of_earlier_topics,
+        kinds=(Kind.CRASH_ALL,),
+        seeds=20,
+        reuses_names=True,
+        mean_gap_s=3.0,
+        settings={"replica.high.watermark.checkpoint.interval.ms": "5000"},
+    ),
+    PlantedFault(
+        name="write-checkpoints-at-once",
+        what="two writers of one checkpoint file share a temporary name",
+        plant=write_checkpoints_at_once,
+        kinds=(Kind.CRASH,),
+        seeds=10,
+        reuses_names=True,
+        settings={"replica.high.watermark.checkpoint.interval.ms": "200"},
+        pace=Pace(pause_share=0.2, pause_ms=(0.01, 3.0), sync_ms=(5.0, 40.0)),
+    ),
+    PlantedFault(
+        name="take-over-earlier-logs",
+        what="a log that an earlier topic left under its name counts as the new topic's",
+        plant=take_over_earlier_logs,
+        kinds=(Kind.CRASH,),
+        seeds=20,
+        reuses_names=True,
+    ),
+    PlantedFault(
+        name="keep-failed-folders-quiet",
+        what="a log directory that failed is not reported to the controller",
+        plant=keep_failed_folders_quiet,
+        kinds=(Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL),
+        seeds=20,
+        folders=(2, 3),
+        mean_gap_s=8.0,
+    ),
+    PlantedFault(
+        name="keep-offline-replicas-in-sync",
+        what="a replica whose log directory failed keeps its place in the ISR, and its leadership",
+        plant=keep_offline_replicas_in_sync,
+        kinds=(Kind.LOG_DIR_ERROR, Kind.LOG_DIR_FULL),
+        seeds=20,
+        folders=(2, 3),
+        mean_gap_s=8.0,
+    ),
+)

@@ -1,0 +1,131 @@
+"""Faults of the metadata: the store, the fold, the controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from planted_faults.planting import Patch, PlantedFault
+
+from nilometer.cluster.controller import alter_partition, brokers
+from nilometer.cluster.image import ClusterImage
+from nilometer.coordination.local import LocalStore
+from nilometer.simulation.disk import VirtualDisk
+from nilometer.simulation.plan import Kind
+
+STOPPED_FOR_LONG = (Kind.PAUSE, Kind.SESSION, Kind.STORE_STALL)
+
+
+def lose_a_signal(patch: Patch) -> None:
+    wait = LocalStore.wait_changed
+    heard: dict[LocalStore, int] = {}
+
+    async def most(self: LocalStore, seen: int) -> int:
+        heard[self] = heard.get(self, 0) + 1
+        found = await wait(self, seen)
+        return found if heard[self] % 10 else await wait(self, found)
+
+    patch.setattr(LocalStore, "wait_changed", most)
+
+
+def overwrite_entries(patch: Patch) -> None:
+    link = VirtualDisk.link
+
+    def over(self: VirtualDisk, source: str, target: str) -> None:
+        if "/entries/" in target and self._disk.find(target) is not None:
+            folder, name = self._disk.parent(target)
+            folder.change({name: None})
+        link(self, source, target)
+
+    patch.setattr(VirtualDisk, "link", over)
+
+
+def lose_settings(patch: Patch) -> None:
+    change = ClusterImage._change_config
+
+    def sometimes(self: ClusterImage, record: Any, delta: Any) -> None:
+        if self.number % 4:
+            change(self, record, delta)
+
+    patch.setattr(ClusterImage, "_change_config", sometimes)
+
+
+def keep_deleted_topics(patch: Patch) -> None:
+    patch.setattr(ClusterImage, "_delete_topic", lambda self, record, delta: None)
+
+
+def keep_the_fenced_in_sync(patch: Patch) -> None:
+    patch.setattr(alter_partition, "_why_ineligible", lambda image, member: None)
+
+
+def keep_the_leader_epoch(patch: Patch) -> None:
+    change = ClusterImage._change_partition
+
+    def same_epoch(self: ClusterImage, record: Any, delta: Any) -> None:
+        kept = msgspec.structs.replace(record, leader_epoch=None)
+        change(self, kept if self.number % 3 == 0 else record, delta)
+
+    patch.setattr(ClusterImage, "_change_partition", same_epoch)
+
+
+def trust_unclean_restarts(patch: Patch) -> None:
+    patch.setattr(brokers, "_forfeit", lambda draft, known, registration: None)
+
+
+FAULTS = (
+    PlantedFault(
+        name="lose-a-signal",
+        what="every tenth signal of the store is lost",
+        plant=lose_a_signal,
+        kinds=(Kind.CRASH,),
+        seeds=20,
+    ),
+    PlantedFault(
+        name="overwrite-entries",
+        what="a number of the metadata log can be won twice",
+        plant=overwrite_entries,
+        kinds=STOPPED_FOR_LONG,
+        seeds=20,
+        churn=True,
+    ),
+    PlantedFault(
+        name="lose-settings",
+        what="some changes of settings are not applied",
+        plant=lose_settings,
+        kinds=(Kind.RESET,),
+        seeds=5,
+        churn=True,
+    ),
+    PlantedFault(
+        name="keep-deleted-topics",
+        what="deletions of topics are not applied",
+        plant=keep_deleted_topics,
+        kinds=(Kind.RESET,),
+        seeds=5,
+        churn=True,
+    ),
+    PlantedFault(
+        name="keep-the-fenced-in-sync",
+        what="the controller lets fenced brokers and past incarnations into the ISR (KIP-841, KIP-903)",
+        plant=keep_the_fenced_in_sync,
+        kinds=(Kind.PAUSE, Kind.SESSION),
+        seeds=20,
+    ),
+    PlantedFault(
+        name="keep-the-leader-epoch",
+        what="some changes of leader do not begin a new epoch",
+        plant=keep_the_leader_epoch,
+        kinds=(Kind.CRASH,),
+        seeds=5,
+    ),
+    PlantedFault(
+        name="trust-unclean-restarts",
+        what="a broker whose machine lost power keeps its place in the ISR, or as an eligible leader",
+        plant=trust_unclean_restarts,
+        kinds=(Kind.POWER, Kind.CRASH_ALL),
+        seeds=20,
+        one_machine=False,
+        flushes=False,
+        mean_gap_s=2.0,
+    ),
+)

@@ -1,0 +1,46 @@
+"""Faults of how the settings that administrators ask for are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from planted_faults.planting import Patch, PlantedFault
+
+from nilometer.broker.replicas.log_configs import LogConfigs
+from nilometer.cluster.controller import config_rules, configs
+from nilometer.cluster.image import ClusterImage
+from nilometer.config import ConfigDefinition, ConfigError
+from nilometer.simulation.fault_kinds import Kind
+from nilometer.storage import LogConfig
+
+
+def judge_settings_key_by_key(patch: Patch) -> None:
+    def parse_each(image: Any, definition: ConfigDefinition, inherited_of: Any, texts: Any) -> None:
+        try:
+            definition.parse(texts)
+        except ConfigError as error:
+            raise configs.Refusal(configs.ErrorCode.invalid_config, str(error)) from error
+
+    def or_fail(
+        self: LogConfigs, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]
+    ) -> LogConfig:
+        return LogConfig.parse(texts, self._inherited(image))
+
+    for module in (config_rules, configs):
+        patch.setattr(module, "check_topic_settings", parse_each)
+        patch.setattr(module, "check_together", lambda *_: None)
+    patch.setattr(LogConfigs, "of", or_fail)
+
+
+FAULTS = (
+    PlantedFault(
+        name="judge-settings-key-by-key",
+        what="settings that contradict each other are accepted, and refused by the logs",
+        plant=judge_settings_key_by_key,
+        kinds=(Kind.RESET,),
+        seeds=20,
+        administers=True,
+    ),
+)

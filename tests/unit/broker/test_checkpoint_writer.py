@@ -1,0 +1,78 @@
+"""One write of a directory's checkpoint files at a time, made of what the logs say when it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.tasks import Tasks
+from nilometer.runtime import Runtime
+from nilometer.runtime.clock import SystemClock
+from nilometer.runtime.entropy import SeededEntropy
+from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition, checkpoints
+from support.logs.memory_disk import MemoryDisk
+
+T = TypeVar("T")
+KEY = TopicPartition("t", 0)
+
+
+class HeldDisk(MemoryDisk):
+    """Offloaded work waits until it is let go; a cancelled wait does not take it back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[asyncio.Event] = []
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        gate = asyncio.Event()
+        self.waiting.append(gate)
+
+        async def run() -> T:
+            await gate.wait()
+            return work()
+
+        return await asyncio.shield(asyncio.ensure_future(run()))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_writes_follow_each_other_and_the_last_one_says_what_is_newest() -> None:
+    async def scenario() -> None:
+        disk = HeldDisk()
+        entropy = SeededEntropy(random.Random(1))
+        options = ManagerOptions(node_id=1, directories=["/data"], entropy=entropy)
+        logs = LogManager.open(disk, options, wall_ms=1)
+        logs.create(KEY, LogConfig(), wall_ms=1)
+        runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
+        tasks = Tasks()
+        marks = {KEY: 1}
+        writer = CheckpointWriter(runtime, logs, tasks, lambda: dict(marks), logs.fail_directory)
+        first = writer.request("/data")
+        await settle()
+        marks[KEY] = 2
+        second, third = writer.request("/data"), writer.request("/data")
+        await settle()
+        assert len(disk.waiting) == 1  # the second write waits for the first
+        assert second is third
+        disk.waiting[0].set()
+        await first
+        marks[KEY] = 3
+        await settle()
+        assert len(disk.waiting) == 2
+        fourth = writer.request("/data")
+        await tasks.stop()  # the write that has begun goes on
+        idle = asyncio.ensure_future(writer.wait_idle())
+        await settle()
+        assert not idle.done()
+        disk.waiting[1].set()
+        await idle
+        assert not fourth.done()
+        assert checkpoints.read_offsets(disk, "/data/replication-offset-checkpoint") == {KEY: 2}
+
+    asyncio.run(scenario())

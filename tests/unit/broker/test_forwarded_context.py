@@ -1,0 +1,136 @@
+"""A client's request on its way to the controller: who asked arrives with it, and decides what it may."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pkgutil
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nilometer.broker import api as apis
+from nilometer.broker.api import forward_request
+from nilometer.broker.api.registry import APIS
+from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.connection import Connection as ServedConnection
+from nilometer.broker.connection import Reply
+from nilometer.broker.control.broker_peers import BrokerPeers
+from nilometer.broker.control.controller_channel import ControllerChannel
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.request_context import Principal, RequestContext
+from nilometer.broker.services import Services
+from nilometer.broker.tasks import Tasks
+from nilometer.client.network.connection import Connection
+from nilometer.runtime import Runtime
+from nilometer.wire import forward_request as wire
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey, NilometerApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError
+from support.scripted.scripted_broker import ScriptedBroker
+
+ALICE = RequestContext(
+    principal=Principal("User", "alice"), client_address="192.0.2.7", client_port=4711, listener="PLAINTEXT"
+)
+BODY = messages.api(ApiKey.DELETE_TOPICS, 6).request(topics=(), timeout_ms=100)
+HEADER = messages.RequestHeader(int(ApiKey.DELETE_TOPICS), 6, 77, "alices client", 0)
+
+
+def forward_to(controller: ScriptedBroker) -> bytes:
+    """What a broker makes of Alice's request, and of the controller's answer."""
+
+    class Peers:
+        async def connect(
+            self, broker_id: int, host: str, port: int, *, client_id: str, request_timeout_ms: int
+        ) -> Connection:
+            return await Connection.open(Runtime.system(), host, port, client_id=client_id)
+
+    async def forward() -> bytes:
+        async with controller:
+            known = SimpleNamespace(
+                endpoint=lambda name: SimpleNamespace(host="127.0.0.1", port=controller.port)
+            )
+            image = SimpleNamespace(controller_id=1, broker=lambda broker_id: known)
+            metadata = cast(MetadataLog, SimpleNamespace(image=image))
+            channel = ControllerChannel(2, cast(BrokerPeers, Peers()), metadata)
+            try:
+                return await channel.forward(HEADER, BODY, ALICE)
+            finally:
+                channel.close()
+
+    return asyncio.run(forward())
+
+
+def controller_answering(**fields: object) -> ScriptedBroker:
+    controller = ScriptedBroker(versions={int(NilometerApiKey.FORWARD_REQUEST): (0, 0)})
+    controller.handlers[NilometerApiKey.FORWARD_REQUEST] = lambda request, api: api.response(**fields)
+    return controller
+
+
+def test_the_envelope_says_who_asked() -> None:
+    controller = controller_answering(response=b"the frame")
+    assert forward_to(controller) == b"the frame"
+    ((key, envelope),) = controller.requests
+    assert key == NilometerApiKey.FORWARD_REQUEST
+    assert (envelope.principal_type, envelope.principal_name) == ALICE.principal
+    assert (envelope.client_address, envelope.client_port) == ("192.0.2.7", 4711)
+    assert envelope.listener == "PLAINTEXT"
+    header, body = messages.decode_request(envelope.request)
+    assert (header.client_id, header.correlation_id) == ("alices client", 77)
+    assert body == BODY
+
+
+def test_not_controller_is_no_answer_for_the_client() -> None:
+    with pytest.raises(KafkaError) as refused:
+        forward_to(controller_answering(error_code=int(ErrorCode.not_controller), message="not me"))
+    assert refused.value.code is ErrorCode.not_controller
+
+
+def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
+    seen: list[Request] = []
+
+    def handle(services: Services, request: Request) -> Reply:
+        seen.append(request)
+        return (b"\0\0\0\2", b"ok")
+
+    spec = ApiSpec(key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle, forwardable=True)
+    carrier = forward_request.api_over([spec])
+    broker = RequestContext(broker_id=3, principal=Principal("Broker", "3"), client_address="192.0.2.99")
+    codec = messages.api(NilometerApiKey.FORWARD_REQUEST, 0)
+    envelope = wire.ForwardedRequest(
+        principal_type="User",
+        principal_name="alice",
+        client_address="192.0.2.7",
+        client_port=4711,
+        listener="PLAINTEXT",
+        request=messages.encode_request(77, "alices client", BODY)[4:],
+    )
+    header = messages.RequestHeader(int(codec.key), 0, 5, "broker", 0)
+
+    async def ask() -> Reply:
+        services = cast(Services, SimpleNamespace(tasks=Tasks()))
+        request = Request(header, envelope, codec, cast(ServedConnection, None), broker)
+        return await cast("asyncio.Future[Reply]", carrier.handle(services, request))
+
+    reply = asyncio.run(ask())
+    (inner,) = seen
+    assert inner.context.principal == ALICE.principal
+    assert (inner.context.client_address, inner.context.client_port) == ("192.0.2.7", 4711)
+    assert inner.context.forwarded_by == 3
+    assert not inner.context.is_broker, "a client gets none of the rights of the broker that sent it on"
+    assert inner.header.client_id == "alices client"
+    assert reply is not None
+    answer: Any = messages.decode_response(codec.key, 0, b"".join(reply)[4:])[1]
+    assert answer.response == b"ok"
+
+
+def test_all_that_the_controller_decides_is_either_forwarded_or_between_brokers() -> None:
+    decided: list[ApiSpec] = []
+    for found in pkgutil.iter_modules(apis.__path__):
+        module = importlib.import_module(f"{apis.__name__}.{found.name}")
+        if hasattr(module, "on_controller") and hasattr(module, "API"):
+            decided.append(module.API)
+    assert len(decided) >= 11
+    assert [spec.key.name for spec in decided if spec.forwardable is spec.between_brokers] == []
+    assert [spec.key.name for spec in APIS.values() if spec.forwardable and spec not in decided] == []

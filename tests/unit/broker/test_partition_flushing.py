@@ -1,0 +1,218 @@
+"""A partition whose records count only once they are flushed: what lies there unflushed comes to count
+without another record behind it, and what was cut and written again counts as unflushed."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+
+from nilometer.broker.replicas.partition import Partition
+from nilometer.cluster.partition import PartitionState
+from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
+from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
+from nilometer.replication.epochs import EpochEnd
+from nilometer.replication.follower import FetchAnswer, NoFetch
+from nilometer.replication.follower_fetch import FollowerFetch
+from nilometer.runtime import Clock
+from nilometer.runtime.entropy import SeededEntropy
+from nilometer.storage import FlushPlan, Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
+from nilometer.wire.records import BatchBuilder
+from support.logs.memory_disk import MemoryDisk
+
+NAME = TopicPartition("t", 0)
+FLUSHED = LogConfig(flush_messages=1)
+CACHED = LogConfig()
+
+
+class StandingClock:
+    def wall_ms(self) -> int:
+        return 1
+
+    def monotonic_ms(self) -> int:
+        return 1
+
+
+class Host:
+    """Flushes when the test says so."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = StandingClock()
+        self.is_live: Callable[[], bool] = lambda: True
+        self.wanting: list[Partition] = []
+        self.resumed = 0
+        self.failed: list[tuple[Partition, LogFenced]] = []
+
+    def request_flush(self, partition: Partition) -> None:
+        self.wanting.append(partition)
+
+    def flushed(self, partition: Partition) -> None:
+        self.resumed += 1
+
+    def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None:
+        pass
+
+    def truncate_to(self, partition: Partition, offset: int) -> None:
+        partition.log.truncate_to(offset, wall_ms=1)
+
+    def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
+        raise AssertionError("not in this scenario")
+
+    def log_failed(self, partition: Partition, reason: LogFenced) -> None:
+        self.failed.append((partition, reason))
+
+    def read_failed(self, partition: Partition, error: OSError) -> None:
+        raise AssertionError("not in this scenario") from error
+
+    def commit(self) -> None:
+        """Flush all that want it."""
+        wanting, self.wanting = self.wanting, []
+        for partition in wanting:
+            plan = partition.log.flush_plan()
+            plan.run()
+            partition.log.mark_flushed(plan, wall_ms=1)
+            partition.on_flushed()
+
+
+def open_log(disk: MemoryDisk, config: LogConfig = FLUSHED) -> Log:
+    options = ManagerOptions(
+        node_id=1,
+        directories=["/data"],
+        entropy=SeededEntropy(random.Random(1)),
+        config_for=lambda _: config,
+    )
+    disk.crash_process()
+    manager = LogManager.open(disk, options, wall_ms=1)
+    return manager.create(NAME, config, wall_ms=1, topic_id=uuid.UUID(int=7))
+
+
+def _unbroken(_partition: Partition, broken: AssertionError) -> None:
+    raise broken
+
+
+def partition_of(log: Log, host: Host) -> Partition:
+    replica = Replica(log, broker_id=1, broker_epoch=1, counts_flushed=log.config.flush_messages <= 1)
+    return Partition("t", TopicIdPartition(TopicId("x"), 0), _state(0, 1), log, replica, host, _unbroken)
+
+
+def _state(epoch: int, leader: int) -> PartitionState:
+    members = (BrokerId(1),) if leader == 1 else (BrokerId(1), BrokerId(2))
+    return PartitionState(members, members, BrokerId(leader), LeaderEpoch(epoch), PartitionEpoch(epoch))
+
+
+def _batch(value: bytes) -> bytes:
+    builder = BatchBuilder()
+    builder.append(1, None, value)
+    return builder.build()
+
+
+def _append(log: Log, count: int) -> None:
+    for number in range(count):
+        log.append_as_leader(_batch(b"%d" % number), leader_epoch=0, wall_ms=1)
+
+
+def test_what_a_crash_left_unflushed_is_committed_without_another_record() -> None:
+    disk = MemoryDisk()
+    _append(open_log(disk), 3)
+    log, host = open_log(disk), Host()
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    assert isinstance(partition.replica.role, LeaderRole)
+    assert partition.replica.high_watermark == 0
+    host.commit()
+    assert partition.replica.high_watermark == 3
+
+
+def test_a_follower_that_was_restarted_fetches_on() -> None:
+    disk = MemoryDisk()
+    _append(open_log(disk), 3)
+    host = Host()
+    partition = partition_of(open_log(disk), host)
+    partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
+    role = partition.replica.role
+    assert isinstance(role, FollowerRole)
+    assert role.next_fetch() is NoFetch.UNFLUSHED
+    host.commit()
+    fetch = role.next_fetch()
+    assert isinstance(fetch, FollowerFetch) and fetch.fetch_offset == 3
+    assert host.resumed == 1
+
+
+def test_what_is_flushed_already_counts_for_a_new_role() -> None:
+    log, host = open_log(MemoryDisk()), Host()
+    _append(log, 3)
+    log.mark_flushed(_ran(log), wall_ms=1)
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    assert host.wanting == []
+    assert partition.replica.high_watermark == 3
+
+
+def test_what_was_cut_and_written_again_does_not_count_as_flushed_to_a_new_leader() -> None:
+    log, host = open_log(MemoryDisk()), Host()
+    _append(log, 5)
+    log.mark_flushed(_ran(log), wall_ms=1)
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
+    partition.on_flushed()
+    log.truncate_to(2, wall_ms=1)
+    _append(log, 3)
+    partition.on_metadata(_state(2, 1), {1: 1})
+    assert partition.replica.high_watermark == 2
+    host.commit()
+    assert partition.replica.high_watermark == 5
+
+
+def test_a_flush_that_a_truncation_overtook_is_asked_for_again() -> None:
+    log, host = open_log(MemoryDisk()), Host()
+    _append(log, 5)
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
+    assert host.wanting == [partition]
+    plan = _ran(log)
+    log.truncate_to(2, wall_ms=1)
+    host.wanting.clear()
+    log.mark_flushed(plan, wall_ms=1)
+    partition.on_flushed()
+    host.commit()
+    assert log.flushed_offset == 2
+    assert isinstance(partition.replica.role, FollowerRole)
+    assert isinstance(partition.replica.role.next_fetch(), FollowerFetch)
+
+
+def test_a_topic_that_comes_to_ask_for_flushes_has_its_followers_flush_what_they_have() -> None:
+    log, host = open_log(MemoryDisk(), CACHED), Host()
+    _append(log, 3)
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
+    log.config = FLUSHED
+    partition.configure(1)
+    role = partition.replica.role
+    assert isinstance(role, FollowerRole) and role.next_fetch() is NoFetch.UNFLUSHED
+    host.commit()
+    assert isinstance(role.next_fetch(), FollowerFetch)
+
+
+def _ran(log: Log) -> FlushPlan:
+    plan = log.flush_plan()
+    plan.run()
+    return plan
+
+
+def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
+    """And no other partition: the fetcher that brought the answer goes on with the other partitions."""
+    disk, host = MemoryDisk(), Host()
+    log = open_log(disk)
+    _append(log, 5)
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
+    host.commit()
+    role = partition.replica.role
+    assert isinstance(role, FollowerRole)
+    fetch = role.next_fetch()
+    assert isinstance(fetch, FollowerFetch)
+    disk.fail_once(1)
+    assert partition.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 2)), b"")
+    [(failed, reason)] = host.failed
+    assert failed is partition
+    assert log.failure is reason.reason

@@ -1,0 +1,69 @@
+"""Every scenario prints what it is known to print.
+
+The expected texts lie in ``scenarios/``. After an intended change, write them again with
+``NILOMETER_REGENERATE=1 pytest tests/unit/replication`` and read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nilometer.cli.simulation.model_check_commands import model_check
+from nilometer.cli.simulation.scenario_commands import scenario
+from nilometer.simulation.scenarios import SCENARIOS
+
+EXPECTED = Path(__file__).parent / "scenarios"
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(scenario, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def agrees(name: str, text: str) -> None:
+    file = EXPECTED / f"{name}.txt"
+    if os.environ.get("NILOMETER_REGENERATE"):
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario_prints_its_text(name: str) -> None:
+    agrees(name, printed("run", name))
+
+
+def test_r_12_the_old_rule_loses_a_record_and_leader_epochs_keep_it() -> None:
+    old = printed("run", "data-loss", "--rule", "truncate-to-high-watermark")
+    agrees("data-loss-truncate-to-high-watermark", old)
+    assert old.rstrip().endswith("m2, which was acknowledged, is lost for ever.")
+    assert printed("run", "data-loss").rstrip().endswith("m2, which was acknowledged, is still there.")
+
+
+def test_r_13_the_high_watermark_goes_from_3_to_4_to_5() -> None:
+    lines = printed("run", "three-replica-high-watermark").splitlines()
+    start = next(index for index, line in enumerate(lines) if "LEOs 5, 3, 5" in line)
+    leader = [line.split("HW ")[1].split()[0] for line in lines[start:] if line.startswith("    A  leader")]
+    lagging = [
+        line.split("HW ")[1].split()[0] for line in lines[start:] if line.startswith("    B  follower")
+    ]
+    assert leader == ["3", "4", "4", "5", "5", "5"]
+    assert lagging == ["3", "3", "3", "4", "4", "5"]
+
+
+def test_list_names_every_scenario() -> None:
+    assert [line.split()[0] for line in printed("list").splitlines()] == list(SCENARIOS)
+
+
+def test_model_check_prints_the_shortest_path_to_a_loss() -> None:
+    old_rule = ["--rule", "truncate-to-high-watermark", "--only-loss", "--values", "1", "--crashes", "2"]
+    result = CliRunner().invoke(model_check, old_rule)
+    assert result.exit_code == 1
+    agrees("model-check-truncate-to-high-watermark", result.output)
+    result = CliRunner().invoke(model_check, ["--values", "1", "--leader-epochs", "2"])
+    assert result.exit_code == 0
+    assert "every reachable state" in result.output

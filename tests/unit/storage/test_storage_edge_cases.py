@@ -1,0 +1,368 @@
+"""The edge cases of one replica's log, each named after the ticket or proposal where it was met."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from log_model import build_batch, read_from
+
+from nilometer.storage import (
+    AppendOrigin,
+    CorruptRecordFound,
+    DamageKind,
+    LeaderEpochCache,
+    Log,
+    LogConfig,
+    LogFenced,
+    OffsetOutOfRange,
+    OpenOptions,
+    SegmentFiles,
+    TopicPartition,
+    UnexpectedAppendOffset,
+)
+from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
+from nilometer.wire.errors import ErrorCode, KafkaError
+from support.logs.memory_disk import MemoryDisk
+
+KEY = TopicPartition("t", 0)
+FOLDER = "/data/t-0"
+SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
+
+
+def open_log(
+    disk: MemoryDisk,
+    config: LogConfig = SMALL,
+    *,
+    clean: bool = True,
+    recovery_point: int = 0,
+    start: int = 0,
+) -> Log:
+    disk.crash_process()
+    options = OpenOptions(clean=clean, wall_ms=1_000, recovery_point=recovery_point, log_start_offset=start)
+    return Log.open(SegmentFiles.on(disk), FOLDER, KEY, config, options)
+
+
+def append(log: Log, count: int, *, epoch: int = 0, values: int = 1) -> None:
+    for number in range(count):
+        records = build_batch(tuple(b"%d-%d" % (number, index) for index in range(values)))
+        log.append_as_leader(records, leader_epoch=epoch, wall_ms=1_000)
+
+
+def produce(log: Log, producer: tuple[int, int, int], *, transactional: bool = False) -> int:
+    records = build_batch((b"v",), producer=producer, transactional=transactional)
+    return log.append_as_leader(records, leader_epoch=0, wall_ms=1_000).first_offset
+
+
+def end_transaction(log: Log, producer_id: int, kind: ControlType, epoch: int = 0) -> int:
+    marker = build_end_txn_marker(EndTxnMarker(kind, 1, 1_000), producer_id=producer_id, producer_epoch=epoch)
+    info = log.append_as_leader(marker, leader_epoch=0, wall_ms=1_000, origin=AppendOrigin.COORDINATOR)
+    return info.first_offset
+
+
+def refused(code: ErrorCode, log: Log, records: bytes) -> None:
+    end = log.log_end_offset
+    with pytest.raises(KafkaError) as error:
+        log.append_as_leader(records, leader_epoch=0, wall_ms=1_000)
+    assert error.value.code is code
+    assert log.log_end_offset == end, "a refused append changes nothing"
+
+
+# -- epochs
+
+
+def test_kafka_7415_an_epoch_below_the_first_known_one_answers_with_the_first_start() -> None:
+    cache = LeaderEpochCache(MemoryDisk(), "/epochs", [(5, 100), (7, 200)])
+    assert cache.end_offset_for(3, 300) == (3, 100)
+
+
+def test_kafka_7415_a_leader_that_never_wrote_is_in_the_cache() -> None:
+    log = open_log(MemoryDisk())
+    append(log, 2, epoch=1)
+    log.assign_epoch_start(4, log.log_end_offset)
+    assert log.end_offset_for_epoch(1) == (1, 2)
+    assert log.end_offset_for_epoch(4) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(-1, (-1, -1)), (0, (0, 12)), (1, (0, 12)), (2, (2, 30)), (3, (-1, -1))],
+)
+def test_kip_279_the_largest_epoch_not_above_the_asked_one_answers(
+    asked: int, answer: tuple[int, int]
+) -> None:
+    cache = LeaderEpochCache(MemoryDisk(), "/epochs", [(0, 0), (2, 12)])
+    assert cache.end_offset_for(asked, 30) == answer
+
+
+def test_kafka_10432_epoch_zero_is_rebuilt_by_recovery() -> None:
+    disk = MemoryDisk()
+    append(open_log(disk), 5, epoch=0)
+    disk.remove(f"{FOLDER}/leader-epoch-checkpoint")
+    assert open_log(disk, clean=False).epochs.entries == ((0, 0),)
+
+
+def test_kafka_10706_truncating_to_the_end_still_trims_the_epochs() -> None:
+    log = open_log(MemoryDisk())
+    append(log, 3, epoch=1)
+    log.assign_epoch_start(2, 3)
+    assert log.truncate_to(3, wall_ms=1).log_end_offset == 3
+    assert log.epochs.entries == ((1, 0),)
+
+
+def test_a_torn_epoch_checkpoint_is_rebuilt_from_the_batches() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for epoch in (0, 3, 4):
+        append(log, 2, epoch=epoch)
+    disk.replace_file(f"{FOLDER}/leader-epoch-checkpoint", b"0\n3\n0 0\n3 ")
+    assert open_log(disk, clean=False, recovery_point=6).epochs.entries == ((0, 0), (3, 2), (4, 4))
+
+
+# -- log start, retention, disk errors
+
+
+def test_kafka_5634_retention_keeps_what_is_not_below_the_high_watermark() -> None:
+    log = open_log(MemoryDisk(), LogConfig(segment_bytes=300, retention_bytes=0))
+    append(log, 20)
+    log.delete_old_segments(high_watermark=7, wall_ms=1_000)
+    assert 0 < log.log_start_offset <= 7
+    log.delete_old_segments(high_watermark=20, wall_ms=1_000)
+    assert log.log_start_offset == 20
+    assert log.segments.active.size == 0
+
+
+def test_retention_by_time_rolls_the_active_segment_when_all_is_expired() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig(retention_ms=100))
+    append(log, 3)
+    assert log.delete_old_segments(3, wall_ms=1_050) == []
+    removable = log.delete_old_segments(3, wall_ms=2_000)
+    assert log.log_start_offset == log.log_end_offset == 3
+    assert f"{FOLDER}/00000000000000000000.log.deleted" in removable
+    append(log, 1)
+    assert open_log(disk, clean=False).log_end_offset == 4
+    assert not disk.exists(removable[0]), "a restart removes what was left behind"
+
+
+def test_kafka_6975_a_new_follower_takes_a_first_batch_that_straddles_the_log_start() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    log.truncate_fully_and_start_at(3, wall_ms=1)
+    records = build_batch((b"a", b"b", b"c", b"d"), base_offset=1, epoch=0)
+    log.append_as_follower(records, wall_ms=1_000)
+    assert (log.log_start_offset, log.log_end_offset) == (3, 5)
+    assert [offset for offset, _ in read_from(log, 3, 5)] == [1, 2, 3, 4]
+    assert open_log(disk, clean=False, start=3).log_end_offset == 5
+    with pytest.raises(UnexpectedAppendOffset):
+        log.append_as_follower(build_batch((b"a",), base_offset=4, epoch=0), wall_ms=1_000)
+
+
+def test_delete_records_above_the_high_watermark_is_out_of_range() -> None:
+    log = open_log(MemoryDisk())
+    append(log, 5)
+    with pytest.raises(KafkaError) as error:
+        log.advance_log_start_offset(4, high_watermark=3)
+    assert error.value.code is ErrorCode.offset_out_of_range
+    assert log.advance_log_start_offset(3, high_watermark=3)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(2, 100, 5)
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_kafka_10778_the_first_disk_error_fences_the_log(at: int) -> None:
+    disk = MemoryDisk(seed=at)
+    log = open_log(disk)
+    append(log, 3)
+    disk.fail_once(at, errno.ENOSPC)
+    with pytest.raises(LogFenced) as first:
+        append(log, 50)
+    written = log.log_end_offset
+    with pytest.raises(LogFenced) as later:
+        append(log, 1)
+    assert later.value.reason is first.value.reason
+    assert later.value.reason.errno == errno.ENOSPC
+    assert log.log_end_offset == written
+    again = open_log(disk, clean=False)
+    assert written <= again.log_end_offset <= written + 1
+    assert len(read_from(again, 0, again.log_end_offset)) == again.log_end_offset
+
+
+# -- producers and transactions
+
+
+def test_kafka_12153_truncation_takes_an_open_transaction_along() -> None:
+    log = open_log(MemoryDisk())
+    append(log, 4)
+    assert produce(log, (9, 0, 0), transactional=True) == 4
+    assert log.last_stable_offset(5) == 4
+    log.truncate_to(3, wall_ms=1)
+    assert log.last_stable_offset(3) == 3
+    assert not log.has_ongoing_transaction(9)
+
+
+def test_kafka_9892_a_bad_snapshot_is_rebuilt_from_the_log() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for sequence in range(12):
+        produce(log, (7, 0, sequence))
+    log.close(wall_ms=1)
+    disk.flip_bit(f"{FOLDER}/00000000000000000012.snapshot", 20)
+    again = open_log(disk)
+    assert again.producers.producers[7].last_sequence == 11
+    assert produce(again, (7, 0, 12)) == 12
+
+
+def test_kafka_6003_a_follower_takes_sequences_as_they_come() -> None:
+    log = open_log(MemoryDisk())
+    for offset, sequence in enumerate((40, 7, 90)):
+        records = build_batch((b"v",), base_offset=offset, epoch=0, producer=(7, 0, sequence))
+        log.append_as_follower(records, wall_ms=1_000)
+    assert log.log_end_offset == 3
+    assert log.producers.producers[7].last_sequence == 90
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_kafka_7190_a_producer_outlives_its_records(orderly: bool) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig(segment_bytes=300, retention_bytes=0))
+    for sequence in range(10):
+        produce(log, (7, 0, sequence))
+    log.delete_old_segments(10, 1_000)
+    assert log.is_empty
+    if orderly:
+        log.close(wall_ms=1)
+    again = open_log(disk, clean=orderly, start=10)
+    assert produce(again, (7, 0, 10)) == 10
+    refused(ErrorCode.out_of_order_sequence_number, again, build_batch((b"v",), producer=(7, 0, 12)))
+    again.remove_expired_producers(wall_ms=1_000 + 86_400_000)
+    assert produce(again, (7, 0, 55)) == 11
+
+
+def test_lost_acknowledgement_the_last_five_batches_are_known() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    for sequence in range(7):
+        produce(log, (7, 0, sequence))
+    again = open_log(disk, clean=False)
+    for sequence in range(2, 7):
+        info = again.append_as_leader(
+            build_batch((b"v",), producer=(7, 0, sequence)), leader_epoch=0, wall_ms=1_000
+        )
+        assert (info.duplicate, info.first_offset) == (True, sequence)
+    refused(ErrorCode.out_of_order_sequence_number, again, build_batch((b"v",), producer=(7, 0, 1)))
+    assert again.log_end_offset == 7
+
+
+def test_sequences_wrap_and_gaps_and_old_epochs_are_refused() -> None:
+    log = open_log(MemoryDisk())
+    produce(log, (7, 3, 2**31 - 1))  # nothing is known of the producer: any sequence may begin (KIP-360)
+    produce(log, (7, 3, 0))
+    refused(ErrorCode.out_of_order_sequence_number, log, build_batch((b"v",), producer=(7, 3, 2)))
+    refused(ErrorCode.invalid_producer_epoch, log, build_batch((b"v",), producer=(7, 2, 1)))
+    refused(ErrorCode.out_of_order_sequence_number, log, build_batch((b"v",), producer=(7, 4, 1)))
+    produce(log, (7, 4, 0))
+
+
+@pytest.mark.parametrize("restart", ["none", "orderly", "crash"])
+def test_aborted_transactions_are_found_and_the_stable_offset_waits_for_the_watermark(restart: str) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    produce(log, (1, 0, 0), transactional=True)  # 0
+    produce(log, (2, 0, 0), transactional=True)  # 1
+    append(log, 4)  # 2-5
+    assert end_transaction(log, 2, ControlType.ABORT) == 6
+    assert log.last_stable_offset(7) == 0
+    assert end_transaction(log, 1, ControlType.COMMIT) == 7
+    assert log.last_stable_offset(7) == 0, "the commit marker at 7 is not replicated yet"
+    assert log.last_stable_offset(8) == 8
+    if restart != "none":
+        if restart == "orderly":
+            log.close(wall_ms=1)
+        log = open_log(disk, clean=restart == "orderly")
+    assert log.last_stable_offset(8) == 8
+    assert [(txn.producer_id, txn.first_offset) for txn in log.aborted_transactions(0, 8)] == [(2, 1)]
+    assert log.aborted_transactions(7, 8) == []
+
+
+# -- damage
+
+
+@pytest.mark.parametrize("position", [0, 16, 17, 30, 60, 65])
+def test_a_flipped_bit_is_reported_by_place_and_nothing_behind_it_is_served(position: int) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig())
+    append(log, 10)
+    size = log.segments.active.size // 10
+    path = f"{FOLDER}/00000000000000000000.log"
+    disk.flip_bit(path, 4 * size + position, bit=6)
+    assert [offset for offset, _ in read_prefix(log)] == [0, 1, 2, 3]
+    with pytest.raises(CorruptRecordFound) as found:
+        log.read(4, 10_000, 10)
+    assert (found.value.path, found.value.position) == (path, 4 * size)
+
+    again = open_log(disk, LogConfig(), clean=False)
+    assert again.log_end_offset == 4
+    [damage] = again.damages
+    assert (damage.path, damage.position, damage.kind) == (path, 4 * size, DamageKind.DAMAGED)
+    [evidence] = damage.evidence
+    assert disk.file_size(evidence) == 6 * size
+    append(again, 1)
+    assert len(read_from(again, 0, 5)) == 5
+
+
+def read_prefix(log: Log) -> list[tuple[int, bytes]]:
+    part = log.read(0, 10_000, log.log_end_offset)
+    assert part is not None
+    return read_from(log, 0, part.next_offset)
+
+
+def test_a_tail_torn_at_any_byte_is_cut_and_all_before_it_kept() -> None:
+    disk = MemoryDisk()
+    append(open_log(disk, LogConfig()), 4, values=2)
+    path = f"{FOLDER}/00000000000000000000.log"
+    whole = disk.read_file(path)
+    size = len(whole) // 4
+    for length in range(2 * size, len(whole)):
+        disk.replace_file(path, whole[:length])
+        log = open_log(disk, LogConfig(), clean=False)
+        kept = length // size
+        assert log.log_end_offset == 2 * kept
+        assert len(read_from(log, 0, 2 * kept)) == 2 * kept
+        assert [damage.kind for damage in log.damages] == ([DamageKind.TORN] if length % size else [])
+        append(log, 1, values=2)
+        assert len(read_from(log, 0, 2 * kept + 2)) == 2 * kept + 2
+
+
+def test_missing_and_torn_indexes_are_rebuilt() -> None:
+    for clean in (True, False):
+        disk = MemoryDisk()
+        log = open_log(disk)
+        append(log, 40)
+        assert len(log.segments) > 4
+        log.close(wall_ms=1)
+        before = {
+            name: disk.read_file(f"{FOLDER}/{name}")
+            for name in disk.list_directory(FOLDER)
+            if name.endswith(("index", "timeindex"))
+        }
+        names = sorted(before)
+        disk.remove(f"{FOLDER}/{names[0]}")
+        disk.replace_file(f"{FOLDER}/{names[3]}", before[names[3]] + b"torn")
+        again = open_log(disk, clean=clean, recovery_point=40)
+        assert len(read_from(again, 0, 40)) == 40
+        again.close(wall_ms=1)
+        after = {name: disk.read_file(f"{FOLDER}/{name}") for name in names}
+        assert after == before
+
+
+def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
+    """DeleteRecords may pass the beginning of an open transaction."""
+    log = open_log(MemoryDisk())
+    log.append_as_leader(
+        build_batch((b"a", b"b", b"c"), producer=(7, 0, 0), transactional=True), leader_epoch=0, wall_ms=1
+    )
+    log.append_as_leader(build_batch((b"d",)), leader_epoch=0, wall_ms=1)
+    assert log.last_stable_offset(4) == 0
+    log.advance_log_start_offset(2, 4)
+    assert log.last_stable_offset(4) == 2

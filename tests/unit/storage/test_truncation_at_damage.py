@@ -1,0 +1,67 @@
+"""A log is cut before damage, also where the damage hides the batches behind it."""
+
+from __future__ import annotations
+
+import pytest
+from log_model import build_batch, read_from
+
+from nilometer.storage import Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from support.logs.memory_disk import MemoryDisk
+
+FOLDER = "/data/t-0"
+BATCHES, DAMAGED = 8, 5
+MAGIC_AT, LENGTH_AT, RECORDS_AT = 16, 8, 64
+
+
+@pytest.mark.parametrize("place", [MAGIC_AT, LENGTH_AT, RECORDS_AT], ids=["magic", "length", "records"])
+@pytest.mark.parametrize("index_interval_bytes", [1, 100_000], ids=["indexed", "not indexed"])
+@pytest.mark.parametrize("asked", [DAMAGED, DAMAGED + 2], ids=["to the damage", "behind it"])
+def test_a_cut_ends_before_damage(place: int, index_interval_bytes: int, asked: int) -> None:
+    disk = MemoryDisk()
+    options = OpenOptions(clean=True, wall_ms=1_000)
+    config = LogConfig(index_interval_bytes=index_interval_bytes)
+    log = Log.open(SegmentFiles.on(disk), FOLDER, TopicPartition("t", 0), config, options)
+    for number in range(BATCHES):
+        records = build_batch((b"%d" % number,))
+        log.append_as_leader(records, leader_epoch=0, wall_ms=1_000)
+    path = f"{FOLDER}/00000000000000000000.log"
+    size = disk.file_size(path) // BATCHES
+    disk.flip_bit(path, DAMAGED * size + place, bit=6)
+    log.truncate_to(asked, wall_ms=1_000)
+    # Headers alone tell where to cut, and an index leads past those that cannot be read.
+    end = asked if place == RECORDS_AT or index_interval_bytes == 1 else DAMAGED
+    assert log.log_end_offset == end
+    assert disk.file_size(path) == end * size
+    assert read_from(log, 0, DAMAGED, 10_000) == [(number, b"%d" % number) for number in range(DAMAGED)]
+    if end == DAMAGED:
+        log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1_000)
+        assert read_from(log, DAMAGED, DAMAGED + 1, 10_000) == [(DAMAGED, b"again")]
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2], ids=["back by one", "ahead", "back by four"])
+@pytest.mark.parametrize("index_interval_bytes", [1, 100_000], ids=["indexed", "not indexed"])
+@pytest.mark.parametrize("damaged", [5, 0], ids=["behind others", "the first of a segment"])
+def test_a_cut_takes_a_batch_whose_base_offset_is_damaged(
+    bit: int, index_interval_bytes: int, damaged: int
+) -> None:
+    """The checksum does not cover the base offset: what goes back must not stay below the cut."""
+    disk = MemoryDisk()
+    config = LogConfig(index_interval_bytes=index_interval_bytes)
+    log = Log.open(
+        SegmentFiles.on(disk),
+        FOLDER,
+        TopicPartition("t", 0),
+        config,
+        OpenOptions(clean=True, wall_ms=1_000),
+    )
+    first = 45 - damaged  # the segment's; 45 is 0b101101, so that bits 0 and 2 lower it
+    log.truncate_fully_and_start_at(first, wall_ms=1_000)
+    for number in range(first, first + BATCHES):
+        log.append_as_leader(build_batch((b"%d" % number,)), leader_epoch=0, wall_ms=1_000)
+    path = f"{FOLDER}/{first:020}.log"
+    size = disk.file_size(path) // BATCHES
+    disk.flip_bit(path, damaged * size + 7, bit=bit)
+    log.truncate_to(45, wall_ms=1_000)
+    assert (log.log_end_offset, disk.file_size(path)) == (45, damaged * size)
+    log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1_000)
+    assert read_from(log, 45, 46, 10_000) == [(45, b"again")]
