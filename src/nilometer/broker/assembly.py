@@ -31,6 +31,7 @@ from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
+from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
@@ -85,6 +86,7 @@ class ReplicaParts:
 
     partitions: PartitionTable
     replicas: ReplicaManager
+    leader_liveness: LeaderLiveness
     quotas: ReplicationQuotas
     checkpoints: CheckpointWriter
     disposal: LogDisposal
@@ -171,7 +173,10 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     failures = ReplicaFailures(directories.fail_directory_of)
     commit = GroupCommit(runtime, tasks, failures)
     quotas = ReplicationQuotas(config, runtime.clock)
-    fetchers = ReplicaFetchers(config, runtime, metadata, tasks, quotas.follower, failures, control.peers)
+    leader_liveness = LeaderLiveness(runtime.clock, metadata)
+    fetchers = ReplicaFetchers(
+        config, runtime, metadata, tasks, quotas.follower, failures, control.peers, leader_liveness
+    )
     isr_requests = IsrRequests(link, tasks, failures)
     host = LocalPartitionHost(
         runtime, control.session, logs, disposal, commit, isr_requests, fetchers, checkpoints, failures
@@ -188,6 +193,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     return ReplicaParts(
         partitions=partitions,
         replicas=replicas,
+        leader_liveness=leader_liveness,
         quotas=quotas,
         checkpoints=checkpoints,
         disposal=disposal,
@@ -233,6 +239,7 @@ def _services(
         controller_channel=control.channel,
         controller_link=control.link,
         replicas=replication.replicas,
+        leader_liveness=replication.leader_liveness,
         producer_ids=coordinators.producer_ids,
         groups=coordinators.groups,
         transactions=coordinators.transactions,

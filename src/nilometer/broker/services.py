@@ -13,6 +13,7 @@ from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.settings.config import BrokerConfig
@@ -36,6 +37,7 @@ class Services:
     controller_channel: ControllerChannel
     controller_link: ControllerLink
     replicas: ReplicaManager
+    leader_liveness: LeaderLiveness
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator

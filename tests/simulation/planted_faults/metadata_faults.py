@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 from planted_faults.planting import Patch, PlantedFault
 
+from nilometer.broker.replicas import leader_liveness
+from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.cluster.controller import alter_partition, brokers
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.local import LocalStore
@@ -72,6 +74,14 @@ def trust_unclean_restarts(patch: Patch) -> None:
     patch.setattr(brokers, "_forfeit", lambda draft, known, registration: None)
 
 
+def never_find_a_leader_again(patch: Patch) -> None:
+    def on_connected(self: LeaderLiveness, broker_id: Any, connection: Any) -> None:
+        self._connections[broker_id] = connection
+
+    patch.setattr(LeaderLiveness, "on_connected", on_connected)
+    patch.setattr(leader_liveness, "LOST_MAX_MS", 1 << 40)
+
+
 FAULTS = (
     PlantedFault(
         name="lose-a-signal",
@@ -117,6 +127,13 @@ FAULTS = (
         plant=keep_the_leader_epoch,
         kinds=(Kind.CRASH,),
         seeds=5,
+    ),
+    PlantedFault(
+        name="never-find-a-leader-again",
+        what="a leader whose fetch connection was lost once is taken for dead until it starts again",
+        plant=never_find_a_leader_again,
+        kinds=(Kind.RESET, Kind.ISOLATE),
+        seeds=10,
     ),
     PlantedFault(
         name="trust-unclean-restarts",

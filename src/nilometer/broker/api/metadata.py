@@ -3,20 +3,27 @@
 Versions: 0 lists all topics for an empty list, later ones for null; 4 can disable auto-creation; 10 returns
 topic ids; 12 takes topics by id; 13 has an error for the whole response. A topic that exists never has an
 empty partition list (SPARK-41375).
+
+Before a response names leaders, they are confirmed to be alive where that is cheap: see
+:mod:`nilometer.broker.replicas.leader_liveness`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from nilometer.broker.api.auto_topics import create_missing_topics
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.broker import Broker
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition import PartitionState
 from nilometer.cluster.topic import INTERNAL_TOPICS, Topic, why_invalid_name
+from nilometer.identifiers import NO_LEADER, BrokerId
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
@@ -42,6 +49,20 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     missing = _missing_names(services, request)
     if missing:
         return spawn(services, _create_then_respond(services, request, missing))
+    leaders = _leaders(services, request)
+    if services.leader_liveness.must_confirm(leaders):
+        return spawn(services, _confirm_then_respond(services, request, leaders))
+    return _respond(services, request, _asked_topics(services, request, {}))
+
+
+def _leaders(services: Services, request: Request) -> set[BrokerId]:
+    """Return the leaders that the response names now."""
+    topics = [_find_topic(services.image, *_asked(request, asked)) for asked in request.body.topics]
+    return {state.leader for topic in topics if topic is not None for state in topic.partitions}
+
+
+async def _confirm_then_respond(services: Services, request: Request, leaders: set[BrokerId]) -> Reply:
+    await services.leader_liveness.confirm(leaders)
     return _respond(services, request, _asked_topics(services, request, {}))
 
 
@@ -64,21 +85,29 @@ def _asked_topics(services: Services, request: Request, errors: dict[str, ErrorC
     answers: list[object] = []
     seen: set[tuple[str | None, UUID | None]] = set()
     for asked in request.body.topics:
-        topic_id: UUID | None = getattr(asked, "topic_id", None)
-        by_id = topic_id is not None and request.version >= FIRST_BY_ID
-        name: str | None = None if by_id else asked.name  # Java's clients put "" beside an id
+        name, topic_id = _asked(request, asked)
         if (name, topic_id) in seen:
             continue
         seen.add((name, topic_id))
-        if name is not None:
-            topic = image.topic(name)
-        else:
-            topic = image.topic_by_uuid(topic_id) if topic_id else None
+        topic = _find_topic(image, name, topic_id)
         if topic is not None:
             answers.append(_topic(services, request, topic))
         else:
             answers.append(_unknown_topic(request, name, topic_id, errors))
     return answers
+
+
+def _asked(request: Request, asked: Any) -> tuple[str | None, UUID | None]:
+    """Return the name and the id of a requested topic; the name is None if it is requested by id."""
+    topic_id: UUID | None = getattr(asked, "topic_id", None)
+    by_id = topic_id is not None and request.version >= FIRST_BY_ID
+    return None if by_id else asked.name, topic_id  # Java's clients put "" beside an id
+
+
+def _find_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) -> Topic | None:
+    if name is not None:
+        return image.topic(name)
+    return image.topic_by_uuid(topic_id) if topic_id else None
 
 
 def _unknown_topic(
@@ -121,11 +150,12 @@ def _topic(services: Services, request: Request, topic: Topic) -> object:
 
 
 def _partition(services: Services, request: Request, index: int, state: PartitionState) -> object:
+    has_leader = state.has_leader and not services.leader_liveness.is_lost(state.leader)
     return request.make(
         "MetadataResponsePartition",
-        error_code=ErrorCode.none if state.has_leader else ErrorCode.leader_not_available,
+        error_code=ErrorCode.none if has_leader else ErrorCode.leader_not_available,
         partition_index=index,
-        leader_id=state.leader,
+        leader_id=state.leader if has_leader else NO_LEADER,
         leader_epoch=state.leader_epoch,
         replica_nodes=state.replicas,
         isr_nodes=state.isr,
@@ -143,6 +173,15 @@ def offline_replicas(services: Services, state: PartitionState) -> tuple[int, ..
     )
 
 
+def _listed_brokers(services: Services, request: Request) -> list[Broker]:
+    """Return the live brokers; if the request names topics, without those whose connection was lost, and with
+    those that were fenced just now."""
+    live, liveness = services.image.live_brokers(), services.leader_liveness
+    if not request.body.topics:
+        return live
+    return [broker for broker in live if not liveness.is_lost(broker.id)] + liveness.recently_fenced()
+
+
 def _respond(services: Services, request: Request, topics: Sequence[object]) -> Reply:
     brokers = tuple(
         request.make(
@@ -152,7 +191,7 @@ def _respond(services: Services, request: Request, topics: Sequence[object]) -> 
             port=endpoint.port,
             rack=broker.rack,
         )
-        for broker in services.image.live_brokers()
+        for broker in _listed_brokers(services, request)
         if (endpoint := broker.endpoint("PLAINTEXT")) is not None
     )
     asked = request.field("include_cluster_authorized_operations", False)

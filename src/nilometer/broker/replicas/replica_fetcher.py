@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from nilometer.broker.control.broker_peers import BrokerPeers
+from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.client.network.connection import Connection
-from nilometer.identifiers import uuid_from_text
+from nilometer.client.network.connection import Connection, ConnectionLost
+from nilometer.identifiers import BrokerId, uuid_from_text
 from nilometer.replication import NO_DIVERGENCE, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime
 from nilometer.storage import LogFenced
@@ -71,7 +72,7 @@ class _Followed:
 class ReplicaFetcher:
     def __init__(
         self,
-        leader_id: int,
+        leader_id: BrokerId,
         fetcher_index: int,
         config: BrokerConfig,
         runtime: Runtime,
@@ -79,6 +80,7 @@ class ReplicaFetcher:
         quota: ReplicationQuota,
         failures: ReplicaFailures,
         peers: BrokerPeers,
+        leader_liveness: LeaderLiveness,
     ) -> None:
         """``locate`` returns the leader's current host and port, or None while they are not known."""
         self._leader_id = leader_id
@@ -88,6 +90,7 @@ class ReplicaFetcher:
         self._quota = quota
         self._replica_failures = failures
         self._peers = peers
+        self._leader_liveness = leader_liveness
         self._name = f"fetcher {fetcher_index} of broker {leader_id}"
         self._client_id = f"broker-{config.node_id}-fetcher-{fetcher_index}"
         self._followed: dict[_Key, _Followed] = {}
@@ -150,8 +153,7 @@ class ReplicaFetcher:
             wake_up.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._close()
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -173,11 +175,15 @@ class ReplicaFetcher:
         elif self._failures == 0:
             logger.error("The %s failed and will try again", self._name, exc_info=error)
         self._reset_session()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._close()
         self._failures += 1
         await self._pause(self._backoff_ms(self._failures))
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._leader_liveness.on_connection_closed(self._leader_id, self._connection)
+            self._connection.close()
+            self._connection = None
 
     async def _pause(self, duration_ms: int) -> None:
         """Sleep for ``duration_ms``, or until :meth:`wake` is called."""
@@ -204,6 +210,10 @@ class ReplicaFetcher:
             answer = await connection.send_body(
                 self._codec, self._request(asked), decode_leader_answer, timeout_ms=self._timeout_ms
             )
+        except ConnectionLost:
+            if self._connection is connection:  # this broker did not close it
+                self._leader_liveness.on_connection_lost(self._leader_id)
+            raise
         finally:
             self._is_waiting = False
         self._take(answer)
@@ -225,6 +235,7 @@ class ReplicaFetcher:
             )
         self._codec = codec
         self._connection = connection
+        self._leader_liveness.on_connected(self._leader_id, connection)
         return connection
 
     def _reset_session(self) -> None:

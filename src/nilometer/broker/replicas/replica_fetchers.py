@@ -6,6 +6,7 @@ import asyncio
 
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetcher import ReplicaFetcher
@@ -27,6 +28,7 @@ class ReplicaFetchers:
         quota: ReplicationQuota,
         failures: ReplicaFailures,
         peers: BrokerPeers,
+        leader_liveness: LeaderLiveness,
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -35,9 +37,10 @@ class ReplicaFetchers:
         self._quota = quota
         self._failures = failures
         self._peers = peers
+        self._leader_liveness = leader_liveness
         self._fetchers_per_leader = config.integer("num.replica.fetchers")
-        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        self._runs: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
+        self._runs: dict[tuple[BrokerId, int], asyncio.Task[None]] = {}
         self._by_partition: dict[Partition, ReplicaFetcher] = {}
 
     def assign(self, partition: Partition) -> None:
@@ -67,7 +70,7 @@ class ReplicaFetchers:
         for fetcher in self._fetchers.values():
             fetcher.stop()
 
-    def _fetcher(self, leader_id: int, fetcher_index: int) -> ReplicaFetcher:
+    def _fetcher(self, leader_id: BrokerId, fetcher_index: int) -> ReplicaFetcher:
         fetcher = self._fetchers.get((leader_id, fetcher_index))
         if fetcher is None:
             fetcher = ReplicaFetcher(
@@ -79,6 +82,7 @@ class ReplicaFetchers:
                 self._quota,
                 self._failures,
                 self._peers,
+                self._leader_liveness,
             )
             self._fetchers[leader_id, fetcher_index] = fetcher
             self._runs[leader_id, fetcher_index] = self._tasks.service(
@@ -86,7 +90,7 @@ class ReplicaFetchers:
             )
         return fetcher
 
-    def _locate(self, leader_id: int) -> tuple[str, int] | None:
-        broker = self._metadata.image.broker(BrokerId(leader_id))
+    def _locate(self, leader_id: BrokerId) -> tuple[str, int] | None:
+        broker = self._metadata.image.broker(leader_id)
         endpoint = broker.endpoint("PLAINTEXT") if broker is not None and not broker.fenced else None
         return None if endpoint is None else (endpoint.host, endpoint.port)

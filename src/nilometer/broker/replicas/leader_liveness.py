@@ -1,0 +1,140 @@
+"""Whether the leaders that this broker fetches from are alive, so that Metadata does not name dead ones.
+
+A client that loses its leader requests metadata within a millisecond, before any broker has noticed the death
+and long before the controller has elected another leader. A response that named the dead leader again would
+end the client's search: it asks next when its retry interval has passed, a second in librdkafka.
+
+So before Metadata names a leader, that leader is sent a small request on the fetch connection
+(:meth:`LeaderLiveness.confirm`). If the connection is lost, the response says that the partition has no
+leader, and does not list the broker. Clients ask again at short intervals then, 100 ms in librdkafka.
+
+A broker that is alive although its connection was lost is named again once there is a new connection to it,
+once it registers again, and after ``LOST_MAX_MS`` at the latest.
+
+librdkafka closes down its part for a broker that a response does not list, and a partition that the same
+response moves to another leader is left without any until the next interval. So a broker that has just been
+fenced is listed a little longer, for clients that ask only after the election.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.client.network.connection import Connection
+from nilometer.cluster.broker import Broker
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerEpoch, BrokerId
+from nilometer.runtime.clock import Clock
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import Message
+
+PROBE_WAIT_MS = 50
+"""A leader that has not answered by then is busy or paused, not dead."""
+PROBE_VALID_MS = 5
+"""An answer this young is not asked for again: many clients may request metadata at once."""
+LOST_MAX_MS = 1_000
+FENCED_LISTED_MS = 500
+
+
+class LeaderLiveness:
+    def __init__(self, clock: Clock, metadata: MetadataLog) -> None:
+        self._clock = clock
+        self._metadata = metadata
+        self._connections: dict[BrokerId, Connection] = {}
+        """A fetch connection to each leader that is fetched from."""
+        self._answered_ms: dict[BrokerId, int] = {}
+        """When each leader last answered a probe (monotonic)."""
+        self._probes: dict[BrokerId, asyncio.Future[Message]] = {}
+        self._lost: dict[BrokerId, tuple[BrokerEpoch | None, int]] = {}
+        """By broker: the broker epoch whose connection was lost, and until when that counts (monotonic)."""
+        self._fenced_ms: dict[BrokerId, int] = {}
+        """When each broker was fenced (monotonic), if that was a short time ago."""
+        metadata.subscribe(self._on_delta, self._on_reload)
+
+    def on_connected(self, broker_id: BrokerId, connection: Connection) -> None:
+        """Note a fetch connection to a leader, which proves that it is alive."""
+        self._connections[broker_id] = connection
+        self._lost.pop(broker_id, None)
+
+    def on_connection_lost(self, broker_id: BrokerId) -> None:
+        """Note that a fetch connection ended, and that this broker did not close it."""
+        until_ms = self._clock.monotonic_ms() + LOST_MAX_MS
+        self._connections.pop(broker_id, None)
+        self._lost[broker_id] = (self._metadata.image.broker_epoch(broker_id), until_ms)
+
+    def on_connection_closed(self, broker_id: BrokerId, connection: Connection) -> None:
+        """Note that this broker closes a fetch connection: that says nothing about the leader."""
+        if self._connections.get(broker_id) is connection:
+            del self._connections[broker_id]
+
+    def is_lost(self, broker_id: BrokerId) -> bool:
+        """Whether the connection to the broker's present incarnation was lost a short time ago."""
+        connection = self._connections.get(broker_id)
+        if connection is not None and connection.closed:
+            return True  # its fetcher will report that as soon as it runs
+        lost = self._lost.get(broker_id)
+        if lost is None:
+            return False
+        broker_epoch, until_ms = lost
+        is_same = self._metadata.image.broker_epoch(broker_id) == broker_epoch
+        if is_same and self._clock.monotonic_ms() < until_ms:
+            return True
+        del self._lost[broker_id]
+        return False
+
+    def must_confirm(self, leaders: Iterable[BrokerId]) -> bool:
+        """Whether :meth:`confirm` would wait for one of ``leaders``."""
+        return any(map(self._needs_probe, leaders))
+
+    async def confirm(self, leaders: Iterable[BrokerId]) -> None:
+        """Find out which of ``leaders`` are lost: :meth:`is_lost` says so afterwards.
+
+        Takes one round trip, and ``PROBE_WAIT_MS`` at most. A leader that this broker has no fetch
+        connection to is not asked.
+        """
+        probes = [self._probe(leader) for leader in leaders if self._needs_probe(leader)]
+        if probes:
+            await asyncio.wait(probes, timeout=PROBE_WAIT_MS / 1000)
+
+    def recently_fenced(self) -> list[Broker]:
+        """Return the brokers that were fenced a short time ago and have not returned."""
+        if not self._fenced_ms:
+            return []
+        listed_from_ms = self._clock.monotonic_ms() - FENCED_LISTED_MS
+        for broker_id in [one for one, at_ms in self._fenced_ms.items() if at_ms <= listed_from_ms]:
+            del self._fenced_ms[broker_id]
+        found = (self._metadata.image.broker(broker_id) for broker_id in self._fenced_ms)
+        return [broker for broker in found if broker is not None and broker.fenced]
+
+    def _needs_probe(self, leader: BrokerId) -> bool:
+        connection = self._connections.get(leader)
+        if connection is None or connection.closed:
+            return False
+        return self._clock.monotonic_ms() >= self._answered_ms.get(leader, 0) + PROBE_VALID_MS
+
+    def _probe(self, leader: BrokerId) -> asyncio.Future[Message]:
+        """Send the leader a request that it answers at once, unless one is under way; return the response's
+        future."""
+        probe = self._probes.get(leader)
+        if probe is None:
+            connection = self._connections[leader]
+            probe = connection.send(connection.api(ApiKey.API_VERSIONS, 0).request())
+            self._probes[leader] = probe
+            probe.add_done_callback(lambda done: self._on_probed(leader, done))
+        return probe
+
+    def _on_probed(self, leader: BrokerId, probe: asyncio.Future[Message]) -> None:
+        del self._probes[leader]
+        if not probe.cancelled() and probe.exception() is None:  # the fetcher reports a lost connection
+            self._answered_ms[leader] = self._clock.monotonic_ms()
+
+    def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        for broker_id, (before, after) in delta.brokers.items():
+            if after is not None and after.fenced and before is not None and not before.fenced:
+                self._fenced_ms[broker_id] = self._clock.monotonic_ms()
+
+    def _on_reload(self, image: ClusterImage) -> None:
+        self._fenced_ms.clear()
