@@ -1,0 +1,226 @@
+"""A cluster of broker processes for tests, as a context manager.
+
+The brokers belong to a launcher process (``launcher``), which ends them and removes their data when this
+cluster is closed, or when the test process ends in whatever way.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nilometer.testing.launcher_process import ClusterError, LauncherProcess
+
+if TYPE_CHECKING:
+    from nilometer.testing.async_cluster import AsyncCluster
+
+Settings = Mapping[str, str | int | float | bool]
+
+HOST = "127.0.0.1"
+BROKERS_MAX = 16
+REMOVAL_TIMEOUT_S = 10.0
+OWN_KEYS = frozenset(
+    {
+        *("node.id", "broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs"),
+        *("nilometer.coordination", "zookeeper.connect"),
+    }
+)
+"""The broker settings that the cluster itself gives."""
+TEST_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+"""Defaults that differ from Kafka's, so that groups and transactions start at once."""
+
+
+class Cluster:
+    """``with Cluster(brokers=3) as cluster: …``; broker ids count from 1.
+
+    ``settings`` are broker settings under Kafka's keys, the same for all brokers. Replication factors are 3,
+    or the number of brokers if that is less; ``min.insync.replicas`` is one less, but at least 1.
+
+    Methods raise ClusterError if a broker does not do what they ask for. They may be called from any thread.
+    """
+
+    def __init__(self, brokers: int = 1, *, settings: Settings | None = None) -> None:
+        """Raises ValueError for a number of brokers out of range, and for a setting of :data:`OWN_KEYS`."""
+        if not 1 <= brokers <= BROKERS_MAX:
+            raise ValueError(f"brokers must be between 1 and {BROKERS_MAX}, not {brokers}")
+        given = {key: _text(value) for key, value in (settings or {}).items()}
+        for key in sorted(OWN_KEYS & given.keys()):
+            raise ValueError(f"{key} cannot be set: the cluster chooses it")
+        self.broker_ids: tuple[int, ...] = tuple(range(1, brokers + 1))
+        self._given = given
+        self._launcher: LauncherProcess | None = None
+        self._folder: Path | None = None
+        self._ports: dict[int, int] = {}
+        self._async: AsyncCluster | None = None
+
+    # --- start and end
+
+    def start(self) -> None:
+        """Start all brokers; return when each of them knows all the others. Takes about a second.
+
+        Raises ClusterError, for example for a setting that the broker refuses; then nothing is left behind.
+        """
+        if self._launcher is not None:
+            raise ClusterError("the cluster has been started already")
+        self._launcher = LauncherProcess()
+        try:
+            opened = self._launcher.request("open", brokers=len(self.broker_ids), settings=self._settings())
+            self._folder = Path(opened["folder"])
+            self._ports = {int(broker): port for broker, port in opened["ports"].items()}
+            self._launcher.request("start", broker_ids=self.broker_ids)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Kill all brokers and remove their data. Closing again does nothing."""
+        launcher, self._launcher = self._launcher, None
+        folder, self._folder = self._folder, None
+        if launcher is not None:
+            launcher.close()
+        if folder is not None:
+            _remove(folder)
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncCluster:
+        from nilometer.testing.async_cluster import AsyncCluster
+
+        self._async = AsyncCluster(self)
+        await self._async.start()
+        return self._async
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._async is not None:
+            await self._async.close()
+
+    # --- what tests ask for
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,…`` of all brokers, running or not; the value of Kafka's ``bootstrap.servers``."""
+        return ",".join(self.address(broker) for broker in self.broker_ids)
+
+    def address(self, broker: int) -> str:
+        """Return ``host:port`` of one broker; it keeps them when it is restarted."""
+        self._opened()
+        return f"{HOST}:{self._ports[self._known(broker)]}"
+
+    @property
+    def running(self) -> list[int]:
+        """The ids of the brokers that run and are not paused."""
+        return list(self._opened().request("running"))
+
+    def log(self, broker: int) -> str:
+        """Return what a broker has logged so far."""
+        self._opened()
+        assert self._folder is not None
+        path = self._folder / f"broker-{self._known(broker)}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    # --- brokers
+
+    def kill(self, broker: int) -> None:
+        """End a broker with SIGKILL. Its data and its port remain."""
+        self._opened().request("kill", broker_id=self._known(broker))
+
+    def stop(self, broker: int) -> None:
+        """Stop a broker with SIGTERM: it hands over its leaderships first. Its data and its port remain."""
+        self._opened().request("stop", broker_id=self._known(broker))
+
+    def restart(self, broker: int) -> None:
+        """Stop a broker if it runs, and start it; return when all running brokers know each other."""
+        self.stop(broker)
+        self._opened().request("start", broker_ids=[broker])
+
+    def pause(self, broker: int) -> None:
+        """Stop a broker's process (SIGSTOP) until :meth:`resume`: it neither responds nor ends."""
+        self._opened().request("pause", broker_id=self._known(broker))
+
+    def resume(self, broker: int) -> None:
+        """Continue a paused broker."""
+        self._opened().request("resume", broker_id=self._known(broker))
+
+    # --- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic; return when all its replicas are in sync and every running broker knows it.
+
+        ``replication_factor`` is 3 by default, or the number of brokers if that is less. Raises
+        nilometer's ``KafkaError``, such as TOPIC_ALREADY_EXISTS.
+        """
+        from nilometer.testing.topics import create_topic, run
+
+        run(create_topic(self._running(), name, partitions, replication_factor, configs or {}))
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the id of the broker that leads a partition; wait while none does.
+
+        Raises nilometer's ``KafkaError``, such as UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        from nilometer.testing.topics import find_leader, run
+
+        return run(find_leader(self._running(), topic, partition))
+
+    # --- helpers
+
+    def _settings(self) -> dict[str, str]:
+        from nilometer.local.replication import replication_settings
+
+        replication = replication_settings(len(self.broker_ids))
+        transactions = {
+            "transaction.state.log.replication.factor": replication["offsets.topic.replication.factor"],
+            "transaction.state.log.min.isr": replication["min.insync.replicas"],
+        }
+        return {**replication, **transactions, **TEST_SETTINGS, **self._given}
+
+    def _running(self) -> dict[int, str]:
+        """Return the addresses of the running brokers by id. Raises ClusterError if none runs."""
+        running = {broker: self.address(broker) for broker in self.running}
+        if not running:
+            raise ClusterError("no broker runs")
+        return running
+
+    def _opened(self) -> LauncherProcess:
+        if self._launcher is None:
+            raise ClusterError("the cluster is not running: use it in `with`, or call start()")
+        return self._launcher
+
+    def _known(self, broker: int) -> int:
+        if broker not in self.broker_ids:
+            raise ValueError(f"there is no broker {broker}: the ids are 1 to {len(self.broker_ids)}")
+        return broker
+
+
+def _remove(folder: Path) -> None:
+    """Remove what a launcher has left that was killed. Its brokers end at once, but not before it."""
+    deadline = time.monotonic() + REMOVAL_TIMEOUT_S
+    while folder.exists():
+        try:
+            shutil.rmtree(folder)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
