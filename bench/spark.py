@@ -22,7 +22,7 @@ from tests.support.brokers.nilometer_broker import NilometerBroker
 from tests.support.kafka.apache_kafka import SPARK_JARS
 
 from nilometer.pipeline.audit.audit import audit
-from nilometer.pipeline.spark_session import build_session, connector_settings
+from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 
 from . import load
 from .rows import Column, Numbers, Row

@@ -28,26 +28,26 @@ class DefaultSource(DataSource):
         return "nilometer"
 
     def schema(self) -> str:
-        from nilometer.pipeline.spark_source import schema_of
+        from nilometer.pipeline.source.cluster.cluster_source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from nilometer.pipeline.spark_source import batch_reader
+        from nilometer.pipeline.source.cluster.cluster_source import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from nilometer.pipeline.spark_source import StreamReader
+        from nilometer.pipeline.source.cluster.cluster_source import StreamReader
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from nilometer.pipeline.spark_sink import BatchWriter
+        from nilometer.pipeline.sink.spark_sink import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from nilometer.pipeline.spark_sink import StreamWriter
+        from nilometer.pipeline.sink.spark_sink import StreamWriter
 
         return StreamWriter(self.options, schema)

@@ -23,11 +23,11 @@ class DefaultSource(DataSource):
         return "nilometer-log"
 
     def schema(self) -> str:
-        from nilometer.pipeline.log_folders.spark_source import schema_of
+        from nilometer.pipeline.source.log_folders.log_source import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from nilometer.pipeline.log_folders.spark_source import batch_reader
+        from nilometer.pipeline.source.log_folders.log_source import batch_reader
 
         return batch_reader(self.options, schema)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nilometer.pipeline.spark_session import build_session, connector_settings
+from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 from support.brokers.nilometer_broker import NilometerBroker
 from support.kafka.apache_kafka import SPARK_JARS, ensure_java
 from support.pipeline.filled_topics import Topics
@@ -22,7 +22,7 @@ from support.pipeline.spark_streams import stream_reader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from nilometer.pipeline.spark_source import StreamReader
+    from nilometer.pipeline.source.cluster.cluster_source import StreamReader
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline.samples import sample_records
+from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import activity
 from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline, send_values
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from nilometer.cli.pipelines import audit_command as command
-from nilometer.pipeline import spark_session
 from nilometer.pipeline.audit.audit import audit
+from nilometer.pipeline.audit.audit_report import to_html, to_json, write_report
 from nilometer.pipeline.audit.findings import Kind
-from nilometer.pipeline.audit.report import to_html, to_json, write_report
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.spark import spark_session
 from nilometer.wire.record_batch import pack_batch, read_header
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nilometer.pipeline import runner
-from nilometer.pipeline.samples import sample_records
+from nilometer.pipeline.run import runner
+from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import burst
 from support.pipeline.runs import assert_reported, send_values
 

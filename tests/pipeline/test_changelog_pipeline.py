@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from nilometer.pipeline.samples import sample_records
+from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import changelog
 from support.pipeline.filled_topics import Sent
 from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline

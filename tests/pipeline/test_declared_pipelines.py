@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline.declared.project import CONF, DECLARED, SPEC_NAME, write_project
-from nilometer.pipeline.samples import sample_records
+from nilometer.pipeline.run.samples import sample_records
 from support.pipeline.expected_rollups import expected_rollups
 from support.pipeline.runs import run_pipeline, send_values
 from support.ports import free_ports

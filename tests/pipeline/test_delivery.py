@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.client.consumer.fetched_records import ConsumerRecord
-from nilometer.pipeline import cluster_reader, delivery
-from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.run import webhook_delivery
+from nilometer.pipeline.run.webhook_delivery import Deliverer, DeliveryNotes, Webhook
+from nilometer.pipeline.source.cluster import cluster_reader
 from support.pipeline.filled_topics import Sent
 
 
@@ -56,7 +57,7 @@ class Receiver:
 
 @pytest.fixture
 def receiver(monkeypatch):
-    monkeypatch.setattr(delivery, "PAUSE_S", 0.01)
+    monkeypatch.setattr(webhook_delivery, "PAUSE_S", 0.01)
     one = Receiver()
     yield one
     one.close()

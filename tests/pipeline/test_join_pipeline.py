@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from nilometer.pipeline.samples import customers, sample_records
+from nilometer.pipeline.run.samples import customers, sample_records
 from nilometer.pipeline.shipped import join
 from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline, send_values
 

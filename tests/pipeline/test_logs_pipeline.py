@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline import runner
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.run import runner
 from nilometer.pipeline.shipped import logs
 from support.pipeline.log_lines import (
     HAND_PICKED,

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from nilometer.pipeline.samples import sample_records
+from nilometer.pipeline.run.samples import sample_records
 from support.pipeline.expected_rollups import expected_rollups
 from support.pipeline.runs import assert_reported, forget_last_commit, read_values, run_pipeline, send_values
 

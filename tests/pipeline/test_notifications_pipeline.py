@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from nilometer.pipeline.samples import sample_records, users
+from nilometer.pipeline.run.samples import sample_records, users
 from support.pipeline.runs import assert_reported, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark

@@ -20,12 +20,13 @@ from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.cli.pipelines.pipeline_results import print_tables
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
-from nilometer.pipeline import cluster_reader, java
-from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, readable
-from nilometer.pipeline.run_record import RunFolder
-from nilometer.pipeline.samples import SAMPLES
-from nilometer.pipeline.spark_session import connector_coordinate, connector_settings
+from nilometer.pipeline.run.catalogue import SHIPPED
+from nilometer.pipeline.run.run_record import RunFolder
+from nilometer.pipeline.run.samples import SAMPLES
+from nilometer.pipeline.source.cluster import cluster_reader
+from nilometer.pipeline.spark import java
+from nilometer.pipeline.spark.spark_session import connector_coordinate, connector_settings
 from support.ports import free_ports
 
 SOURCES = Path(nilometer.__file__).parents[1]
@@ -217,7 +218,7 @@ def test_one_process_at_a_time_runs_a_pipeline(tmp_path):
 def test_what_a_session_puts_on_disk_goes_when_its_process_does(how):
     program = (
         "from nilometer.cli.signals import exit_on_sigterm\n"
-        "from nilometer.pipeline.spark_session import work_folder\n"
+        "from nilometer.pipeline.spark.spark_session import work_folder\n"
         "exit_on_sigterm()\n"
         "print(work_folder(), flush=True)\n"
         "input()\n"
@@ -253,7 +254,8 @@ def test_submit_gives_executors_the_package_and_leaves_the_jobs_arguments_alone(
     assert words[-5:] == ["--conf", "a=b", "job.py", "--master", "x"]
     archive = next(word for word in words if word.startswith("spark.files=")).removeprefix("spark.files=")
     names = zipfile.ZipFile(archive).namelist()
-    sources = {"pyspark_nilometer.py", "pyspark_nilometer_log.py", "nilometer/pipeline/spark_source.py"}
+    data_source = "nilometer/pipeline/source/cluster/cluster_source.py"
+    sources = {"pyspark_nilometer.py", "pyspark_nilometer_log.py", data_source}
     assert sources <= set(names)
     local = CliRunner().invoke(spark_group, ["submit", "--print", "--kafka-connector", "job.py"]).output
     assert "spark.files" not in local

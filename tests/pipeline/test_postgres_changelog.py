@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.postgres_capture import Capture
+from nilometer.pipeline.postgres.capture import Capture
 from nilometer.pipeline.shipped import changelog
 from support.applications.postgres_server import PostgresServer
 from support.pipeline.filled_topics import Sent

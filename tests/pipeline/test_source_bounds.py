@@ -203,10 +203,10 @@ def test_a_broker_that_dies_during_a_batch_costs_time_and_no_record(spark, topic
     """The broker is killed while a task is between two fetches, and comes back: nothing lost or repeated."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    from nilometer.pipeline.arrow_decode import ColumnDecoder
-    from nilometer.pipeline.cluster_reader import ClusterReader
-    from nilometer.pipeline.offsets import OffsetRange
-    from nilometer.pipeline.source_options import parse_options
+    from nilometer.pipeline.decode.column_decoder import ColumnDecoder
+    from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
+    from nilometer.pipeline.source.positions import OffsetRange
+    from nilometer.pipeline.source.source_options import parse_options
     from support.pipeline.filled_topics import KEEP, Topics
 
     with NilometerBroker(tmp_path / "data") as broker:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline.run_record import DIED, RunFolder
+from nilometer.pipeline.run.run_record import DIED, RunFolder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
 from support.pipeline.filled_topics import Sent, Topics

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.pipeline.offsets import Position
+from nilometer.pipeline.source.positions import Position
 from support.pipeline.filled_topics import Sent
 from support.pipeline.spark_streams import Stream
 

@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
 from nilometer.pipeline.errors import SinkError
-from nilometer.pipeline.transactional_writer import TaskTransaction, TransactionalWriter
+from nilometer.pipeline.sink.cluster_writer import ClusterWriter, Outgoing
+from nilometer.pipeline.sink.transactional_writer import TaskTransaction, TransactionalWriter
 from nilometer.runtime import Runtime
 
 

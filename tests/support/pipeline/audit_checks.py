@@ -8,7 +8,7 @@ from nilometer.pipeline.audit.audit import plan_segments, read_epochs
 from nilometer.pipeline.audit.findings import Finding
 from nilometer.pipeline.audit.replica_check import check_replica
 from nilometer.pipeline.audit.segment_check import SegmentCheck
-from nilometer.pipeline.log_folders.replica_folders import find_replicas
+from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
 
 
 def findings_in(*places: Path) -> list[Finding]:

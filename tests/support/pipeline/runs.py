@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nilometer.cli.pipelines.pipeline_state_commands import render_report
-from nilometer.pipeline import runner
-from nilometer.pipeline.catalogue import SHIPPED
-from nilometer.pipeline.run_record import RunFolder
+from nilometer.pipeline.run import runner
+from nilometer.pipeline.run.catalogue import SHIPPED
+from nilometer.pipeline.run.run_record import RunFolder
 
 from .filled_topics import Sent, Topics
 

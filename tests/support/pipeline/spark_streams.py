@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from nilometer.pipeline.spark_source import StreamReader
+from nilometer.pipeline.source.cluster.cluster_source import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

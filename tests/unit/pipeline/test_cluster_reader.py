@@ -9,9 +9,9 @@ import uuid
 import pytest
 
 from nilometer.client.network.client import Client
-from nilometer.pipeline.cluster_reader import ClusterReader
 from nilometer.pipeline.errors import DataLoss
-from nilometer.pipeline.offsets import OffsetRange
+from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
+from nilometer.pipeline.source.positions import OffsetRange
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import BatchBuilder

@@ -7,13 +7,13 @@ import shutil
 
 import pytest
 
-from nilometer.pipeline.arrow_columns import KAFKA_COLUMNS, LOG_COLUMNS
+from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS, LOG_COLUMNS
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.log_folders import slice_reader, transactions
-from nilometer.pipeline.log_folders.log_options import parse_log_options
-from nilometer.pipeline.log_folders.log_plan import plan
-from nilometer.pipeline.log_folders.spark_source import read_slice
-from nilometer.pipeline.pushed_filters import Bounds
+from nilometer.pipeline.source.log_folders import log_transactions, slice_reader
+from nilometer.pipeline.source.log_folders.log_options import parse_log_options
+from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
 
@@ -293,7 +293,7 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
     for high_watermark in range(0, log.next_offset, 17):
         log.checkpoint(high_watermark)
         bases = sorted(int(path.stem) for path in log.folder.glob("*.log"))
-        stable = transactions.last_stable_offset(str(log.folder), bases, 0, high_watermark)
+        stable = log_transactions.last_stable_offset(str(log.folder), bases, 0, high_watermark)
         found = offsets_of(log.log_dir, **{"isolation.level": "read_committed"})
         assert found == [offset for offset in committed if offset < stable]
 

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from nilometer.pipeline.offsets import OffsetRange
-from nilometer.pipeline.pushed_filters import bounds_of, narrowed
+from nilometer.pipeline.source.positions import OffsetRange
+from nilometer.pipeline.source.pushed_filters import bounds_of, narrowed
 
 COMPARED = {
     EqualTo: lambda left, right: left == right,

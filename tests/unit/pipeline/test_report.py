@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from nilometer.pipeline.report import Report, draw, write_report
+from nilometer.pipeline.run.run_report import Report, draw, write_report
 
 START = datetime(2024, 5, 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.pipeline.errors import OptionError
-from nilometer.pipeline.source_options import ALLOWED, EARLIEST, LATEST, AtTime, parse_options
+from nilometer.pipeline.source.source_options import ALLOWED, EARLIEST, LATEST, AtTime, parse_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from nilometer.pipeline.errors import DataLoss, SourceError
-from nilometer.pipeline.log_folders import stored_files
-from nilometer.pipeline.log_folders.log_options import parse_log_options
-from nilometer.pipeline.log_folders.log_plan import plan
-from nilometer.pipeline.log_folders.spark_source import read_slice
-from nilometer.pipeline.pushed_filters import Bounds
+from nilometer.pipeline.source.log_folders import stored_files
+from nilometer.pipeline.source.log_folders.log_options import parse_log_options
+from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.runtime.system_disk import SystemDisk
 from support.logs.folder_logs import FolderLog
 from support.pipeline.audit_checks import findings_in

@@ -26,7 +26,7 @@ from nilometer.cli.demo.input_files import log_files, stable
 from nilometer.cli.demo.spark_job import SparkStart, run_pipeline
 from nilometer.cli.pipelines.pipeline_results import print_tables
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.java import ensure_java
+from nilometer.pipeline.spark.java import ensure_java
 
 
 @click.command()

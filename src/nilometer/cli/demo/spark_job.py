@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from nilometer.cli.demo.demo_run import Demo, DemoFailed
 from nilometer.cli.pipelines.pipeline_results import print_position, progress_line, tables_of
-from nilometer.pipeline import runner
-from nilometer.pipeline.catalogue import SHIPPED
+from nilometer.pipeline.run import runner
+from nilometer.pipeline.run.catalogue import SHIPPED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ class SparkStart:
         self._thread.start()
 
     def _start(self) -> None:
-        from nilometer.pipeline.spark_session import build_session
+        from nilometer.pipeline.spark.spark_session import build_session
 
         try:
             session = build_session("demo", master="local[2]", quick=True, log_file=self._log_file)

@@ -73,13 +73,13 @@ def audit(
         result = _run(places, topic, master, spark_log, console)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    from nilometer.pipeline.audit import report as written
+    from nilometer.pipeline.audit import audit_report
 
     if report is not None:
         report.parent.mkdir(parents=True, exist_ok=True)
-        written.write_report(result, report)
+        audit_report.write_report(result, report)
     if as_json:
-        click.echo(written.to_json(result), nl=False)
+        click.echo(audit_report.to_json(result), nl=False)
     else:
         _show(result)
     if result.wrong:
@@ -112,8 +112,8 @@ def _given(log_dirs: str) -> list[str]:
 
 def _run(places: list[str], topic: str | None, master: str, spark_log: Path, console: Console) -> AuditResult:
     from nilometer.pipeline.audit.audit import audit as run_audit
-    from nilometer.pipeline.log_folders.replica_folders import find_replicas
-    from nilometer.pipeline.spark_session import build_session
+    from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
+    from nilometer.pipeline.spark.spark_session import build_session
 
     exit_on_sigterm()
     find_replicas(places)  # raises for a wrong place, before the slow start of Spark
@@ -133,12 +133,12 @@ def _run(places: list[str], topic: str | None, master: str, spark_log: Path, con
 
 
 def _show(result: AuditResult) -> None:
-    from nilometer.pipeline.audit import report
+    from nilometer.pipeline.audit import audit_report
 
-    print_table(report.PARTITION_COLUMNS, report.partition_rows(result))
+    print_table(audit_report.PARTITION_COLUMNS, audit_report.partition_rows(result))
     if result.findings:
         shown = result.findings[:FINDINGS_SHOWN_MAX]
-        print_table(report.FINDING_COLUMNS, report.finding_rows(shown), title="Found")
+        print_table(audit_report.FINDING_COLUMNS, audit_report.finding_rows(shown), title="Found")
         if len(result.findings) > len(shown):
             click.echo(f"… and {len(result.findings) - len(shown)} more; --report FILE writes all of them")
-    click.echo(report.summary(result))
+    click.echo(audit_report.summary(result))

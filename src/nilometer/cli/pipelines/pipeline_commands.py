@@ -19,7 +19,7 @@ from nilometer.cli.pipelines.pipeline_state_commands import (
     stop,
     table_console,
 )
-from nilometer.pipeline.catalogue import SHIPPED
+from nilometer.pipeline.run.catalogue import SHIPPED
 
 
 @click.group()

@@ -8,9 +8,9 @@ import click
 
 from nilometer.cli.cluster_options import bootstrap_option
 from nilometer.cli.pipelines.pipeline_topics import named_topics
-from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.declared.project import DECLARED, write_project
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.run.catalogue import SHIPPED
 
 
 @click.command()

@@ -21,13 +21,13 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster
-from nilometer.pipeline.catalogue import SHIPPED
-from nilometer.pipeline.cluster_writer import ClusterWriter, Outgoing
-from nilometer.pipeline.delivery import Deliverer, DeliveryNotes, Webhook
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.postgres_capture import Capture, Event
-from nilometer.pipeline.runner import Job, check_source
-from nilometer.pipeline.samples import SAMPLES, SampleRecord, sample_records
+from nilometer.pipeline.postgres.capture import Capture, Event
+from nilometer.pipeline.run.catalogue import SHIPPED
+from nilometer.pipeline.run.runner import Job, check_source
+from nilometer.pipeline.run.samples import SAMPLES, SampleRecord, sample_records
+from nilometer.pipeline.run.webhook_delivery import Deliverer, DeliveryNotes, Webhook
+from nilometer.pipeline.sink.cluster_writer import ClusterWriter, Outgoing
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

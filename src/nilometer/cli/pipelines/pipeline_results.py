@@ -10,7 +10,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nilometer.pipeline.runner import Progress
+    from nilometer.pipeline.run.runner import Progress
 
 
 def progress_line(progress: Progress) -> str:

@@ -21,14 +21,14 @@ from nilometer.cli.pipelines.pipeline_state_commands import (
 )
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
-from nilometer.pipeline.catalogue import SHIPPED
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.run_record import FAILED, FINISHED, STOPPED, RunFolder
+from nilometer.pipeline.run.catalogue import SHIPPED
+from nilometer.pipeline.run.run_record import FAILED, FINISHED, STOPPED, RunFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nilometer.pipeline.runner import Progress
+    from nilometer.pipeline.run.runner import Progress
 
 TOP_MAX = 1_000
 
@@ -136,9 +136,9 @@ def run(
 
     It continues where its last run ended. The checkpoint is stored next to the tables.
     """
-    from nilometer.pipeline import runner
-    from nilometer.pipeline.java import require_java
-    from nilometer.pipeline.spark_session import build_session, connector_settings
+    from nilometer.pipeline.run import runner
+    from nilometer.pipeline.spark.java import require_java
+    from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 
     shipped = SHIPPED[name]
     output = output or str(Path(home, name))

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from nilometer.cli.signals import exit_on_sigterm
-from nilometer.pipeline.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.run_record import HOME, RUNNING, RunFolder, RunRecord, runs
+from nilometer.pipeline.run.catalogue import SHIPPED, Shipped
+from nilometer.pipeline.run.run_record import HOME, RUNNING, RunFolder, RunRecord, runs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from nilometer.pipeline.catalogue import PipelineModule
+    from nilometer.pipeline.run.catalogue import PipelineModule
 
 home_option = click.option(
     "--home",
@@ -115,7 +115,7 @@ def stop(name: str, home: str) -> None:
 )
 def report_command(name: str, home: str, output: str | None, path: Path | None) -> None:
     """Write tables and plots of the results of a pipeline to an HTML page."""
-    from nilometer.pipeline.spark_session import build_session
+    from nilometer.pipeline.spark.spark_session import build_session
 
     folder = RunFolder(home, name)
     record = folder.read()
@@ -143,7 +143,7 @@ def render_report(
     output: str,
     path: Path,
 ) -> None:
-    from nilometer.pipeline.report import Report, write_report
+    from nilometer.pipeline.run.run_report import Report, write_report
 
     charts = getattr(module, "charts", None)
     page = Report(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from nilometer.pipeline.catalogue import Shipped
+from nilometer.pipeline.run.catalogue import Shipped
 
 
 def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:

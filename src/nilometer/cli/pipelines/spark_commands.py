@@ -11,7 +11,7 @@ import click
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.shipping import shipping_settings, write_archive
+from nilometer.pipeline.spark.package_archive import shipping_settings, write_archive
 
 SHIPPED_FROM = Path(".nilometer/spark")
 """The folder of the archive for executors that `submit` writes; it must exist while the job runs."""
@@ -28,7 +28,7 @@ def packages() -> None:
 
     For `spark-submit --packages`. The data source "nilometer" needs no jar.
     """
-    from nilometer.pipeline.spark_session import connector_coordinate
+    from nilometer.pipeline.spark.spark_session import connector_coordinate
 
     click.echo(connector_coordinate())
 
@@ -52,7 +52,7 @@ def submit(master: str, kafka_connector: bool, only_print: bool, arguments: tupl
 
     ARGUMENTS are spark-submit's own options, the job's file, and the job's arguments.
     """
-    from nilometer.pipeline.java import require_java
+    from nilometer.pipeline.spark.java import require_java
 
     try:
         require_java()
@@ -71,7 +71,7 @@ def submit(master: str, kafka_connector: bool, only_print: bool, arguments: tupl
 def submit_command(master: str, arguments: tuple[str, ...], *, kafka_connector: bool) -> list[str]:
     import pyspark
 
-    from nilometer.pipeline.spark_session import connector_coordinate
+    from nilometer.pipeline.spark.spark_session import connector_coordinate
 
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     settings = {"spark.python.unix.domain.socket.enabled": "true"}

@@ -2,6 +2,6 @@
 
 ``segment_check`` checks one segment file with its indexes, ``replica_check`` the segments of one replica
 together, ``comparison`` compares the replicas of a partition, ``committed_offsets`` checks the groups'
-offsets. ``audit`` runs all of it on Spark, and repeats failed checks before it reports them; ``report``
+offsets. ``audit`` runs all of it on Spark, and repeats failed checks before it reports them; ``audit_report``
 writes the report. Nothing is ever written into a log's folder.
 """

@@ -25,10 +25,10 @@ from nilometer.pipeline.audit.comparison import OUTLINE, bounds_of, compare
 from nilometer.pipeline.audit.findings import Finding, Kind
 from nilometer.pipeline.audit.replica_check import ReplicaResult, check_replica
 from nilometer.pipeline.audit.segment_check import SegmentCheck, SegmentResult, SegmentWork
-from nilometer.pipeline.batch_table import BatchTable
+from nilometer.pipeline.decode.batch_table import BatchTable
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder, find_replicas
-from nilometer.pipeline.log_folders.stored_files import open_place
+from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder, find_replicas
+from nilometer.pipeline.source.log_folders.stored_files import open_place
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition
@@ -217,7 +217,7 @@ def _outlines(place: str, table: BatchTable) -> pyarrow.RecordBatch:
     import numpy as np
     import pyarrow as pa
 
-    from nilometer.pipeline import batch_kernels as fields
+    from nilometer.pipeline.decode import batch_kernels as fields
 
     rows = table.rows
     columns = [

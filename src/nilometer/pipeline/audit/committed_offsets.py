@@ -14,11 +14,11 @@ from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.pipeline.audit.findings import Finding, Kind
 from nilometer.pipeline.audit.replica_check import ReplicaResult
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.log_folders.log_options import parse_log_options
-from nilometer.pipeline.log_folders.log_plan import plan
-from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder
-from nilometer.pipeline.log_folders.spark_source import read_slice
-from nilometer.pipeline.pushed_filters import Bounds
+from nilometer.pipeline.source.log_folders.log_options import parse_log_options
+from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder
+from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError
 

@@ -47,7 +47,7 @@ class OffsetIndexCheck:
     def look_at(self, rows: Any, start: int) -> None:
         import numpy as np
 
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         positions = rows[:, fields.POSITION] + start
         ends = positions + rows[:, fields.SIZE]
@@ -61,7 +61,7 @@ class OffsetIndexCheck:
         self._end = int(ends[-1])
 
     def _judge(self, number: int, row: Any, position: int, last: int, lasts: Any, ends: Any) -> None:
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         offset = int(self._offsets[number])
         if position != self._positions[number]:
@@ -122,7 +122,7 @@ class TimeIndexCheck:
     def look_at(self, rows: Any) -> None:
         import numpy as np
 
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         times = rows[:, fields.MAX_TIMESTAMP]
         newest = np.maximum(np.maximum.accumulate(times), self._newest)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from nilometer.pipeline.audit.findings import Finding, Kind
 from nilometer.pipeline.audit.segment_check import SegmentResult
-from nilometer.pipeline.log_folders.replica_folders import ReplicaFolder
+from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder
 from nilometer.storage import names
 
 

@@ -20,8 +20,8 @@ from nilometer.pipeline.audit.index_checks import (
     TimeIndexCheck,
     check_transaction_index,
 )
-from nilometer.pipeline.batch_table import CONTROL, BatchTable, walk
-from nilometer.pipeline.log_folders.stored_files import open_place
+from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
+from nilometer.pipeline.source.log_folders.stored_files import open_place
 from nilometer.storage import names
 from nilometer.storage.producers import producer_snapshot
 from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
@@ -132,7 +132,7 @@ class SegmentCheck:
 
     def _look_at(self, table: BatchTable, start: int) -> None:
         """Check the batches of one table; ``start`` is the position of its buffer in the file, in bytes."""
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         rows, result = table.rows, self.result
         self._check_sums(table, start)
@@ -146,7 +146,7 @@ class SegmentCheck:
         result.records += int(rows[:, fields.RECORDS_COUNT].sum())
 
     def _check_sums(self, table: BatchTable, start: int) -> None:
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         first = table.first_damaged()
         while first < len(table):
@@ -165,7 +165,7 @@ class SegmentCheck:
     def _check_offsets(self, rows: Any, start: int) -> None:
         import numpy as np
 
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         bases = rows[:, fields.BASE_OFFSET]
         following = bases + rows[:, fields.LAST_OFFSET_DELTA] + 1
@@ -183,7 +183,7 @@ class SegmentCheck:
     def _check_epochs(self, rows: Any, start: int) -> None:
         import numpy as np
 
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         epochs = rows[:, fields.LEADER_EPOCH]
         runs = self.result.epochs
@@ -197,7 +197,7 @@ class SegmentCheck:
             runs.append((epoch, base))
 
     def _note_aborts(self, table: BatchTable) -> None:
-        from nilometer.pipeline import batch_kernels as fields
+        from nilometer.pipeline.decode import batch_kernels as fields
 
         rows = table.rows
         for row in rows[rows[:, fields.ATTRIBUTES] & CONTROL != 0]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from nilometer.pipeline.declared.project import CONF, SERVERS_KEY, TOPIC_KEYS
 from nilometer.pipeline.errors import PipelineError, readable
-from nilometer.pipeline.java import require_java
-from nilometer.pipeline.runner import Job, check_source
-from nilometer.pipeline.spark_session import quick_python, work_folder
+from nilometer.pipeline.run.runner import Job, check_source
+from nilometer.pipeline.spark.java import require_java
+from nilometer.pipeline.spark.spark_session import quick_python, work_folder
 
 MASTER = "local[*]"
 

@@ -1,0 +1,290 @@
+"""Decodes record batches into Arrow columns, without an object per record and with little Python per batch.
+
+Takes the batches of a Fetch response or of a piece of a segment, checks and decompresses them, and writes
+their records into Arrow's buffers. Never touches sockets, files or Spark; the loops over headers and records
+are machine code (``batch_kernels``, ``decode_kernels``), imported with the first batch.
+
+Invariants: all bytes are checked (CRC, lengths, counts, every varint) before any is copied; a corrupt batch
+raises CorruptBatch with its offset. A decoder returns each record that was added once, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nilometer.pipeline.decode.arrow_columns import (
+    HEADERS_COLUMN,
+    ROWS_PER_ARROW_BATCH,
+    ColumnRoom,
+    ConstantColumns,
+    SectionColumns,
+    arrow_schema,
+    kafka_columns,
+)
+from nilometer.pipeline.decode.batch_table import CODEC_MASK, CONTROL, BatchTable, walk
+from nilometer.wire.compression import Codec, decompress
+from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, read_header
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+__all__ = [
+    "BYTES_PER_ARROW_BATCH",
+    "ROWS_PER_ARROW_BATCH",
+    "BatchPredicate",
+    "ColumnDecoder",
+    "RowFilter",
+    "arrow_schema",
+]
+
+BYTES_PER_ARROW_BATCH = 32 * 1024 * 1024
+"""Decompressed bytes at which an Arrow batch is full.
+
+With one more record batch, of at most 128 MB decompressed, it stays below the 2 GB of Arrow's offsets.
+"""
+
+RowFilter = Callable[["BatchTable"], "numpy.ndarray[Any, Any]"]
+"""Returns, for each batch of a table, whether its records are wanted."""
+BatchPredicate = Callable[[bytes | memoryview, int, BatchHeader], bool]
+"""Returns whether one batch's records are wanted; called for each batch, control batches too, in order."""
+
+
+class _Measured(NamedTuple):
+    """Decompressed batches (*sections*) of one buffer, checked and measured by ``decode_kernels``."""
+
+    data: numpy.ndarray[Any, Any]
+    sections: numpy.ndarray[Any, Any]
+
+
+class ColumnDecoder:
+    """Collects the records of one partition with offsets in [start, end) and returns them as Arrow batches.
+
+    ``add`` takes the record sets of Fetch responses or pieces of segments and yields full Arrow batches;
+    ``take`` yields the rest.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        with_headers: bool = False,
+        columns: Sequence[str] | None = None,
+        rows_max: int = ROWS_PER_ARROW_BATCH,
+        bytes_max: int = BYTES_PER_ARROW_BATCH,
+    ) -> None:
+        import numpy as np
+
+        from nilometer.pipeline.decode import batch_kernels, decode_kernels
+
+        self._np = np
+        self._fields = batch_kernels
+        self._kernels = decode_kernels
+        self._constants = ConstantColumns(topic, partition)
+        self._columns = tuple(columns or kafka_columns(with_headers))
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._end = end
+        self._next_offset = start
+        self._measured: list[_Measured] = []
+        self._sizes = np.zeros(decode_kernels.SIZES, np.int64)
+        self._bytes = 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset to fetch next: after the last batch added."""
+        return self._next_offset
+
+    @property
+    def rows(self) -> int:
+        """The number of records added and not returned yet."""
+        return int(self._sizes[self._kernels.ROWS])
+
+    def skip_to(self, offset: int) -> None:
+        """Leave out records before ``offset``, also in a batch that contains it."""
+        self._next_offset = max(self._next_offset, offset)
+
+    def add(
+        self, record_set: bytes | memoryview, wanted: BatchPredicate | None = None
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """Add the batches of ``record_set``; yield Arrow batches when they are full.
+
+        ``wanted`` selects batches. Raises CorruptBatch.
+        """
+        position = 0
+        asked = _one_by_one(wanted) if wanted is not None else None
+        while True:
+            table = walk(record_set, position)
+            yield from self.add_table(table, asked)
+            if not table.is_header and self._next_offset < self._end:
+                read_header(record_set, table.end)  # raises CorruptBatch: these bytes are no batch header
+            if not len(table) or not table.is_header or self._next_offset >= self._end:
+                return
+            position = table.end
+
+    def add_table(self, table: BatchTable, wanted: RowFilter | None = None) -> Iterator[pyarrow.RecordBatch]:
+        """Check and add the batches of ``table`` in the range; yield Arrow batches when they are full.
+
+        Raises CorruptBatch.
+        """
+        rows = self._in_range(table)
+        if not len(rows):
+            return
+        inside = BatchTable(table.buffer, rows, table.end, table.is_header)
+        self._check(inside)
+        fields = self._fields
+        kept = (rows[:, fields.ATTRIBUTES] & CONTROL == 0) & (rows[:, fields.RECORDS_COUNT] > 0)
+        if wanted is not None:
+            kept &= wanted(inside)
+        yield from self._measure_all(table.buffer, rows[kept])
+        last = rows[-1]
+        self._next_offset = int(last[fields.BASE_OFFSET] + last[fields.LAST_OFFSET_DELTA] + 1)
+
+    def take(self) -> Iterator[pyarrow.RecordBatch]:
+        """Yield the added records as Arrow batches of at most ``rows_max`` rows and about equal size."""
+        if self.rows:
+            whole = self._lay_out()
+            pieces = -(-whole.num_rows // self._rows_max)
+            step = -(-whole.num_rows // pieces)
+            for start in range(0, whole.num_rows, step):
+                yield whole.slice(start, step)
+        self._measured = []
+        self._sizes[:] = 0
+        self._bytes = 0
+
+    def _in_range(self, table: BatchTable) -> Any:
+        rows = table.rows
+        bases = rows[:, self._fields.BASE_OFFSET]
+        return rows[(table.next_offsets > self._next_offset) & (bases < self._end)]
+
+    def _check(self, table: BatchTable) -> None:
+        table.check()
+        bases, following = table.column(self._fields.BASE_OFFSET), table.next_offsets
+        back = bases[1:] < following[:-1]
+        if back.any():
+            at = int(back.argmax())
+            raise CorruptBatch(
+                f"batch at offset {bases[at + 1]}: offsets go back, the one before it ends at {following[at]}"
+            )
+
+    def _measure_all(self, buffer: bytes | memoryview, rows: Any) -> Iterator[pyarrow.RecordBatch]:
+        """Measure the batches in groups that fit into one Arrow batch; yield Arrow batches when full."""
+        start = 0
+        while start < len(rows):
+            if self._is_full:
+                yield from self.take()
+            start += self._measure_group(buffer, rows[start:])
+        if self._is_full:
+            yield from self.take()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.rows >= self._rows_max or self._bytes >= self._bytes_max
+
+    def _measure_group(self, buffer: bytes | memoryview, rows: Any) -> int:
+        """Measure as many batches as fit into the Arrow batch, at least one; return their number."""
+        fields, room = self._fields, self._bytes_max - self._bytes
+        codecs = rows[:, fields.ATTRIBUTES] & CODEC_MASK
+        compressed = codecs.nonzero()[0]
+        if len(compressed) == 0 or compressed[0] > 0:
+            rows = rows[: int(compressed[0])] if len(compressed) else rows
+            ends = (rows[:, fields.SIZE] - HEADER_BYTES).cumsum()
+            rows = rows[: int(self._np.searchsorted(ends, room)) + 1]
+            starts = rows[:, fields.POSITION] + HEADER_BYTES
+            data = self._np.frombuffer(buffer, self._np.uint8)
+            self._measure(data, rows, starts, rows[:, fields.POSITION] + rows[:, fields.SIZE])
+        else:
+            parts = list(self._decompressed(buffer, rows, codecs, room))
+            rows = rows[: len(parts)]
+            ends = self._np.cumsum([len(part) for part in parts])
+            data = self._np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), self._np.uint8)
+            self._measure(data, rows, ends - self._np.diff(ends, prepend=0), ends)
+        return len(rows)
+
+    def _decompressed(
+        self, buffer: bytes | memoryview, rows: Any, codecs: Any, room: int
+    ) -> Iterator[bytes | memoryview]:
+        fields = self._fields
+        spans = zip(
+            codecs.tolist(),
+            rows[:, fields.POSITION].tolist(),
+            rows[:, fields.SIZE].tolist(),
+            rows[:, fields.BASE_OFFSET].tolist(),
+            strict=True,
+        )
+        with memoryview(buffer) as view:
+            for codec, position, size, base_offset in spans:
+                try:
+                    part = decompress(Codec(codec), view[position + HEADER_BYTES : position + size])
+                except CorruptBatch as error:
+                    raise CorruptBatch(f"batch at offset {base_offset}: {error.message}") from error
+                yield part
+                room -= len(part)
+                if room <= 0:
+                    return
+
+    def _measure(self, data: Any, rows: Any, starts: Any, ends: Any) -> None:
+        np, fields, kernels = self._np, self._fields, self._kernels
+        sections = np.empty((len(rows), kernels.SECTION_FIELDS), np.int64)
+        bases, deltas = rows[:, fields.BASE_OFFSET], rows[:, fields.LAST_OFFSET_DELTA]
+        sections[:, kernels.START] = starts
+        sections[:, kernels.END] = ends
+        sections[:, kernels.RECORDS_COUNT] = rows[:, fields.RECORDS_COUNT]
+        sections[:, kernels.LAST_OFFSET_DELTA] = deltas
+        sections[:, kernels.FIRST_DELTA] = np.maximum(self._next_offset - bases, 0)
+        sections[:, kernels.UNTIL_DELTA] = np.minimum(self._end - bases, deltas + 1)
+        sections[:, kernels.BASE_OFFSET] = bases
+        sections[:, kernels.BASE_TIMESTAMP] = rows[:, fields.BASE_TIMESTAMP]
+        sections[:, kernels.MAX_TIMESTAMP] = rows[:, fields.MAX_TIMESTAMP]
+        sections[:, kernels.ATTRIBUTES] = rows[:, fields.ATTRIBUTES]
+        sections[:, kernels.LEADER_EPOCH] = rows[:, fields.LEADER_EPOCH]
+        sections[:, kernels.PRODUCER_ID] = rows[:, fields.PRODUCER_ID]
+        error, number = kernels.measure(data, sections, HEADERS_COLUMN in self._columns, self._sizes)
+        if error != kernels.OK:
+            raise CorruptBatch(f"batch at offset {bases[number]}: {kernels.PROBLEMS[error]}")
+        self._measured.append(_Measured(data, sections))
+        self._bytes += int((ends - starts).sum())
+
+    def _lay_out(self) -> pyarrow.RecordBatch:
+        kernels, np, columns = self._kernels, self._np, self._columns
+        room = ColumnRoom(columns, kernels, self._sizes)
+        at = np.zeros(kernels.SIZES, np.int64)
+        rows_of_sections = [np.zeros(len(one.sections), np.int64) for one in self._measured]
+        for (data, sections), rows in zip(self._measured, rows_of_sections, strict=True):
+            kernels.fill(
+                data,
+                sections,
+                "key" in columns,
+                "value" in columns,
+                HEADERS_COLUMN in columns,
+                at,
+                room.offsets,
+                room.timestamps,
+                rows,
+                room.keys,
+                room.values,
+                room.headers.lists,
+                room.headers.arrays,
+            )
+        sections = np.concatenate([one.sections for one in self._measured])
+        return room.record_batch(
+            self._constants, SectionColumns(kernels, sections, np.concatenate(rows_of_sections))
+        )
+
+
+def _one_by_one(wanted: BatchPredicate) -> RowFilter:
+    def asked(table: BatchTable) -> Any:
+        import numpy as np
+
+        from nilometer.pipeline.decode import batch_kernels as fields
+
+        positions = table.column(fields.POSITION).tolist()
+        answers = [wanted(table.buffer, at, read_header(table.buffer, at)) for at in positions]
+        return np.array(answers, np.bool_)
+
+    return asked

@@ -1,6 +1,0 @@
-"""Reads partitions' folders directly, while brokers write to them or without any broker.
-
-``stored_files`` opens places, ``replica_folders`` finds the replicas in them, ``log_slices`` divides a log
-into slices, one per task, ``slice_reader`` reads a slice, ``transactions`` finds aborted records, and
-``spark_source`` is the data source for Spark, ``format("nilometer-log")``. Nothing is ever written.
-"""

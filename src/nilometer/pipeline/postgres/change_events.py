@@ -1,0 +1,70 @@
+"""Converts the changes of a database table into records: key and JSON value. Pure.
+
+Invariant: all records of a row have its primary key as their key, so they are in one partition, in order. A
+change of the primary key becomes a deletion of the old key and a creation of the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nilometer.pipeline.postgres.pgoutput import (
+    CREATED,
+    DELETED,
+    TRUNCATED,
+    UPDATED,
+    Change,
+    json_row,
+    to_json,
+)
+
+SEQ_STEP = 2
+"""The distance between the ``seq`` of two changes: one change may make two records."""
+
+
+def records_of(change: Change, key_columns: Sequence[str]) -> Iterator[tuple[bytes | None, bytes]]:
+    """Yield key and value of the records for one change; the key is None for a TRUNCATE."""
+    before = _known(change) if change.before is not None else None
+    after = json_row(change.relation, change.after) if change.after is not None else None
+    seq = change.seq * SEQ_STEP
+    if change.op == TRUNCATED:
+        yield None, _event(change, TRUNCATED, None, None, seq)
+        return
+    old_key = _key(before, key_columns) if before is not None else None
+    if after is None:
+        assert old_key is not None
+        yield to_json(old_key), _event(change, DELETED, old_key, None, seq)
+        return
+    key, op = _key(after, key_columns), change.op
+    if op == UPDATED and old_key is not None and old_key != key:
+        yield to_json(old_key), _event(change, DELETED, old_key, None, seq)
+        op, seq = CREATED, seq + 1
+    yield to_json(key), _event(change, op, key, after, seq)
+
+
+def _known(change: Change) -> dict[str, Any]:
+    """Return the old row as the database's log has it: if that is only the key, other columns are null."""
+    assert change.before is not None
+    return json_row(change.relation, change.before)
+
+
+def _key(row: Mapping[str, Any], key_columns: Sequence[str]) -> dict[str, Any]:
+    return {name: row[name] for name in key_columns}
+
+
+def _event(
+    change: Change, op: str, key: Mapping[str, Any] | None, after: Mapping[str, Any] | None, seq: int
+) -> bytes:
+    return to_json(
+        {
+            "op": op,
+            "table": change.relation.full_name,
+            "key": key,
+            "after": after,
+            "lsn": change.lsn,
+            "seq": seq,
+            "at": f"{change.at:%Y-%m-%dT%H:%M:%S}.{change.at.microsecond:06d}Z",
+            "xid": change.xid,
+        }
+    )

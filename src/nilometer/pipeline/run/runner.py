@@ -1,0 +1,255 @@
+"""Runs a shipped pipeline from a topic into tables, through either connector, and reports its progress.
+
+Checks brokers, topics and files before Spark is started, since that takes a tenth of a second and Spark ten
+seconds; follows the query's progress, and stops it between two batches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nilometer.pipeline.errors import PipelineError, SourceError, readable
+from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
+from nilometer.pipeline.source.source_options import Selection, parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from nilometer.pipeline.run.catalogue import PipelineModule
+
+CONNECTORS = ("nilometer", "kafka")
+PREFLIGHT_TIMEOUT_MS = 5_000
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The arguments of one run of a pipeline."""
+
+    topic: str
+    """The topic to read, or several separated by commas, in the order of the pipeline's inputs."""
+    output: str
+    bootstrap_servers: str
+    connector: str = "nilometer"
+    available_now: bool = False
+    seconds: int = 5
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further options of the source."""
+    to_topic: str | None = None
+    """The topic to write to, for pipelines that do."""
+    table: str | None = None
+    """The path of the table, for pipelines that need one."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self.topic.split(","))
+
+    def source_options(self, topic: str) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            **self.options,
+        }
+
+    def for_pipeline(self) -> dict[str, Any]:
+        """Return the keyword arguments for the pipeline's ``start``."""
+        more: dict[str, Any] = {"available_now": self.available_now, "seconds": self.seconds}
+        if self.to_topic is not None:
+            more["to_topic"] = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.to_topic}
+        if self.table is not None:
+            more["table"] = self.table
+        return more
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last batch of a running query."""
+
+    batch_id: int
+    rows: int
+    rows_per_second: float
+    """The rate at which the batch was processed."""
+    input_rows_per_second: float
+    """The rate at which its records arrived since the previous batch."""
+    lag: int
+    """The number of offsets in the topics after this batch, when the batch was planned."""
+    at: datetime
+    """The time at which the batch began."""
+    event_time_watermark: datetime | None
+    """Spark's watermark after this batch: earlier event times count as complete."""
+    end_offsets: Mapping[str, Mapping[str, int]]
+
+    def to_json(self) -> dict[str, Any]:
+        watermark = self.event_time_watermark
+        return {
+            **asdict(self),
+            "at": self.at.isoformat(),
+            "event_time_watermark": watermark.isoformat() if watermark else None,
+        }
+
+
+def check_source(job: Job) -> dict[str, int]:
+    """Check that the cluster responds and has the topics; return the number of partitions of each.
+
+    Raises PipelineError.
+    """
+    options = dict(parse_options(job.source_options(job.topic), streaming=True).consumer)
+    options.setdefault("default.api.timeout.ms", str(PREFLIGHT_TIMEOUT_MS))
+    reader = ClusterReader(options.items())
+    try:
+        topics = reader.topics(Selection(topics=job.topics))
+    except SourceError as error:
+        raise PipelineError(
+            f"no broker answers at {job.bootstrap_servers} ({error.__cause__}). Is one running? "
+            "nilometer up starts one; --bootstrap-server names another"
+        ) from error
+    finally:
+        reader.close()
+    for topic in job.topics:
+        if topic not in topics:
+            raise PipelineError(
+                f"topic {topic} does not exist at {job.bootstrap_servers}. "
+                f"Create it with: nilometer topic create {topic}"
+            )
+    return {name: len(topic.partitions) for name, topic in topics.items()}
+
+
+def check_output(output: str) -> None:
+    """Raise PipelineError if ``output`` has tables but no checkpoint: batch ids would start at 0 again."""
+    folder = Path(output)
+    if "://" in output or not folder.exists():
+        return
+    tables = sorted({path.parent.name for path in folder.glob("*/batch=*")})
+    if tables and not (folder / "checkpoint").exists():
+        raise PipelineError(
+            f"{output} has tables ({', '.join(tables)}) but no checkpoint: batches would be numbered from "
+            "0 again, next to the old ones. Name another --output, or remove the folder"
+        )
+
+
+def check_table(table: str | None) -> None:
+    """Raise PipelineError if ``table`` is a local path that does not exist."""
+    if table is not None and "://" not in table and not Path(table).exists():
+        raise PipelineError(f"--table: there is no file {table}")
+
+
+def read_topics(spark: SparkSession, pipeline: PipelineModule, job: Job) -> list[DataFrame]:
+    usual: dict[str, str] = getattr(pipeline, "SOURCE_OPTIONS", {})
+    return [
+        spark.readStream.format(job.connector).options(**{**usual, **job.source_options(topic)}).load()
+        for topic in job.topics
+    ]
+
+
+def run(
+    spark: SparkSession,
+    pipeline: PipelineModule,
+    job: Job,
+    *,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Progress | None:
+    """Run until everything is read (``available_now``) or ``stopped`` returns True.
+
+    Returns the progress of the last batch, None if there was none. ``on_progress`` is called after each
+    batch. Raises PipelineError.
+    """
+    check_output(job.output)
+    query: StreamingQuery | None = None
+    try:
+        query = pipeline.start(
+            *read_topics(spark, pipeline, job), os.fspath(job.output), **job.for_pipeline()
+        )
+        watch = _Watch(query, pipeline.LATENESS, on_progress)
+        while not _ended(query):
+            watch.report()
+            if stopped():
+                _stop_between_batches(query)
+        watch.report()
+        return watch.last
+    except PipelineError:
+        raise
+    except Exception as error:
+        words = readable(error)
+        if words is None:
+            raise
+        raise PipelineError(words) from error
+    finally:
+        if query is not None and query.isActive:
+            query.stop()
+
+
+def _ended(query: StreamingQuery) -> bool:
+    """Wait ``POLL_SECONDS``; return whether the query has ended. Raises the query's error."""
+    return bool(query.awaitTermination(POLL_SECONDS))  # pyright: ignore[reportArgumentType]: it takes a float
+
+
+def _stop_between_batches(query: StreamingQuery) -> None:
+    """Stop the query after its running batch: an interrupted batch would be run again at the next start."""
+    while query.isActive and query.status["isTriggerActive"]:
+        _ended(query)
+    query.stop()
+
+
+class _Watch:
+    """Reports the progress of each batch of a query once."""
+
+    def __init__(
+        self, query: StreamingQuery, lateness: timedelta, on_progress: Callable[[Progress], None]
+    ) -> None:
+        self.last: Progress | None = None
+        self._query = query
+        self._lateness = lateness
+        self._on_progress = on_progress
+
+    def report(self) -> None:
+        for progress in self._query.recentProgress:
+            one: Any = progress
+            if one["numInputRows"] and (self.last is None or one["batchId"] > self.last.batch_id):
+                self.last = Progress(
+                    one["batchId"],
+                    one["numInputRows"],
+                    one["processedRowsPerSecond"],
+                    one["inputRowsPerSecond"],
+                    sum(_lag(source) for source in one["sources"]),
+                    datetime.fromisoformat(one["timestamp"]),
+                    self._watermark(one["eventTime"]),
+                    {
+                        topic: offsets
+                        for source in one["sources"]
+                        for topic, offsets in _offsets(source["endOffset"]).items()
+                    },
+                )
+                self._on_progress(self.last)
+
+    def _watermark(self, event_time: Mapping[str, str]) -> datetime | None:
+        """Return the watermark after the batch; Spark's progress has the one during the batch."""
+        known = [datetime.fromisoformat(event_time["watermark"])] if "watermark" in event_time else []
+        if "max" in event_time:
+            known.append(datetime.fromisoformat(event_time["max"]) - self._lateness)
+        if self.last is not None and self.last.event_time_watermark is not None:
+            known.append(self.last.event_time_watermark)
+        return max(known, default=None)
+
+
+def _lag(source: Mapping[str, Any]) -> int:
+    end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"] or "{}")
+    return sum(
+        max(offset - end.get(topic, {}).get(number, 0), 0)
+        for topic, numbers in latest.items()
+        for number, offset in numbers.items()
+    )
+
+
+def _offsets(position: str) -> dict[str, dict[str, int]]:
+    """Return a position's offsets; both connectors use this JSON, ours with additional ``#`` keys."""
+    topics: dict[str, dict[str, int]] = json.loads(position) or {}
+    return {topic: offsets for topic, offsets in topics.items() if not topic.startswith("#")}
