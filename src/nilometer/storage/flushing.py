@@ -91,6 +91,42 @@ def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
     )
 
 
+def is_flush_due(log: LocalLog, wall_ms: int) -> bool:
+    """Return whether ``flush.messages`` or ``flush.ms`` requires a sync now."""
+    if log.log_end_offset - log.flushed_offset >= log.config.flush_messages:
+        return True
+    return log.first_unflushed_ms is not None and wall_ms - log.first_unflushed_ms >= log.config.flush_ms
+
+
+def flush_all(log: LocalLog, wall_ms: int) -> None:
+    """Complete the active segment's indexes, write a producer snapshot, and make everything durable.
+
+    So that the log can be opened without recovery. Does nothing if nothing was written since it was opened,
+    or it never had a record. Blocks on the disk. Raises OSError.
+    """
+    active = log.segments.active
+    if _is_all_durable(log) or not log.log_end_offset:
+        return
+    active.complete_indexes()
+    if log.log_end_offset and log.log_end_offset not in log.producers.snapshot_offsets:
+        log.producers.map_end_offset = log.log_end_offset
+        log.producers.take_snapshot(sync=True)
+    log.segment_sealed(active)
+    plan = plan_flush(log)
+    plan.run()
+    mark_flushed(log, plan, wall_ms)
+    log.segments_synced([active.base_offset])
+
+
+def _is_all_durable(log: LocalLog) -> bool:
+    return (
+        log.recovery_point == log.log_end_offset
+        and log.log_end_offset in log.producers.snapshot_offsets
+        and log.name_changes == log.name_changes_durable
+        and log.epoch_writes == log.epoch_writes_durable
+    )
+
+
 def _folders(log: LocalLog, has_epochs: bool) -> tuple[str, ...]:
     """Return the folders to sync: the log's, if names in it changed; at the first flush its parent, too,
     since the folder's own name may not be durable yet."""

@@ -2,7 +2,8 @@
 
 The state is offsets, segments, leader epochs, producers and the fence; the operations (append, read,
 truncate, delete, flush, recover) are separate modules that work on it. They change the state through the
-methods here, which keep the invariants; no other module assigns its fields.
+methods here, which keep the invariants; no other module assigns its fields. :class:`~.log.Log` has one and
+offers the operations; the roles of a replica read it as their ``ReplicaLog``.
 
 Invariants: ``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an
 active segment; no segment contains an offset at or above ``log_end_offset``; after the first failed write
@@ -15,6 +16,7 @@ import posixpath
 import uuid
 from collections.abc import Iterable
 
+from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.runtime import Entropy
 from nilometer.storage import names
 from nilometer.storage.errors import LogFenced
@@ -134,6 +136,15 @@ class LocalLog:
         return self.log_start_offset == self.log_end_offset
 
     @property
+    def latest_epoch(self) -> LeaderEpoch:
+        """The latest leader epoch; -1 if none is known."""
+        return self.epochs.latest_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
+        """Return the largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    @property
     def recovery_point(self) -> int:
         """The offset below which records and indexes are durable: an unclean restart checks from here on."""
         return min([self.flushed_offset, *self.unsynced_sealed])
@@ -207,7 +218,7 @@ class LocalLog:
         assert base_offset > active.base_offset, "segments rise"
         active.seal()
         self.files.pool.forget(active.log_path)
-        self.unsynced_sealed[active.base_offset] = active
+        self.segment_sealed(active)
         self.producers.map_end_offset = max(self.producers.map_end_offset, base_offset)
         self.producers.take_snapshot(sync=False)
         self.name_changes += 1
@@ -226,7 +237,21 @@ class LocalLog:
             self.epoch_writes += 1
             self.producers.on_high_watermark(offset)
 
+    def configure(self, config: LogConfig) -> None:
+        """Apply the topic's current settings."""
+        self.config = config
+
+    def take_gap(self) -> SegmentGap | None:
+        """Return the undecided gap, if any; it counts as decided from now on."""
+        gap, self.gap = self.gap, None
+        return gap
+
     # -- what an operation did
+
+    def topic_id_written(self, topic_id: uuid.UUID) -> None:
+        """``partition.metadata`` was written."""
+        self.topic_id = topic_id
+        self.files_changed()
 
     def extended_to(self, next_offset: int, wall_ms: int) -> None:
         """Records up to ``next_offset`` were appended."""
@@ -266,6 +291,10 @@ class LocalLog:
         self.log_start_offset = log_start_offset
         self.cleaned_offset = 0
         self.first_unflushed_ms = None
+
+    def segment_sealed(self, segment: LogSegment) -> None:
+        """Nothing is appended to ``segment`` any more; its indexes are not durable yet."""
+        self.unsynced_sealed[segment.base_offset] = segment
 
     def segments_synced(self, base_offsets: Iterable[int]) -> None:
         """The indexes of these sealed segments are durable, or the segments are not sealed any more."""

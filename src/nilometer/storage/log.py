@@ -1,4 +1,9 @@
-"""One replica's log: the facade that partitions, tools and tests use.
+"""One replica's log: what a partition does with it, and the part of its state that others read.
+
+:class:`Log` has a :class:`~.local_log.LocalLog`, its ``state``, and offers the operations on it; each is a
+module of its own. Its few properties are what partitions read: identity, offsets, whether it may be written.
+The parts with a reading interface of their own are handed out: ``segments``, ``epochs``, ``producers``; and
+``state`` to the replica's roles and to :mod:`~.directories`, which writes the checkpoints.
 
 Offsets never change and always increase; an append is written completely or not at all. All methods are
 called from one thread, the log owner's, except for :meth:`Log.read` without ``only_cached``,
@@ -13,20 +18,27 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from collections.abc import Iterable, Sequence
 
-from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.storage import appending, checkpoints, flushing, names, reading, retention, time_search
 from nilometer.storage import truncation as cuts
 from nilometer.storage.appending import AppendInfo
+from nilometer.storage.cleaning.cleaning_round import RoundOptions
+from nilometer.storage.cleaning.log_cleaning import LogCleaning
+from nilometer.storage.cleaning.plan import CleanableView, CleaningPlan
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.flushing import FlushPlan
+from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers.producer_state import ProducerStateManager
 from nilometer.storage.producers.producer_updates import AppendOrigin
 from nilometer.storage.reading import LogSlice
 from nilometer.storage.recovery import LogLoader, OpenOptions
+from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.segments.segments import LogSegments
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tail_damage import Damage
 from nilometer.storage.time_search import TimestampOffset
@@ -34,11 +46,16 @@ from nilometer.storage.truncation import Truncation
 from nilometer.wire.compression import Bytes
 
 
-class Log(LocalLog):
-    __slots__ = ("damages",)
+class Log:
+    __slots__ = ("damages", "epochs", "producers", "segments", "state")
 
-    damages: tuple[Damage, ...]
-    """The damage found when the log was opened."""
+    def __init__(self, state: LocalLog, damages: Sequence[Damage] = ()) -> None:
+        self.state = state
+        self.segments: LogSegments = state.segments
+        self.epochs: LeaderEpochCache = state.epochs
+        self.producers: ProducerStateManager = state.producers
+        self.damages = tuple(damages)
+        """The damage found when the log was opened."""
 
     @classmethod
     def open(
@@ -55,7 +72,7 @@ class Log(LocalLog):
         """
         files.disk.make_directories(folder)
         loaded = LogLoader(files, folder, topic_partition, config, options).load()
-        log = cls(
+        state = LocalLog(
             files,
             folder,
             topic_partition,
@@ -72,16 +89,83 @@ class Log(LocalLog):
             cleaned_offset=options.cleaned_offset if options.cleaned_offset <= loaded.log_end_offset else 0,
             entropy=options.entropy,
         )
-        log.damages = tuple(loaded.damages)
         if loaded.may_have_gaps:
-            log.allow_gaps()
+            state.allow_gaps()
         for segment in loaded.recovered:
             if segment is not loaded.segments.active and segment in tuple(loaded.segments):
-                log.unsynced_sealed[segment.base_offset] = segment
+                state.segment_sealed(segment)
         if loaded.is_changed:
-            log.files_changed()
-            log.epochs_written()
-        return log
+            state.files_changed()
+            state.epochs_written()
+        return cls(state, loaded.damages)
+
+    # -- the state that others read
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.state.topic_partition
+
+    @property
+    def name(self) -> str:
+        return self.state.name
+
+    @property
+    def folder(self) -> str:
+        return self.state.folder
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        return self.state.topic_id
+
+    @property
+    def config(self) -> LogConfig:
+        return self.state.config
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.state.log_end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Every record below this offset is durable. Never above the log end offset."""
+        return self.state.flushed_offset
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the log is fenced; None while it is not."""
+        return self.state.failure
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the log may count as cleanly shut down: neither fenced nor with an undecided gap."""
+        return self.state.is_in_order
+
+    @property
+    def awaits_checkpoint(self) -> bool:
+        """Whether appends are refused until the checkpoint files are rewritten, after a truncation."""
+        return self.state.awaits_checkpoint
+
+    def has_lost(self, segments: Iterable[LogSegment]) -> bool:
+        """Return whether one of ``segments`` was removed meanwhile; see :meth:`LocalLog.has_lost`."""
+        return self.state.has_lost(segments)
+
+    # -- settings and health
+
+    def configure(self, config: LogConfig) -> None:
+        """Apply the topic's current settings."""
+        self.state.configure(config)
+
+    def allow_gaps(self) -> None:
+        """Record in memory and, with a marker file, on disk that offsets may be missing. Raises OSError."""
+        self.state.allow_gaps()
+
+    def fence(self, reason: OSError) -> None:
+        """Reject all further writes: the disk failed, and the content above the flushed offset is unknown."""
+        self.state.fence(reason)
 
     # -- writing
 
@@ -98,7 +182,7 @@ class Log(LocalLog):
         Raises KafkaError, with nothing changed, if a batch is rejected; LogFenced after a failed write.
         """
         return appending.append_as_leader(
-            self, records, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin
+            self.state, records, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin
         )
 
     def append_as_follower(self, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
@@ -106,7 +190,7 @@ class Log(LocalLog):
 
         Raises UnexpectedAppendOffset, CorruptBatch, LogFenced.
         """
-        return appending.append_as_follower(self, records, wall_ms=wall_ms)
+        return appending.append_as_follower(self.state, records, wall_ms=wall_ms)
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """Record, on becoming leader, that leader epoch ``epoch`` starts at ``offset``, the log end offset.
@@ -120,15 +204,15 @@ class Log(LocalLog):
 
         Raises ValueError if the log belongs to another topic id.
         """
-        known = self.topic_id
+        state = self.state
+        known = state.topic_id
         if known is not None:
             if known != topic_id:
-                raise ValueError(f"{self.name} belongs to topic id {known}, not {topic_id}")
+                raise ValueError(f"{state.name} belongs to topic id {known}, not {topic_id}")
             return
-        path = posixpath.join(self.folder, names.PARTITION_METADATA)
-        checkpoints.write_partition_metadata(self.files.disk, path, topic_id, sync=False)
-        self.name_changes += 1
-        self.topic_id = topic_id
+        path = posixpath.join(state.folder, names.PARTITION_METADATA)
+        checkpoints.write_partition_metadata(state.files.disk, path, topic_id, sync=False)
+        state.topic_id_written(topic_id)
 
     # -- reading
 
@@ -146,25 +230,16 @@ class Log(LocalLog):
         the bytes are not in memory. Raises OffsetOutOfRange, CorruptRecordFound.
         """
         return reading.read(
-            self, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached
+            self.state, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached
         )
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record with a timestamp of at least ``timestamp``, or None. May block."""
-        return time_search.offset_for_timestamp(self, timestamp)
+        return time_search.offset_for_timestamp(self.state, timestamp)
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """Return the first record with the largest timestamp; None if no record has one. May block."""
-        return time_search.offset_of_max_timestamp(self)
-
-    @property
-    def latest_epoch(self) -> LeaderEpoch:
-        """The latest leader epoch; -1 if none is known."""
-        return self.epochs.latest_epoch
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
-        """Return the largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
-        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+        return time_search.offset_of_max_timestamp(self.state)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the last stable offset: no transaction is open below it; at most ``high_watermark``.
@@ -174,7 +249,7 @@ class Log(LocalLog):
         unstable = self.producers.first_unstable_offset(high_watermark)
         if unstable is None:
             return high_watermark
-        return min(max(unstable, self.log_start_offset), high_watermark)
+        return min(max(unstable, self.state.log_start_offset), high_watermark)
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Forget completed transactions whose marker is below the new high watermark."""
@@ -182,41 +257,30 @@ class Log(LocalLog):
 
     def aborted_transactions(self, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that overlap ``[from_offset, upper_bound_offset)``."""
-        return reading.aborted_transactions(self, from_offset, upper_bound_offset)
-
-    def has_ongoing_transaction(self, producer_id: int) -> bool:
-        return producer_id in self.producers.ongoing.values()
-
-    def roll_now(self, wall_ms: int) -> None:
-        """Roll: seal the active segment, full or not, and start a new one. Raises LogFenced."""
-        self.check_writable()
-        try:
-            self.roll(wall_ms)
-        except OSError as error:
-            self.fence(error)
-            raise LogFenced(self.name, error) from error
+        return reading.aborted_transactions(self.state, from_offset, upper_bound_offset)
 
     # -- cutting and deleting
 
     def truncate_to(self, offset: int, *, wall_ms: int) -> Truncation:
         """Remove the records at or above ``offset``; :mod:`truncation` says what the caller must do next."""
-        return cuts.truncate_to(self, offset, wall_ms)
+        return cuts.truncate_to(self.state, offset, wall_ms)
 
     def truncate_fully_and_start_at(
         self, offset: int, *, wall_ms: int, log_start_offset: int | None = None
     ) -> Truncation:
         """Remove all records; the next record gets ``offset``, also the log start unless another is given."""
-        return cuts.truncate_fully_and_start_at(self, offset, log_start_offset, wall_ms)
+        return cuts.truncate_fully_and_start_at(self.state, offset, log_start_offset, wall_ms)
 
     def resolve_gap(self, *, wall_ms: int) -> Damage | None:
         """End the log before the gap that was found when it was opened; return the damage, None without gap.
 
         Called when the caller has decided that the gap is a loss of data. Raises LogFenced.
         """
-        gap, self.gap = self.gap, None
+        gap = self.state.take_gap()
         if gap is None:
             return None
-        self.damages = (*self.damages, damage := gap.as_damage(cuts.cut_at_gap(self, gap, wall_ms)))
+        damage = gap.as_damage(cuts.cut_at_gap(self.state, gap, wall_ms))
+        self.damages = (*self.damages, damage)
         return damage
 
     def advance_log_start_offset(self, offset: int, high_watermark: int) -> bool:
@@ -224,61 +288,64 @@ class Log(LocalLog):
 
         Raises KafkaError if ``offset`` is above the high watermark, LogFenced.
         """
-        return retention.advance_log_start_offset(self, offset, high_watermark)
+        return retention.advance_log_start_offset(self.state, offset, high_watermark)
 
     def delete_old_segments(self, high_watermark: int, wall_ms: int) -> list[str]:
         """Apply retention; return the renamed files, which the caller removes later (``Disk.remove``)."""
-        return retention.delete_old_segments(self, high_watermark, wall_ms)
+        return retention.delete_old_segments(self.state, high_watermark, wall_ms)
 
     def remove_expired_producers(self, wall_ms: int) -> int:
         return self.producers.remove_expired(wall_ms)
+
+    # -- compaction
+
+    def cleanable_view(self, *, high_watermark: int, durable_recovery_point: int) -> CleanableView:
+        """Return what a compaction is planned from; the recovery point is the one in the checkpoint file."""
+        return CleanableView.of(
+            self.state,
+            last_stable_offset=self.last_stable_offset(high_watermark),
+            durable_recovery_point=durable_recovery_point,
+        )
+
+    def start_cleaning(self, plan: CleaningPlan, options: RoundOptions) -> LogCleaning:
+        """Start a compaction round, and mark the log as one that may have gaps.
+
+        Raises OSError, RoundOvertaken.
+        """
+        return LogCleaning(self.state, plan, options)
+
+    def roll_now(self, wall_ms: int) -> None:
+        """Roll: seal the active segment, full or not, and start a new one. Raises LogFenced."""
+        state = self.state
+        state.check_writable()
+        try:
+            state.roll(wall_ms)
+        except OSError as error:
+            state.fence(error)
+            raise LogFenced(state.name, error) from error
 
     # -- durability
 
     def flush_plan(self) -> FlushPlan:
         """Return the files to sync now and the offset below which the log is then durable. Raises OSError."""
-        return flushing.plan_flush(self)
+        return flushing.plan_flush(self.state)
 
     def mark_flushed(self, plan: FlushPlan, *, wall_ms: int) -> None:
         """Advance the flushed offset after ``plan.run()``. If that raised, call :meth:`fence` instead."""
-        flushing.mark_flushed(self, plan, wall_ms)
+        flushing.mark_flushed(self.state, plan, wall_ms)
 
     def is_flush_due(self, wall_ms: int) -> bool:
         """Return whether ``flush.messages`` or ``flush.ms`` requires a sync now."""
-        config = self.config
-        if self.log_end_offset - self.flushed_offset >= config.flush_messages:
-            return True
-        return self.first_unflushed_ms is not None and wall_ms - self.first_unflushed_ms >= config.flush_ms
+        return flushing.is_flush_due(self.state, wall_ms)
 
     def close(self, *, wall_ms: int) -> None:
         """Flush and close all files. A log that is fenced, or that has a gap, is not flushed.
 
         Blocks on the disk. Raises OSError.
         """
+        state = self.state
         try:
-            if self.is_in_order:
-                self._settle(wall_ms)
+            if state.is_in_order:
+                flushing.flush_all(state, wall_ms)
         finally:
-            self.files.pool.forget_folder(self.folder)
-
-    def _settle(self, wall_ms: int) -> None:
-        active = self.segments.active
-        if self._is_settled() or not self.log_end_offset:
-            return  # nothing was written since the log was opened, or it never had a record
-        active.complete_indexes()
-        if self.log_end_offset and self.log_end_offset not in self.producers.snapshot_offsets:
-            self.producers.map_end_offset = self.log_end_offset
-            self.producers.take_snapshot(sync=True)
-        self.unsynced_sealed[active.base_offset] = active
-        plan = self.flush_plan()
-        plan.run()
-        self.mark_flushed(plan, wall_ms=wall_ms)
-        self.unsynced_sealed.pop(active.base_offset, None)
-
-    def _is_settled(self) -> bool:
-        return (
-            self.recovery_point == self.log_end_offset
-            and self.log_end_offset in self.producers.snapshot_offsets
-            and self.name_changes == self.name_changes_durable
-            and self.epoch_writes == self.epoch_writes_durable
-        )
+            state.files.pool.forget_folder(state.folder)

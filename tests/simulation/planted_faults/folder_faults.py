@@ -65,7 +65,7 @@ def take_over_earlier_logs(patch: Patch) -> None:
     def whose_ever_it_was(self: HostedLogs, image: Any, wanted: Any) -> Any:
         log = self._manager.get(wanted.name)
         if log is not None:
-            log.topic_id = wanted.topic_id
+            log.state.topic_id = wanted.topic_id
         return open_log(self, image, wanted)
 
     patch.setattr(HostedLogs, "open", whose_ever_it_was)

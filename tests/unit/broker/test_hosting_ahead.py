@@ -300,7 +300,7 @@ def test_the_marker_of_the_log_decides_what_a_gap_between_segments_is(policy: st
     assert again.manager.has_gaps != is_marked
     found = again.hosted.open(image, wanted)
     assert not again.manager.has_gaps
-    assert found.may_have_gaps == (is_marked or policy == "compact")
+    assert found.state.may_have_gaps == (is_marked or policy == "compact")
     if is_marked:
         assert found.log_end_offset == 9
         part = found.read(second.base_offset, 1, 9)

@@ -91,7 +91,7 @@ def _unbroken(_partition: Partition, broken: AssertionError) -> None:
 
 
 def partition_of(log: Log, host: Host) -> Partition:
-    replica = Replica(log, broker_id=1, broker_epoch=1, counts_flushed=log.config.flush_messages <= 1)
+    replica = Replica(log.state, broker_id=1, broker_epoch=1, counts_flushed=log.config.flush_messages <= 1)
     return Partition("t", TopicIdPartition(TopicId("x"), 0), _state(0, 1), log, replica, host, _unbroken)
 
 
@@ -185,7 +185,7 @@ def test_a_topic_that_comes_to_ask_for_flushes_has_its_followers_flush_what_they
     _append(log, 3)
     partition = partition_of(log, host)
     partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
-    log.config = FLUSHED
+    log.configure(FLUSHED)
     partition.configure(1)
     role = partition.replica.role
     assert isinstance(role, FollowerRole) and role.next_fetch() is NoFetch.UNFLUSHED

@@ -69,14 +69,14 @@ def scenario_of(segments: int, per_segment: int = 1) -> CompactionScenario:
 def view_of(log: Log, bound: int | None = None) -> CleanableView:
     end = log.log_end_offset
     return CleanableView.of(
-        log, last_stable_offset=end if bound is None else bound, durable_recovery_point=end
+        log.state, last_stable_offset=end if bound is None else bound, durable_recovery_point=end
     )
 
 
 def test_the_dirty_ratio_decides_and_max_compaction_lag_overrules_it() -> None:
     scenario = scenario_of(4)
     log = scenario.log
-    log.cleaned_offset = 3
+    log.state.cleaned_offset = 3
     plan = plan_cleaning(view_of(log), scenario.now_ms)
     assert plan is not None
     assert (plan.first_dirty_offset, plan.end_offset) == (3, 4)
@@ -88,7 +88,7 @@ def test_the_dirty_ratio_decides_and_max_compaction_lag_overrules_it() -> None:
         (0.5, 500, False),
     ):
         config = dataclasses.replace(CONFIG, min_cleanable_dirty_ratio=ratio, max_compaction_lag_ms=lag_ms)
-        log.config = config
+        log.configure(config)
         plan = plan_cleaning(view_of(log), scenario.now_ms)
         assert plan is not None
         assert plan.is_worth_it(config) == expected
@@ -96,7 +96,7 @@ def test_the_dirty_ratio_decides_and_max_compaction_lag_overrules_it() -> None:
 
 def test_min_compaction_lag_keeps_the_first_young_segment_and_all_behind_it() -> None:
     scenario = scenario_of(4)
-    scenario.log.config = dataclasses.replace(CONFIG, min_compaction_lag_ms=250)
+    scenario.log.configure(dataclasses.replace(CONFIG, min_compaction_lag_ms=250))
     plan = plan_cleaning(view_of(scenario.log), scenario.now_ms)
     assert plan is not None
     assert plan.end_offset == 2
@@ -213,16 +213,16 @@ def test_a_round_is_given_up_when_the_log_changes_under_it(what: str) -> None:
         elif what == "records deleted":
             log.advance_log_start_offset(1, 4)
         elif what == "policy":
-            log.config = dataclasses.replace(CONFIG, is_compacted=False)
+            log.configure(dataclasses.replace(CONFIG, is_compacted=False))
         elif what == "retention":
-            log.move_log_start(1)
+            log.state.move_log_start(1)
             log.delete_old_segments(4, 1)
         else:
             log.fence(OSError("the partition was deleted"))
 
     with pytest.raises(RoundOvertaken):
         clean_log(log, wall_ms=scenario.now_ms, meanwhile=change)
-    assert log.cleaned_offset == 0
+    assert log.state.cleaned_offset == 0
     assert not [
         name for name in scenario.disk.list_directory(log.folder) if name.endswith(names.CLEANED_SUFFIX)
     ]
@@ -276,22 +276,22 @@ def test_the_cleaned_offset_is_checkpointed_cut_and_dropped_with_its_log() -> No
     directory.checkpoint()
     assert not directory.disk.exists(f"/data/{names.CLEANER_OFFSET_CHECKPOINT}"), "without lines, no file"
     assert clean_log(log, wall_ms=10) is not None
-    cleaned = log.cleaned_offset
+    cleaned = log.state.cleaned_offset
     assert cleaned > 10
     directory.checkpoint()
     assert directory.lines == {KEY: cleaned}
     directory.open()
     log = directory.manager.logs[KEY]
-    assert log.cleaned_offset == cleaned
-    assert log.may_have_gaps
+    assert log.state.cleaned_offset == cleaned
+    assert log.state.may_have_gaps
 
     directory.manager.truncate_to(log, 3, wall_ms=1)
-    assert log.cleaned_offset <= 3
+    assert log.state.cleaned_offset <= 3
     assert log.awaits_checkpoint, "or new records would count as cleaned after a crash"
     with pytest.raises(KafkaError, match="checkpoint"):
         log.append_as_leader(build_batch((b"x",)), leader_epoch=0, wall_ms=1)
     directory.checkpoint()
-    assert directory.lines == ({KEY: log.cleaned_offset} if log.cleaned_offset else {})
+    assert directory.lines == ({KEY: log.state.cleaned_offset} if log.state.cleaned_offset else {})
 
     directory.manager.delete(KEY)
     directory.checkpoint()
@@ -306,21 +306,21 @@ def test_a_cleaned_offset_that_is_out_of_range_is_reset() -> None:
         path = f"/data/{names.CLEANER_OFFSET_CHECKPOINT}"
         checkpoints.write_offsets(directory.disk, path, {KEY: line})
         directory.open()
-        assert directory.manager.logs[KEY].cleaned_offset == 0
+        assert directory.manager.logs[KEY].state.cleaned_offset == 0
 
 
 def test_only_what_every_restart_takes_as_checked_may_be_cleaned() -> None:
     """The line on disk counts, not what is durable by now."""
     directory = Directory()
     log = directory.filled_log()
-    assert directory.manager.durable_recovery_point(KEY) == 0 < log.recovery_point
+    assert directory.manager.durable_recovery_point(KEY) == 0 < log.state.recovery_point
     plans = directory.manager.plan_checkpoints({KEY: 0})
     for plan in plans:
         plan.run()
     assert directory.manager.durable_recovery_point(KEY) == 0, "written, but not known to be"
     for plan in plans:
         directory.manager.note_checkpoint(plan)
-    assert directory.manager.durable_recovery_point(KEY) == log.recovery_point
+    assert directory.manager.durable_recovery_point(KEY) == log.state.recovery_point
 
 
 def test_the_epoch_chain_outlives_a_recovery_of_what_was_cleaned() -> None:
@@ -330,7 +330,7 @@ def test_the_epoch_chain_outlives_a_recovery_of_what_was_cleaned() -> None:
     for epoch in range(4):
         for number in range(5):
             log.append_as_leader(build_batch((b"%d" % number,)), leader_epoch=epoch, wall_ms=1)
-    log.roll(1)
+    log.state.roll(1)
     log.append_as_leader(build_batch((b"last",)), leader_epoch=4, wall_ms=1)
     make_durable(log)
     directory.checkpoint()

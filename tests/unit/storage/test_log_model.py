@@ -142,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
         self.disk.crash_process()
         self.reopen()
         assert self.log.log_end_offset == self.model.end
-        assert self.log.recovery_point == self.model.end
+        assert self.log.state.recovery_point == self.model.end
 
     @rule()
     def crash_process(self) -> None:
@@ -186,7 +186,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.log_end_offset == self.model.end
         assert self.log.log_start_offset == self.model.start
         assert self.log.flushed_offset <= self.model.end
-        assert self.log.recovery_point <= self.log.flushed_offset
+        assert self.log.state.recovery_point <= self.log.flushed_offset
         assert self.disk.open_files <= 4
 
     @invariant()

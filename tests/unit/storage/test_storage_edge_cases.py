@@ -80,8 +80,8 @@ def test_kafka_7415_a_leader_that_never_wrote_is_in_the_cache() -> None:
     log = open_log(MemoryDisk())
     append(log, 2, epoch=1)
     log.assign_epoch_start(4, log.log_end_offset)
-    assert log.end_offset_for_epoch(1) == (1, 2)
-    assert log.end_offset_for_epoch(4) == (4, 2)
+    assert log.state.end_offset_for_epoch(1) == (1, 2)
+    assert log.state.end_offset_for_epoch(4) == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_kafka_12153_truncation_takes_an_open_transaction_along() -> None:
     assert log.last_stable_offset(5) == 4
     log.truncate_to(3, wall_ms=1)
     assert log.last_stable_offset(3) == 3
-    assert not log.has_ongoing_transaction(9)
+    assert not log.producers.ongoing
 
 
 def test_kafka_9892_a_bad_snapshot_is_rebuilt_from_the_log() -> None:
@@ -229,7 +229,7 @@ def test_kafka_7190_a_producer_outlives_its_records(orderly: bool) -> None:
     for sequence in range(10):
         produce(log, (7, 0, sequence))
     log.delete_old_segments(10, 1_000)
-    assert log.is_empty
+    assert log.state.is_empty
     if orderly:
         log.close(wall_ms=1)
     again = open_log(disk, clean=orderly, start=10)

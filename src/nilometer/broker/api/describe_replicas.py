@@ -119,7 +119,7 @@ def _replica(
         flushed_offset=log.flushed_offset,
         high_watermark=replica.high_watermark,
         last_stable_offset=log.last_stable_offset(replica.high_watermark),
-        size_bytes=log.size,
+        size_bytes=log.segments.size,
         epoch_chain=log.epochs.entries,
         leader=leader,
         problems=services.replicas.failures.failures_of(log.topic_partition),

@@ -150,11 +150,10 @@ class LogCleaner:
         """
         log = partition.log
         self._maybe_roll(log, wall_ms)
-        if log.unsynced_sealed:
+        if log.state.unsynced_sealed:
             self._request_flush(partition)  # only segments below the recovery point are cleaned
-        return CleanableView.of(
-            log,
-            last_stable_offset=log.last_stable_offset(partition.replica.high_watermark),
+        return log.cleanable_view(
+            high_watermark=partition.replica.high_watermark,
             durable_recovery_point=self._replicas.logs.durable_recovery_point(log.topic_partition),
         )
 
@@ -183,12 +182,12 @@ class LogCleaner:
         )
         cleaning: LogCleaning | None = None
         try:
-            cleaning = LogCleaning(log, plan, options)
+            cleaning = log.start_cleaning(plan, options)
             began_ms = self._runtime.clock.monotonic_ms()
             total = sum(segment.size for segment in plan.segments)
             self.report.begin(name, RoundReport(began_ms, plan.dirty_ratio, total, cleaning.round.statistics))
             await self._run(partition, cleaning)
-            self.report.current[name].end_offset = log.cleaned_offset
+            self.report.current[name].end_offset = cleaning.round.end_offset
             self._replicas.failures.on_success(partition, _WORK)
             self._checkpoints.request(self._replicas.logs.directory_of(name))
         except (RoundOvertaken, KafkaError, OSError) as error:

@@ -64,7 +64,7 @@ class HostedLogs:
             raise NoLogDirectory("it may be in an offline log directory")
         if log is None:
             return self._create(image, wanted)
-        log.config = self._config_of(image, wanted)
+        log.configure(self._config_of(image, wanted))
         self._resolve_gap(log)
         if log.config.is_compacted:
             # A log that Kafka wrote may have gaps copied from its leader, and has no gap marker.
@@ -77,8 +77,6 @@ class HostedLogs:
 
         Raises OSError.
         """
-        if log.gap is None:
-            return
         try:
             damage = self._manager.resolve_gap(log, wall_ms=self._runtime.clock.wall_ms())
         except LogFenced as fenced:

@@ -182,7 +182,7 @@ class Partition(ReadablePartition):
         if not info.duplicate:
             self._bytes_above_high_watermark += info.size
             try:
-                effects = leader.on_appended(log.log_end_offset, self._host.clock.monotonic_ms())
+                effects = leader.on_appended(info.last_offset + 1, self._host.clock.monotonic_ms())
             except AssertionError as broken:
                 raise self._fenced_by(broken) from broken
             if not self._carry_out(effects):
@@ -208,10 +208,11 @@ class Partition(ReadablePartition):
 
     def _count_unflushed(self, info: AppendInfo) -> None:
         self._unflushed_records += info.last_offset - info.first_offset + 1
-        if self._unflushed_records >= self.log.config.flush_messages:
+        state = self.log.state
+        if self._unflushed_records >= state.config.flush_messages:
             self._unflushed_records = 0
             self._host.request_flush(self)
-        elif self.log.unsynced_sealed and not self._is_seal_flush_asked:
+        elif state.unsynced_sealed and not self._is_seal_flush_asked:
             # One flush for each full segment: so the recovery point advances, and a restart checks little.
             self._is_seal_flush_asked = True
             self._host.request_flush(self)

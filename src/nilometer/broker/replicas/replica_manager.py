@@ -383,7 +383,7 @@ class ReplicaManager:
                 self.logs.fail_directory(self.logs.directory_of(name), error)
             return None
         replica = Replica(
-            log,
+            log.state,
             broker_id=self._broker_id,
             broker_epoch=self._broker_epoch,
             checkpointed_high_watermark=self.logs.initial_high_watermark(name),
@@ -419,7 +419,7 @@ class ReplicaManager:
     def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> None:
         for partition in list(self):
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
-                partition.log.config = self._hosted.configs.of_topic(image, partition.topic)
+                partition.log.configure(self._hosted.configs.of_topic(image, partition.topic))
                 self._note_flush_ms(partition)
                 with self._fencing(partition):
                     partition.configure(image.min_insync_replicas(partition.topic))

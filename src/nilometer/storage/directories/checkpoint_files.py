@@ -135,7 +135,7 @@ class CheckpointFiles:
 
 def cleaned_offsets(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
     """Return the offset below which each log is compacted, for all logs that ever were, by partition."""
-    return {key: log.cleaned_offset for key, log in logs.items() if log.cleaned_offset}
+    return {key: log.state.cleaned_offset for key, log in logs.items() if log.state.cleaned_offset}
 
 
 def moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:

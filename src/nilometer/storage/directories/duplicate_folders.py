@@ -79,7 +79,7 @@ def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
     def rank(copy: Copy) -> tuple[bool, bool, int, int]:
         known = copy.log.topic_id
         matches = known is not None and known == topic_id
-        return matches, known is None, copy.log.latest_epoch, copy.log.log_end_offset
+        return matches, known is None, copy.log.epochs.latest_epoch, copy.log.log_end_offset
 
     return max(copies, key=rank)
 

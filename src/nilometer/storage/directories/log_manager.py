@@ -103,7 +103,7 @@ class LogManager:
     @property
     def has_gaps(self) -> bool:
         """Whether some log has a gap of which it is not decided yet if it is a loss of records."""
-        return any(log.gap is not None for log in self.logs.values())
+        return any(log.state.gap is not None for log in self.logs.values())
 
     @property
     def previous_broker_epoch(self) -> int | None:
@@ -195,7 +195,7 @@ class LogManager:
         except OSError as error:
             self.fail_directory(directory.path, error)
             raise
-        log.moved_to(target)
+        log.state.moved_to(target)
         log.fence(OSError("the partition was deleted"))
         return target
 
@@ -237,14 +237,14 @@ class LogManager:
         if self.logs.get(key) is not log:
             return  # deleted, or offline: it accepts no appends
         bounds = (
-            (names.RECOVERY_POINT_CHECKPOINT, log.recovery_point),
+            (names.RECOVERY_POINT_CHECKPOINT, log.state.recovery_point),
             (names.REPLICATION_OFFSET_CHECKPOINT, log.log_end_offset),
             (names.LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
-            (names.CLEANER_OFFSET_CHECKPOINT, log.cleaned_offset),
+            (names.CLEANER_OFFSET_CHECKPOINT, log.state.cleaned_offset),
         )
         files = self._directory_of[key].checkpoints
         if any(files.may_exceed(key, *bound) for bound in bounds):
-            log.await_checkpoint()
+            log.state.await_checkpoint()
 
     # -- checkpoints
 
@@ -267,11 +267,11 @@ class LogManager:
                 )
             plans.append(
                 directory.plan_checkpoints(
-                    recovery_points={key: log.recovery_point for key, log in logs.items()},
+                    recovery_points={key: log.state.recovery_point for key, log in logs.items()},
                     high_watermarks={key: directory.high_watermarks[key] for key in logs},
                     log_start_offsets=moved_starts(logs),
                     cleaned_offsets=cleaned_offsets(logs),
-                    cuts={key: log.truncations for key, log in logs.items() if log.awaits_checkpoint},
+                    cuts={key: log.state.truncations for key, log in logs.items() if log.awaits_checkpoint},
                 )
             )
         return plans
@@ -284,8 +284,8 @@ class LogManager:
         plan.owner.note_written(plan)
         for key, cuts in plan.cuts.items():
             log = self.logs.get(key)
-            if log is not None and log.truncations == cuts:
-                log.checkpoint_written()
+            if log is not None and log.state.truncations == cuts:
+                log.state.checkpoint_written()
 
     def assign_cluster_id(self, cluster_id: str) -> dict[str, OSError]:
         """Write the cluster id to every online directory; return the errors of those that failed, by path.
@@ -348,7 +348,7 @@ class LogManager:
     def describe(self) -> list[DirectoryDescription]:
         descriptions: list[DirectoryDescription] = []
         for directory in self.directories:
-            sizes = {key: log.size for key, log in sorted(self._logs_in(directory).items())}
+            sizes = {key: log.segments.size for key, log in sorted(self._logs_in(directory).items())}
             try:
                 total = self._disk.total_bytes(directory.path) if directory.failure is None else -1
                 usable = self._disk.free_bytes(directory.path) if directory.failure is None else -1
