@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from nilometer.client.group.group_exchange import (
+    CoordinatorType,
     MemberIdentity,
     OffsetAndMetadata,
     commit_request,
@@ -64,6 +65,10 @@ async def connect(host: str, port: int) -> Connection:
     return await Connection.open(RUNTIME, host, port, request_timeout_ms=REQUEST_TIMEOUT_MS)
 
 
+def _find(group_id: str) -> MakeRequest:
+    return lambda api: find_coordinator_request(api, group_id, CoordinatorType.GROUP)
+
+
 async def connect_to_coordinator(bootstrap: str, group_id: str) -> Connection:
     """Asks until there is one: the first look at groups creates their topic."""
     addresses = await addresses_of(bootstrap)
@@ -71,9 +76,7 @@ async def connect_to_coordinator(bootstrap: str, group_id: str) -> Connection:
     try:
         until = time.monotonic() + COORDINATOR_PATIENCE_S
         while True:
-            answer = await asked.request(
-                ApiKey.FIND_COORDINATOR, lambda api: find_coordinator_request(api, group_id), at_most=4
-            )
+            answer = await asked.request(ApiKey.FIND_COORDINATOR, _find(group_id), at_most=4)
             error, message, broker_id = read_coordinator(answer)
             if not error:
                 connection = await connect(*addresses[broker_id])
@@ -244,9 +247,7 @@ async def commits(bootstrap: str, topic: str, groups: int, seconds: int) -> dict
 
 
 async def _coordinator_address(asked: Connection, group_id: str) -> tuple[str, int]:
-    answer = await asked.request(
-        ApiKey.FIND_COORDINATOR, lambda api: find_coordinator_request(api, group_id), at_most=4
-    )
+    answer = await asked.request(ApiKey.FIND_COORDINATOR, _find(group_id), at_most=4)
     (one,) = answer.coordinators
     if one.error_code:
         raise SystemExit(f"FindCoordinator: {one.error_code.name}")

@@ -55,11 +55,13 @@ def forget_commits(patch: Patch) -> None:
 
 
 def commit_as_who_it_is_by_then(patch: Patch) -> None:
-    async def again_and_again(self: Membership, author: Any, offsets: Any) -> None:
+    async def again_and_again(self: Membership, commit_identity: Any, offsets: Any) -> None:
         committer = self._committer
 
         async def once() -> None:
-            await committer._commit_once(committer_module._Attempt(dict(offsets), committer.author()))
+            await committer._commit_once(
+                committer_module._Attempt(dict(offsets), committer.commit_identity())
+            )
 
         await self._client.retry(once, self.config.api_timeout_ms)
         self._note_committed(offsets)
