@@ -6,23 +6,15 @@ is ``range``: it leaves an implementation no choice of which partitions a member
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from nilometer.wire.errors import ErrorCode
-from support.brokers.two_brokers import Plain, Side, differences
+from support.brokers.comparison import same
+from support.brokers.two_brokers import Plain, Side
 from support.eventually import eventually
 from support.groups.consumer_group_requests import COOPERATIVE, ConsumerGroup
 
 pytestmark = pytest.mark.java
-Scenario = Callable[[Side], Plain]
-
-
-def same(sides: tuple[Side, Side], scenario: Scenario) -> None:
-    kafka, nilometer = sides
-    found = differences(scenario(kafka), scenario(nilometer))
-    assert not found, "\n".join(found)
 
 
 def topic(side: Side, name: str, partitions: int = 4) -> None:

@@ -1,29 +1,22 @@
 """Markers written, and producers described, as Apache Kafka does it: what `kafka-transactions.sh` builds on.
 
-See :mod:`test_admin_as_kafka` for how the two are compared.
+`support.brokers.comparison` says how the two are compared.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.records import BatchBuilder
-from support.brokers.two_brokers import Plain, Side, differences, produce_fields
+from support.brokers.comparison import same
+from support.brokers.two_brokers import Plain, Side, produce_fields
 from support.eventually import eventually
 from support.wire.wire_peer import make
 
 pytestmark = pytest.mark.java
 
 PRODUCER = 1_000_077
-
-
-def same(sides: tuple[Side, Side], scenario: Callable[[Side], Plain]) -> None:
-    kafka, nilometer = sides
-    found = differences(scenario(kafka), scenario(nilometer))
-    assert not found, "\n".join(found)
 
 
 def produce(side: Side, topic: str, epoch: int, sequence: int) -> Plain:

@@ -1,40 +1,27 @@
 """What Apache Kafka's tools ask beside data and topics, answered as Apache Kafka answers it.
 
-See :mod:`test_admin_as_kafka` for how the two are compared.
+`support.brokers.comparison` says how the two are compared.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from nilometer.broker.api.log_levels import check_level, logger_levels, set_level
-from nilometer.broker.api.registry import APIS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from support.brokers.comparison import each_version, same
 from support.brokers.nilometer_broker import NilometerBroker
-from support.brokers.two_brokers import Plain, Side, differences
+from support.brokers.two_brokers import Plain, Side
 from support.eventually import eventually
 from support.wire.wire_peer import make
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND = 0, 1, 2
-Scenario = Callable[[Side, int], Plain]
-
-
-def each_version(key: ApiKey) -> pytest.MarkDecorator:
-    low, high = APIS[key].versions
-    return pytest.mark.parametrize("version", range(low, high + 1))
-
-
-def same(sides: tuple[Side, Side], scenario: Scenario, version: int) -> None:
-    kafka, nilometer = sides
-    found = differences(scenario(kafka, version), scenario(nilometer, version))
-    assert not found, "\n".join(found)
 
 
 # ── settings ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """The transaction coordinator's answers as Apache Kafka gives them, request by request.
 
-Producer ids are each broker's own: they are named by the order in which they were met. See
-:mod:`test_admin_as_kafka` for how the two are compared.
+Producer ids are each broker's own: they are named by the order in which they were met.
+`support.brokers.comparison` says how the two are compared.
 """
 
 from __future__ import annotations

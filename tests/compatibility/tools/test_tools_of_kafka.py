@@ -23,8 +23,10 @@ from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.two_brokers import Side, produce_fields
 from support.eventually import eventually
 from support.kafka.apache_kafka import kafka_version
+from support.kafka.cluster_tool_cases import TRANSACTIONS
 from support.kafka.java_driver import JavaDriver
-from support.kafka.tool_cases import CASES, CLASSES, TRANSACTIONS, ToolCase
+from support.kafka.tool_case import CLASSES, ToolCase
+from support.kafka.tool_cases import CASES
 
 pytestmark = pytest.mark.java
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ import pytest
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import NilometerBroker
-from support.brokers.two_brokers import Side, batch, produce_fields, records_of
+from support.brokers.two_brokers import batch
+from support.brokers.values import produce, side_of, values
 from support.eventually import eventually
 from support.logs.segments import stored_batches
 from support.ports import HOST, free_ports
@@ -23,10 +23,6 @@ from support.wire.wire_peer import WirePeer, make
 
 TIMEOUT_S = 60
 MARKER = ".kafka_cleanshutdown"
-
-
-def side_of(broker: NilometerBroker) -> Side:
-    return Side("Nilometer", broker.bootstrap)
 
 
 def run_broker(*overrides: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -45,38 +41,6 @@ def settings(folder: Path, port: int | None = None) -> list[str]:
         f"log.dirs={folder}",
         f"listeners=PLAINTEXT://{HOST}:{port or free_ports(1)[0]}",
     ]
-
-
-def produce(side: Side, topic: str, *values: bytes, acks: int = -1, partition: int = 0) -> ErrorCode:
-    fields = produce_fields(9, topic, {partition: batch(*values)}, acks)
-    return side.message(ApiKey.PRODUCE, 9, **fields).responses[0].partition_responses[0].error_code
-
-
-def values(side: Side, topic: str, partition: int = 0, offset: int = 0) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    while True:
-        part = make(
-            ApiKey.FETCH,
-            11,
-            "FetchPartition",
-            partition=partition,
-            fetch_offset=offset + len(found),
-            partition_max_bytes=1 << 24,
-        )
-        asked = make(ApiKey.FETCH, 11, "FetchTopic", topic=topic, partitions=(part,))
-        answer = (
-            side.message(ApiKey.FETCH, 11, topics=(asked,), max_bytes=1 << 25, min_bytes=1, session_epoch=-1)
-            .responses[0]
-            .partitions[0]
-        )
-        assert answer.error_code == ErrorCode.none, answer.error_code
-        records = [value for at, _, value in records_of(answer.records or b"") if at >= offset + len(found)]
-        if not records:
-            return found
-        found += records
-
-
-# ── starting ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -158,9 +122,6 @@ def test_data_of_another_broker_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-# ── stopping ────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_stopping_in_order(tmp_path: Path, how: signal.Signals) -> None:
     """Exit code 0, the marker of an orderly stop, and a next start that has nothing to recover."""
@@ -235,152 +196,6 @@ def test_killed_and_back(tmp_path: Path) -> None:
         assert values(side, "kept", offset=20) == [b"next"]
         side.hang_up()
     assert [found.base_offset for found in stored_batches(broker.data_dir, "kept", 0)] == list(range(21))
-
-
-# ── topics ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def delete(side: Side, name: str) -> None:
-    state = make(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=name)
-    answer = side.message(ApiKey.DELETE_TOPICS, 6, topics=(state,), timeout_ms=10_000)
-    assert answer.responses[0].error_code == ErrorCode.none
-
-
-def folders(broker: NilometerBroker, topic: str) -> list[str]:
-    return sorted(path.name for path in broker.data_dir.glob(f"{topic}-*"))
-
-
-def test_a_deleted_topic_is_renamed_and_then_removed(tmp_path: Path) -> None:
-    with NilometerBroker(tmp_path / "data") as broker:
-        side = side_of(broker)
-        side.create("slow", 2, file_delete_delay_ms="600000")
-        side.create("quick", 2, file_delete_delay_ms="1")
-        assert produce(side, "slow", b"old") == ErrorCode.none
-        delete(side, "quick")
-        delete(side, "slow")
-        assert all(name.endswith("-delete") for name in folders(broker, "slow"))
-        assert len(folders(broker, "slow")) == 2
-        assert produce(side, "slow", b"none") == ErrorCode.unknown_topic_or_partition
-        eventually(lambda: not folders(broker, "quick"), "its folders are removed")
-        side.create("slow")
-        assert values(side, "slow") == []
-        assert produce(side, "slow", b"new") == ErrorCode.none
-        side.hang_up()
-        broker.kill()
-        broker.start()
-        side = side_of(broker)
-        assert values(side, "slow") == [b"new"]
-        eventually(lambda: folders(broker, "slow") == ["slow-0"], "what was left to remove is removed")
-        side.hang_up()
-
-
-def test_topics_neither_created_nor_deleted_without_a_request(tmp_path: Path) -> None:
-    off = {"auto.create.topics.enable": "false", "delete.topic.enable": "false"}
-    with NilometerBroker(tmp_path / "data", off) as broker:
-        side = side_of(broker)
-        asked = make(ApiKey.METADATA, 9, "MetadataRequestTopic", name="wanted")
-        for _ in range(2):
-            found = side.message(ApiKey.METADATA, 9, topics=(asked,), allow_auto_topic_creation=True)
-            assert found.topics[0].error_code == ErrorCode.unknown_topic_or_partition
-        assert not folders(broker, "wanted")
-        name = side.create("stays")
-        state = make(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=name)
-        answer = side.message(ApiKey.DELETE_TOPICS, 6, topics=(state,), timeout_ms=10_000)
-        assert answer.responses[0].error_code == ErrorCode.topic_deletion_disabled
-        assert side.leaders(name) == [1]
-        side.hang_up()
-
-
-# ── settings that change while it runs ──────────────────────────────────────────────────────────────
-
-
-def alter(side: Side, topic: str, **changes: str | None) -> None:
-    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
-    configs = tuple(
-        make(
-            key,
-            1,
-            "AlterableConfig",
-            name=name.replace("_", "."),
-            config_operation=0 if value is not None else 1,
-            value=value,
-        )
-        for name, value in changes.items()
-    )
-    resource = make(key, 1, "AlterConfigsResource", resource_type=2, resource_name=topic, configs=configs)
-    answer = side.message(key, 1, resources=(resource,))
-    assert answer.responses[0].error_code == ErrorCode.none
-
-
-def test_topic_settings_take_effect_at_once(tmp_path: Path) -> None:
-    with NilometerBroker(tmp_path / "data") as broker:
-        side = side_of(broker)
-        side.create("changing")
-        assert produce(side, "changing", b"x" * 2000) == ErrorCode.none
-        alter(side, "changing", max_message_bytes="1000")
-        assert produce(side, "changing", b"x" * 2000) == ErrorCode.message_too_large
-        alter(side, "changing", max_message_bytes=None)
-        assert produce(side, "changing", b"x" * 2000) == ErrorCode.none
-        alter(side, "changing", compression_type="gzip")
-        assert produce(side, "changing", b"x" * 2000) == ErrorCode.none
-        alter(side, "changing", message_timestamp_type="LogAppendTime")
-        assert produce(side, "changing", b"x" * 2000) == ErrorCode.none
-        side.hang_up()
-        assert [found.attributes for found in stored_batches(broker.data_dir, "changing", 0)] == [0, 0, 1, 9]
-
-
-FAST_REBALANCE_CHECKS = {"log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "1"}
-
-
-def earliest(side: Side, topic: str) -> int:
-    key = ApiKey.LIST_OFFSETS
-    asked = make(key, 7, "ListOffsetsPartition", partition_index=0, timestamp=-2, current_leader_epoch=-1)
-    answer = side.message(
-        key,
-        7,
-        replica_id=-1,
-        topics=(make(key, 7, "ListOffsetsTopic", name="" + topic, partitions=(asked,)),),
-    )
-    return answer.topics[0].partitions[0].offset
-
-
-def segments(broker: NilometerBroker, topic: str) -> list[int]:
-    return sorted(int(path.stem) for path in (broker.data_dir / f"{topic}-0").glob("*.log"))
-
-
-@pytest.mark.parametrize(
-    "retention",
-    [
-        pytest.param(lambda side: alter(side, "old", retention_bytes=str(2 << 20)), id="by-size"),
-        pytest.param(lambda side: alter(side, "old", retention_ms="1000"), id="by-time"),
-    ],
-)
-def test_retention_while_it_runs(tmp_path: Path, retention: Callable[[Side], None]) -> None:
-    """Set while the topic is in use: old segments go, their files with them; what is left reads on."""
-    with NilometerBroker(tmp_path / "data", FAST_REBALANCE_CHECKS) as broker:
-        side = side_of(broker)
-        side.create("old", segment_bytes=str(1 << 20), retention_ms="-1")
-        for number in range(60):
-            assert produce(side, "old", b"%02d" % number + b"." * 100_000) == ErrorCode.none
-        before = segments(broker, "old")
-        assert len(before) > 4
-        assert earliest(side, "old") == 0
-        retention(side)
-        eventually(lambda: earliest(side, "old") > 0, "the log start has moved")
-        eventually(lambda: segments(broker, "old")[0] == earliest(side, "old"), "files are gone")
-        start = earliest(side, "old")
-        left = values(side, "old", offset=start)
-        assert [int(value[:2]) for value in left if value] == list(range(start, 60))
-        assert produce(side, "old", b"next", acks=1) == ErrorCode.none
-        side.hang_up()
-        broker.kill()
-        broker.start()
-        side = side_of(broker)
-        assert earliest(side, "old") >= start, "it does not go back"
-        side.hang_up()
-
-
-# ── group commit ────────────────────────────────────────────────────────────────────────────────────
 
 
 WATCHED = "write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg,fsync,fdatasync"

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from group_stage import ALL, Diary, Stage, play, poll_until, shares
+from group_member_harness import ALL, Diary, Stage, play, poll_until, shares
 
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord

@@ -17,7 +17,7 @@ place), and those that cannot (then no machine may fail, and the last known lead
 
 from __future__ import annotations
 
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 from nilometer.cluster import (
     BrokerEpoch,

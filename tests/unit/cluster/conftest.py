@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 
 @pytest.fixture

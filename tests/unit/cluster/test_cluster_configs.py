@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_world import BROKER_CONFIGS, TOPIC_CONFIGS, ClusterWorld
+from cluster_harness import BROKER_CONFIGS, TOPIC_CONFIGS, ClusterWorld
 
 from nilometer.cluster import BrokerId, ConfigResource, ConfigResourceType
 from nilometer.cluster.controller import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 from nilometer.cluster import (
     BrokerId,

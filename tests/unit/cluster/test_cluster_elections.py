@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 from nilometer.cluster import BrokerId, Election, RecoveryState, decode_entry
 from nilometer.cluster.controller import (

@@ -6,7 +6,7 @@ import json
 import uuid
 
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 from nilometer.cluster import (
     FORMAT_VERSION,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 from nilometer.cluster import (
     ClusterImage,

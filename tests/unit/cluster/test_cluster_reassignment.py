@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_world import TOPIC_CONFIGS, ClusterWorld
+from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 from test_cluster_alter_partition import ask, request
 
 from nilometer.cluster import GROUP_METADATA_TOPIC

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 from nilometer.cluster import (
     ENTRY_BYTES_TARGET,

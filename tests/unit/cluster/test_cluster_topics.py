@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_world import TOPIC_CONFIGS, ClusterWorld
+from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 
 from nilometer.cluster import BrokerId, ConfigResourceType, TopicId, encode_entry, entries_of
 from nilometer.cluster.controller import (

@@ -6,7 +6,7 @@ The definitions are those of the product: a topic's and a broker's keys, and the
 from __future__ import annotations
 
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

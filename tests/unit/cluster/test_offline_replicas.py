@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from cluster_world import ClusterWorld
+from cluster_harness import ClusterWorld
 
 from nilometer.cluster import BrokerEpoch, BrokerId, PartitionState
 from nilometer.cluster.controller import decide_broker_up

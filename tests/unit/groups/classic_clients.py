@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from group_world import GroupWorld, protocols
+from group_harness import GroupWorld, protocols
 
 from nilometer.coordinators.effects import Token
 from nilometer.groups.requests import JoinGroupProtocol, JoinGroupReply, SyncGroupReply

@@ -7,7 +7,7 @@ one stable generation with exactly those who are there, all partitions dealt out
 from __future__ import annotations
 
 from classic_clients import PARTITIONS, Client, History
-from group_world import GroupWorld
+from group_harness import GroupWorld
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 

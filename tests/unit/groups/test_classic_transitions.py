@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from group_world import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupWorld, protocols
+from group_harness import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupWorld, protocols
 
 from nilometer.groups.classic.group import BrokenGroup, ClassicGroup
 from nilometer.groups.classic.state import VALID_PREVIOUS, ClassicGroupState

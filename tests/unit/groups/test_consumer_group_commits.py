@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from consumer_world import ClassicConsumer, ConsumerWorld
+from consumer_group_harness import ClassicConsumer, ConsumerWorld
 
 from nilometer.groups.requests import (
     OffsetCommit,
@@ -17,13 +16,6 @@ from nilometer.groups.requests import (
     OffsetFetchReply,
 )
 from nilometer.wire.errors import ErrorCode
-
-
-@pytest.fixture
-def world() -> ConsumerWorld:
-    world = ConsumerWorld()
-    world.create("t", 4)
-    return world
 
 
 def commit(world: ConsumerWorld, member_id: str, epoch: int, *partitions: int) -> ErrorCode:

@@ -3,36 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from consumer_world import Consumer, ConsumerWorld, no_wait_config
-from group_world import REBALANCE_MS
+from consumer_group_harness import CONSUMER_SESSION_MS, ConsumerWorld, no_wait_config
 
 from nilometer.groups.consumer.member import MemberState
-from nilometer.groups.record_format import encode_record
-from nilometer.groups.records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupPartitionMetadataValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    CoordinatorRecord,
-)
-from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply, ListGroups, ListGroupsReply
 from nilometer.wire.errors import ErrorCode
-
-SESSION_MS = 45_000
-STABLE, UNREVOKED, UNRELEASED = (
-    MemberState.STABLE,
-    MemberState.UNREVOKED_PARTITIONS,
-    MemberState.UNRELEASED_PARTITIONS,
-)
-
-
-@pytest.fixture
-def world() -> ConsumerWorld:
-    world = ConsumerWorld()
-    world.create("t", 4)
-    return world
 
 
 def test_the_first_member_gets_everything_at_once(world: ConsumerWorld) -> None:
@@ -41,20 +15,20 @@ def test_the_first_member_gets_everything_at_once(world: ConsumerWorld) -> None:
     assert reply.heartbeat_interval_ms == 5_000
     assert world.names(reply.assignment or ()) == {"t": [0, 1, 2, 3]}
     assert world.consumer_group().state == "Stable"
-    assert world.of("A").state is STABLE
+    assert world.of("A").state is MemberState.STABLE
 
 
 def test_a_second_member_is_given_nothing_before_the_first_let_go(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     reply = world.enter("B", "t")
     assert reply.member_epoch == 3 and reply.assignment == ()
-    assert world.of("B").state is UNRELEASED
+    assert world.of("B").state is MemberState.UNRELEASED_PARTITIONS
     assert world.target("A") == {"t": [0, 1]} and world.target("B") == {"t": [2, 3]}
 
     # A is told to revoke; its epoch waits until it says that it did.
     reply = world.beat("A", 2)
     assert reply.member_epoch == 2 and world.names(reply.assignment or ()) == {"t": [0, 1]}
-    assert world.of("A").state is UNREVOKED
+    assert world.of("A").state is MemberState.UNREVOKED_PARTITIONS
     assert world.beat("B", 3).assignment is None
 
     # While it claims anything of it, or says nothing of what it owns, nothing moves.
@@ -64,7 +38,7 @@ def test_a_second_member_is_given_nothing_before_the_first_let_go(world: Consume
 
     reply = world.beat("A", 2, owned={"t": [0, 1]})
     assert reply.member_epoch == 3 and reply.assignment is None
-    assert world.of("A").state is STABLE
+    assert world.of("A").state is MemberState.STABLE
     reply = world.beat("B", 3)
     assert world.names(reply.assignment or ()) == {"t": [2, 3]}
     assert world.consumer_group().state == "Stable"
@@ -74,7 +48,7 @@ def test_a_member_may_say_at_once_that_it_does_not_own_what_it_is_to_revoke(worl
     world.enter("A", "t")
     world.enter("B", "t")
     reply = world.beat("A", 2, owned={"t": [0]})
-    assert reply.member_epoch == 3 and world.of("A").state is STABLE
+    assert reply.member_epoch == 3 and world.of("A").state is MemberState.STABLE
 
 
 def test_a_newer_target_while_revoking_is_met_from_there(world: ConsumerWorld) -> None:
@@ -85,7 +59,8 @@ def test_a_newer_target_while_revoking_is_met_from_there(world: ConsumerWorld) -
     world.enter("C", "t")
     world.enter("D", "t")
     reply = world.beat("A", 2, owned={"t": [0, 1]})
-    assert reply.member_epoch == 2 and world.of("A").state is UNREVOKED, "one more to revoke"
+    assert reply.member_epoch == 2
+    assert world.of("A").state is MemberState.UNREVOKED_PARTITIONS, "one more to revoke"
     assert world.names(reply.assignment or ()) == {"t": [0]}
     assert world.beat("A", 2, owned={"t": [0]}).member_epoch == 5
     assert sorted(partition for _, partition in _settled(world, "B", "C", "D")) == [1, 2, 3]
@@ -160,7 +135,7 @@ def test_the_partitions_of_a_leaver_go_to_the_others(world: ConsumerWorld) -> No
 def test_a_member_that_is_not_heard_of_is_removed_with_its_session(world: ConsumerWorld) -> None:
     world.enter("A", "t")
     world.enter("B", "t")
-    world.pass_time(SESSION_MS - 1)
+    world.pass_time(CONSUMER_SESSION_MS - 1)
     world.beat("B", 3)
     assert set(world.consumer_group().members) == {"A", "B"}
     world.pass_time(1)
@@ -257,64 +232,6 @@ def test_a_full_group_takes_no_more_members_but_its_own_static_ones() -> None:
     assert world.enter("A", "t").error_code is ErrorCode.none
 
 
-# ── static members ──────────────────────────────────────────────────────────────────────────────────
-def test_a_static_member_that_goes_away_keeps_its_place_and_its_partitions(world: ConsumerWorld) -> None:
-    a, b = Consumer(world, "A", instance="one"), Consumer(world, "B")
-    a.enter(), b.enter()
-    world.settle_all(a, b)
-    mine = set(a.owned)
-    reply = world.beat("A", -2, instance="one")
-    assert (reply.error_code, reply.member_epoch) == (ErrorCode.none, -2)
-    assert world.of("A").member_epoch == -2
-    b.step()
-    assert world.consumer_group().group_epoch == 3 and len(b.owned) == 2
-
-    back = Consumer(world, "A2", instance="one")
-    back.enter()
-    assert (back.epoch, back.owned) == (3, mine), "at once, and no other member noticed"
-    assert set(world.consumer_group().members) == {"A2", "B"}
-    assert world.beat("A", 3, instance="one").error_code is ErrorCode.fenced_instance_id
-    assert world.beat("A", -1, instance="one").error_code is ErrorCode.fenced_instance_id
-
-
-def test_a_static_member_that_stays_away_is_removed(world: ConsumerWorld) -> None:
-    world.enter("A", "t", instance="one")
-    world.enter("B", "t")
-    world.beat("A", -2, instance="one")
-    world.pass_time(SESSION_MS - 1)
-    world.beat("B", 3)
-    assert set(world.consumer_group().members) == {"A", "B"}
-    world.pass_time(1)
-    assert set(world.consumer_group().members) == {"B"}
-
-
-def test_an_instance_id_in_use_is_not_released(world: ConsumerWorld) -> None:
-    world.enter("A", "t", instance="one")
-    reply = world.enter("B", "t", instance="one")
-    assert reply.error_code is ErrorCode.unreleased_instance_id
-    assert not world.written and set(world.consumer_group().members) == {"A"}
-    assert world.enter("A", "t", instance="one").error_code is ErrorCode.none, "itself it may replace"
-    assert world.beat("B", 2, instance="one").error_code is ErrorCode.fenced_instance_id
-
-
-def test_a_static_member_that_leaves_for_good_is_gone_at_once(world: ConsumerWorld) -> None:
-    world.enter("A", "t", instance="one")
-    assert world.beat("A", -1, instance="one").member_epoch == -1
-    assert world.consumer_group().is_empty
-
-
-def test_a_static_member_in_the_middle_of_revoking_lets_go_when_it_goes_away(world: ConsumerWorld) -> None:
-    world.enter("A", "t", instance="one")
-    world.enter("B", "t")
-    world.beat("A", 2, instance="one")
-    assert world.of("A").state is UNREVOKED
-    world.beat("A", -2, instance="one")
-    assert world.names(world.beat("B", 3).assignment or ()) == {"t": [2, 3]}
-    world.pass_time(REBALANCE_MS)
-    assert "A" in world.consumer_group().members, "it is no longer waited for to revoke"
-
-
-# ── malformed requests ────────────────────────────────────────────────────────────────────────────────
 def test_malformed_requests_are_refused_before_a_group_begins(world: ConsumerWorld) -> None:
     good = {"topics": ["t"], "owned": {}, "rebalance_ms": 1}
     for member_id, epoch, fields in (
@@ -335,194 +252,3 @@ def test_malformed_requests_are_refused_before_a_group_begins(world: ConsumerWor
         assert reply.error_code is ErrorCode.invalid_request, (member_id, epoch, fields)
         assert reply.error_message
     assert world.shard.groups() == [] and world.log == []
-
-
-# ── target assignments in their own time ──────────────────────────────────────────────────────────────
-def test_joins_in_quick_succession_share_a_target_assignment() -> None:
-    world = ConsumerWorld(config=no_wait_config(group_consumer_assignment_interval_ms=1_000))
-    world.create("t", 12)
-    assert world.names(world.enter("A", "t").assignment or ()) == {"t": list(range(12))}
-    world.pass_time(300)
-    replies = [world.enter(member_id, "t") for member_id in ("B", "C", "D")]
-    assert [reply.member_epoch for reply in replies] == [2, 2, 2], "in the last epoch that has a target"
-    assert {reply.heartbeat_interval_ms for reply in replies} == {700}, "they are to ask when there is more"
-    assert world.consumer_group().state == "Assigning"
-    assert not any(_is_target(record) for record in world.written)
-    world.pass_time(699)
-    assert world.consumer_group().assignment_epoch == 2
-    world.pass_time(1)
-    assert world.consumer_group().assignment_epoch == 5
-    assert len(world.target("D")["t"]) == 3
-    reply = world.beat("B", 2)
-    assert (reply.member_epoch, reply.heartbeat_interval_ms) == (5, 5_000)
-
-
-def _is_target(record: CoordinatorRecord) -> bool:
-    return isinstance(record.key, ConsumerGroupTargetAssignmentMetadataKey)
-
-
-def test_what_is_no_longer_subscribed_to_is_revoked_before_the_next_target() -> None:
-    world = ConsumerWorld(config=no_wait_config(group_consumer_assignment_interval_ms=1_000))
-    world.create("t", 2)
-    world.create("u", 2)
-    world.enter("A", "t", "u")
-    reply = world.beat("A", 2, topics=["u"])
-    assert (
-        world.names(reply.assignment or ()) == {"u": [0, 1]} and world.consumer_group().state == "Assigning"
-    )
-    reply = world.beat("A", 2, owned={"u": [0, 1]})
-    assert reply.assignment is None and reply.member_epoch == 2, "not given back by the old target"
-    world.pass_time(1_000)
-    assert world.beat("A", 2).member_epoch == 3
-
-
-def test_a_coordinator_that_takes_over_goes_on_with_the_assignment_that_was_due() -> None:
-    world = ConsumerWorld(config=no_wait_config(group_consumer_assignment_interval_ms=1_000))
-    world.create("t", 2)
-    world.enter("A", "t")
-    world.enter("B", "t")
-    world.fail_over()
-    assert world.consumer_group().state == "Assigning"
-    world.pass_time(1_000)
-    assert world.target("B") == {"t": [1]}
-
-
-# ── regular expressions ────────────────────────────────────────────────────────────────────────────────
-def test_a_regular_expression_finds_topics_now_and_later(world: ConsumerWorld) -> None:
-    world.create("orders-eu", 1)
-    a = Consumer(world, "A", (), regex="orders-.*")
-    a.enter()
-    assert a.owned == {("orders-eu", 0)}
-    world.create("orders-us", 1)
-    world.create("my-orders-us", 1)
-    a.step()
-    assert a.owned == {("orders-eu", 0), ("orders-us", 0)} and a.epoch == 3
-    world.delete("orders-eu")
-    world.settle_all(a)
-    assert a.owned == {("orders-us", 0)}
-    group = world.consumer_group()
-    assert group.regexes["orders-.*"].topics == {"orders-us"}
-    assert group.is_subscribed_to("orders-us") and not group.is_subscribed_to("orders-eu")
-
-
-def test_names_and_a_regular_expression_together(world: ConsumerWorld) -> None:
-    world.create("u", 1)
-    reply = world.enter("A", "t", regex="u+")
-    assert world.names(reply.assignment or ()) == {"t": [0, 1, 2, 3], "u": [0]}
-
-
-def test_an_expression_that_no_member_uses_any_more_is_forgotten(world: ConsumerWorld) -> None:
-    world.create("u", 1)
-    world.enter("A", regex="t")
-    world.enter("B", regex="t")
-    world.beat("A", 2, regex="u", owned={"t": [0, 1]})
-    assert set(world.consumer_group().regexes) == {"t", "u"}
-    world.beat("B", -1)
-    assert set(world.consumer_group().regexes) == {"u"}
-    world.beat("A", world.of("A").member_epoch, regex="", topics=["t"])
-    assert world.consumer_group().regexes == {} and world.consumer_group().subscribed_topics() == {"t"}
-
-
-def test_an_invalid_expression_is_refused_and_changes_nothing(world: ConsumerWorld) -> None:
-    assert world.enter("A", regex="(?=t)").error_code is ErrorCode.invalid_regular_expression
-    assert world.shard.groups() == []
-    world.enter("A", "t")
-    reply = world.beat("A", 2, regex="(")
-    assert reply.error_code is ErrorCode.invalid_regular_expression and not world.written
-    assert world.enter("A", regex="(x+x+)+y").error_code is ErrorCode.none
-
-
-def test_a_coordinator_that_takes_over_finds_topics_created_meanwhile(world: ConsumerWorld) -> None:
-    world.enter("A", regex="t.*")
-    world.topics.create("t2", 1)
-    world.fail_over()
-    reply = world.beat("A", 2)
-    assert reply.member_epoch == 3 and "t2" in world.names(reply.assignment or ())
-
-
-# ── the coordinator ────────────────────────────────────────────────────────────────────────────────────
-def test_a_coordinator_that_takes_over_knows_all_but_gives_every_member_time(world: ConsumerWorld) -> None:
-    a, b = world.consumer("A"), world.consumer("B")
-    a.step()
-    before = world.consumer_group().hard_state()
-    world.pass_time(REBALANCE_MS - 1)
-    world.fail_over()
-    assert world.consumer_group().hard_state() == before
-    assert world.of("A").state is UNREVOKED
-    world.pass_time(REBALANCE_MS - 1)
-    assert set(world.consumer_group().members) == {"A", "B"}
-    world.pass_time(1)
-    assert set(world.consumer_group().members) == {"B"}, "A was still to revoke"
-    world.settle_all(b)
-    assert len(b.owned) == 4
-
-
-def test_a_state_of_a_later_version_makes_the_member_start_again(world: ConsumerWorld) -> None:
-    world.enter("A", "t")
-    key = ConsumerGroupCurrentMemberAssignmentKey("g", "A")
-    value = world.of("A").assignment_value()
-    later = ConsumerGroupCurrentMemberAssignmentValue(
-        value.member_epoch, value.previous_member_epoch, 9, value.assigned_partitions, ()
-    )
-    world.log.append(encode_record(CoordinatorRecord(key, later)))
-    world.fail_over()
-    assert world.beat("A", 2, owned={"t": [0]}).error_code is ErrorCode.fenced_member_epoch
-    assert world.beat("A", 2).error_code is ErrorCode.fenced_member_epoch
-    assert world.enter("A", "t").error_code is ErrorCode.none
-    assert world.of("A").state is STABLE
-
-
-def test_a_record_of_an_older_kafka_is_removed_with_the_next_epoch(world: ConsumerWorld) -> None:
-    world.enter("A", "t")
-    old = ConsumerGroupPartitionMetadataKey("g")
-    world.log.append(encode_record(CoordinatorRecord(old, ConsumerGroupPartitionMetadataValue(()))))
-    world.fail_over()
-    world.beat("A", 2, topics=["t", "u"])
-    assert CoordinatorRecord(old, None) in world.written
-
-
-def test_deleting_an_empty_group_leaves_nothing_in_the_log(world: ConsumerWorld) -> None:
-    world.enter("A", "t", regex="t.*")
-    delete = DeleteGroups(("g",))
-    assert world.ask(delete, DeleteGroupsReply).results[0].error_code is ErrorCode.non_empty_group
-    world.beat("A", -1)
-    assert world.ask(delete, DeleteGroupsReply).results[0].error_code is ErrorCode.none
-    latest = dict(world.log)
-    assert set(latest.values()) == {None}, "compaction will remove every key"
-    assert ConsumerGroupMetadataKey("g") in {record.key for record in world.written}
-    world.fail_over()
-    assert world.shard.groups() == []
-
-
-def test_what_describe_and_list_tell(world: ConsumerWorld) -> None:
-    a, b = world.consumer("A"), Consumer(world, "B", instance="one")
-    b.enter()
-    a.step()
-    told = world.describe_consumer()
-    assert (told.error_code, told.group_state, told.group_epoch, told.assignment_epoch) == (
-        ErrorCode.none,
-        "Reconciling",
-        3,
-        3,
-    )
-    first, second = told.members
-    assert (first.member_id, first.member_epoch, first.client_id, first.client_host) == (
-        "A",
-        2,
-        "c",
-        "/c.host",
-    )
-    assert (second.member_id, second.member_epoch, second.instance_id) == ("B", 3, "one")
-    assert first.subscribed_topic_names == ("t",) and first.member_type == 1
-    assert [(each.topic_name, each.partitions) for each in first.assignment] == [("t", (0, 1, 2, 3))], (
-        "what it has yet to let go of is among it"
-    )
-    assert [(each.topic_name, each.partitions) for each in second.target_assignment] == [("t", (2, 3))]
-    assert second.assignment == ()
-    listed = world.ask(ListGroups(("reconciling",), ("consumer",)), ListGroupsReply).groups
-    assert [(group.group_id, group.protocol_type, group.group_state) for group in listed] == [
-        ("g", "consumer", "Reconciling")
-    ]
-    assert world.ask(ListGroups((), ("classic",)), ListGroupsReply).groups == ()
-    assert world.describe_consumer("other").error_code is ErrorCode.group_id_not_found
-    assert world.describe().error_code is ErrorCode.group_id_not_found, "it is no classic group"

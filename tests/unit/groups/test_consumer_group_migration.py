@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from consumer_world import ClassicConsumer, Consumer, ConsumerWorld, no_wait_config
-from group_world import REBALANCE_MS, SESSION_MS, protocols
+from consumer_group_harness import ClassicConsumer, Consumer, ConsumerWorld, no_wait_config
+from group_harness import REBALANCE_MS, SESSION_MS, protocols
 
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.config import ConsumerGroupMigrationPolicy
@@ -24,13 +24,6 @@ COOPERATIVE = (
         "cooperative-sticky", encode_subscription(Subscription(("t",), rack="r", generation=1))
     ),
 )
-
-
-@pytest.fixture
-def world() -> ConsumerWorld:
-    world = ConsumerWorld()
-    world.create("t", 4)
-    return world
 
 
 def group_type(world: ConsumerWorld) -> GroupType:

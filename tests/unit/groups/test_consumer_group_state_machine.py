@@ -7,11 +7,10 @@ of the classic protocol take part; the coordinator fails over to one that knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from assignment_checks import improvable
-from consumer_world import ConsumerWorld, no_wait_config
-from group_world import REBALANCE_MS, SESSION_MS
+from consumer_clients import Client
+from consumer_group_harness import ConsumerWorld, no_wait_config
+from group_harness import REBALANCE_MS, SESSION_MS
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -35,31 +34,6 @@ REGEXES = ("", "t.*", "u|ta")
 FENCED = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
 QUIET_MS = 60_000
 """Longer than any session: a crashed member is gone by then."""
-Held = set[tuple[str, int]]
-"""Names with the incarnation of the topic, and partitions."""
-
-
-@dataclass
-class Client:
-    name: str
-    topics: tuple[str, ...]
-    regex: str
-    instance: str | None
-    classic: bool
-    member_id: str = ""
-    epoch: int = 0
-    held: Held = field(default_factory=set)
-    told: Held | None = None
-    """An assignment it has heard of but not carried out: it still holds what it is to revoke."""
-    away: bool = False
-    crashed: bool = False
-
-    def forget(self) -> None:
-        self.epoch, self.held, self.told = 0, set(), None
-
-    def revoke(self) -> None:
-        if self.told is not None:
-            self.held, self.told = set(self.told), None
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):

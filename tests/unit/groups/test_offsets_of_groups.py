@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from group_world import SESSION_MS, GroupWorld, protocols
+from group_harness import SESSION_MS, GroupWorld, protocols
 
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage

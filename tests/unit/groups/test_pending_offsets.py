@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from group_world import GroupWorld
+from group_harness import GroupWorld
 
 from nilometer.coordinators.effects import Producer
 from nilometer.groups.config import GroupConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from transaction_world import A, B, C, TransactionWorld
+from transaction_harness import A, B, C, TransactionWorld
 
 from nilometer.transactions.requests import (
     AddPartitions,

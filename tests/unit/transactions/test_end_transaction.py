@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from test_init_producer_id import world_at
-from transaction_world import A, B, TransactionWorld
+from transaction_harness import A, B, TransactionWorld
 
 from nilometer.transactions.requests import EndTransactionReply, InitProducerIdReply
 from nilometer.wire.errors import ErrorCode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transaction_world import A, TransactionWorld
+from transaction_harness import A, TransactionWorld
 
 from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.record_format import encode_record

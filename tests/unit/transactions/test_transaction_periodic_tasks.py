@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from test_init_producer_id import world_at
-from transaction_world import TIMEOUT_MS, A, B, TransactionWorld, image_with
+from transaction_harness import TIMEOUT_MS, A, B, TransactionWorld, image_with
 
 from nilometer.transactions import shard
 from nilometer.transactions.config import DAY_MS, TransactionConfig

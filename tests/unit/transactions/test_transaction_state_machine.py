@@ -12,7 +12,7 @@ from itertools import pairwise
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from transaction_world import TIMEOUT_MS, A, B, C, TransactionWorld
+from transaction_harness import TIMEOUT_MS, A, B, C, TransactionWorld
 
 from nilometer.coordinators.effects import Token
 from nilometer.storage import TopicPartition

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from group_world import REBALANCE_MS, SESSION_MS, GroupWorld
+from group_harness import REBALANCE_MS, SESSION_MS, GroupWorld
 
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
@@ -35,6 +35,8 @@ from nilometer.wire.consumer_protocol import Subscription, decode_assignment, en
 from nilometer.wire.errors import ErrorCode
 
 CONTROLLER = BrokerId(1)
+CONSUMER_SESSION_MS = 45_000
+"""The default of `group.consumer.session.timeout.ms`."""
 INCARNATION = Incarnation("one")
 CONTROLLER_EPOCH = ControllerEpoch(1)
 Partitions = Mapping[str, Iterable[int]]

@@ -1,90 +1,17 @@
-"""The pure parts of ingest: lines, marks, which file is which, the state."""
+"""Which file is which to ingest: rotations, copies, truncations, names."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from dataclasses import replace
-from gzip import BadGzipFile
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from ingest_sources import LOG, reading, source_of
 
-from nilometer.client.ingest.content_reader import GzipReader, read_up_to
-from nilometer.client.ingest.found_files import FoundFile, Look
-from nilometer.client.ingest.line_splitter import LinePart, LineSplitter, LineTooLong, whole_lines
+from nilometer.client.ingest.found_files import FoundFile
 from nilometer.client.ingest.matching import Circumstances, Matches, match
-from nilometer.client.ingest.missing_sources import FORGET_AWAY_MS, FORGET_MS, GONE_MAX, decide_missing
 from nilometer.client.ingest.rotation_names import is_derived, is_rotation_name, possible_originals
-from nilometer.client.ingest.source import HEAD_BYTES, ContentMark, Fingerprint, Source
-from nilometer.client.ingest.state_file import BadState, IngestState, decode_state, encode_state
-
-contents = st.lists(st.sampled_from([b"\n", b"a", b"bc\n", b"\r\n", b"x" * 300, b"\x00\xff\n"])).map(b"".join)
-
-
-def pieces(content: bytes, sizes: list[int]) -> list[bytes]:
-    cut: list[bytes] = []
-    position = 0
-    while position < len(content):
-        size = sizes[len(cut) % len(sizes)]
-        cut.append(content[position : position + size])
-        position += size
-    return cut
-
-
-@given(contents, st.lists(st.integers(1, 400), min_size=1, max_size=5))
-def test_lines_do_not_depend_on_how_the_bytes_come(content: bytes, sizes: list[int]) -> None:
-    splitter = LineSplitter()
-    lines = [line for piece in pieces(content, sizes) for line in splitter.feed(piece)]
-    assert splitter.rest_bytes == len(content) - content.rfind(b"\n") - 1
-    last = splitter.finish()
-    expected = content.split(b"\n")
-    rest = expected.pop()
-    assert lines == expected
-    assert last == (rest or None)
-    assert splitter.finish() is None
-
-
-def test_what_has_no_newline_for_ever_is_refused() -> None:
-    splitter = LineSplitter(10)
-    assert whole_lines(splitter.feed(b"12345")) == []
-    with pytest.raises(LineTooLong):
-        whole_lines(splitter.feed(b"678901"))
-
-
-@given(contents, st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(0, 310))
-def test_a_line_above_the_limit_comes_in_parts(content: bytes, sizes: list[int], limit: int) -> None:
-    splitter = LineSplitter(limit)
-    given_out: list[bytes] = []
-    for piece in pieces(content, sizes):
-        for line in splitter.feed(piece):
-            whole = line if isinstance(line, bytes) else line.data
-            given_out.append(whole if isinstance(line, LinePart) and not line.is_last else whole + b"\n")
-    last = splitter.finish()
-    if last is not None:
-        given_out.append(last if isinstance(last, bytes) else last.data)
-    assert b"".join(given_out) == content
-
-
-def reading(content: bytes):
-    return lambda begin, end: content[begin:end]
-
-
-@given(contents, st.lists(st.integers(1, 700), min_size=1, max_size=5), st.data())
-def test_mark_is_the_fingerprint_of_all_complete_lines(
-    content: bytes, sizes: list[int], data: st.DataObject
-) -> None:
-    ends = [0] + [index + 1 for index, byte in enumerate(content) if byte == 10]
-    begin = data.draw(st.sampled_from(ends))
-    mark = ContentMark(reading(content), begin)
-    for piece in pieces(content[begin:], sizes):
-        mark.feed(piece)
-    assert mark.fingerprint() == Fingerprint.of(reading(content), max(ends))
-    assert mark.position == len(content)
-    mark.finish()
-    assert mark.fingerprint() == Fingerprint.of(reading(content), len(content))
+from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source
 
 
 class Folder:
@@ -129,11 +56,6 @@ class Folder:
         return match(sources, files, self, Circumstances(named=frozenset({named}), **circumstances))
 
 
-def source_of(path: str, inode: int, read: bytes, number: int = 0, *, finished: bool = False) -> Source:
-    fingerprint = Fingerprint.of(reading(read), len(read))
-    return Source(number, path, 1, inode, fingerprint, lines=read.count(b"\n"), finished=finished)
-
-
 def resumed(matches: Matches) -> list[tuple[int, int, str]]:
     """Number of the source, inode and path of its file."""
     return [(source.number, file.inode, file.path) for source, file in matches.resumed]
@@ -142,9 +64,6 @@ def resumed(matches: Matches) -> list[tuple[int, int, str]]:
 def new(matches: Matches) -> list[tuple[str, str]]:
     """Path, and the name that the records carry."""
     return [(found.file.path, found.name) for found in matches.new]
-
-
-LOG = b"".join(b"line %d\n" % number for number in range(400))
 
 
 def test_same_file_is_read_on_after_it_grew() -> None:
@@ -345,29 +264,6 @@ def test_nothing_read_has_no_copy() -> None:
     assert new(folder.match(source_of("/l/a.log", 5, b""))) == [("/l/a.log.1", "/l/a.log.1")]
 
 
-def gone(number: int, since_ms: int | None = None, path: str = "/l/a.log") -> Source:
-    return replace(source_of(path, 5, LOG, number), gone_ms=since_ms)
-
-
-def test_file_that_is_gone_is_remembered_for_an_hour() -> None:
-    look = Look(1, (FoundFile("/l/other", 1, 9, 0),))
-    assert decide_missing([gone(0)], look, 5_000) == ([gone(0, 5_000)], [])
-    assert decide_missing([gone(0, 5_000)], look, 5_000 + FORGET_MS) == ([], [0])
-
-
-def test_file_of_a_folder_that_is_away_is_remembered() -> None:
-    look = Look(1, (FoundFile("/l/other", 1, 9, 0),))
-    away = gone(0, 5_000, "/m/a.log")
-    assert decide_missing([away], look, 5_000 + FORGET_MS) == ([away], [])
-    assert decide_missing([away], look, 5_000 + FORGET_AWAY_MS) == ([], [0])
-
-
-def test_only_so_many_gone_files_are_remembered() -> None:
-    look = Look(1, (FoundFile("/l/other", 1, 9, 0),))
-    kept, forgotten = decide_missing([gone(number) for number in range(GONE_MAX + 3)], look, 0)
-    assert (len(kept), forgotten) == (GONE_MAX, [0, 1, 2])
-
-
 @pytest.mark.parametrize(
     ("path", "related", "derived"),
     [
@@ -399,106 +295,3 @@ def test_rotated_names_of_numbered_files_are_their_own() -> None:
     assert is_derived("/l/host-1.log.2.gz", "/l/host-1.log")
     assert not is_derived("/l/host-2.log", "/l/host-1.log")
     assert is_rotation_name("/l/app.log.2.gz", "/l/app.log.1")
-
-
-@given(
-    contents, st.lists(contents, max_size=2), st.lists(st.integers(1, 90), min_size=1, max_size=5), st.data()
-)
-def test_compressed_content_is_read_as_far_as_it_is_there(
-    first: bytes, others: list[bytes], sizes: list[int], data: st.DataObject
-) -> None:
-    packed = b"".join(gzip.compress(part) for part in [first, *others]) + b"\0" * data.draw(st.integers(0, 3))
-    content = b"".join([first, *others])
-    file = GrowingFile()
-    reader = GzipReader(file)
-    got = bytearray()
-    for piece in pieces(packed, sizes):
-        file.content += piece
-        while part := reader.read(sizes[0]):
-            got += part
-        assert content.startswith(got)
-    assert got == content
-    assert reader.is_complete
-    offset = data.draw(st.integers(0, len(content)))
-    reader.seek(offset)
-    assert read_up_to(file, offset, len(content), compressed=True) == content[offset:]
-    with pytest.raises(EOFError):
-        reader.seek(len(content) + 1)
-
-
-def test_what_is_no_compressed_file_is_refused() -> None:
-    file = GrowingFile()
-    file.content = b"plain text\n"
-    with pytest.raises(BadGzipFile):
-        GzipReader(file).read()
-
-
-class GrowingFile:
-    identity = (1, 1)
-
-    def __init__(self) -> None:
-        self.content = b""
-
-    def stamp(self) -> tuple[int, int]:
-        return len(self.content), 0
-
-    def read_at(self, position: int, length: int) -> bytes:
-        return self.content[position : position + length]
-
-    def again(self) -> GrowingFile:
-        return self
-
-    def close(self) -> None:
-        pass
-
-
-def test_state_survives_being_written() -> None:
-    state = IngestState("abc", "cluster", "t", "id", {0: 5, 3: 9})
-    state.add("/l/a.log", 1, 2)
-    state.sources[0] = source_of("/l/a.log", 2, LOG, finished=True)
-    state.add("/l/ü b.log", 1, 3, 77)
-    state.sources[1] = replace(state.sources[1], read_at=(5, 6), skipped=True, truncated=True, gone_ms=8)
-    state.there[0] = {7: {12}, 9: {13, 14}}
-    state.watched.add("/l")
-    state.may_be_unread.add((1, 4))
-    assert decode_state(encode_state(state), "x") == state
-    assert state.number_of(state.tag(1)) == 1
-    assert state.number_of(b"other-1") is None
-    assert state.number_of(b"\xff") is None
-
-
-def test_state_of_the_version_before_is_read() -> None:
-    entry = {
-        "number": 4,
-        "path": "/l/a.log",
-        "device": 1,
-        "inode": 2,
-        "offset": 9,
-        "head": "aa",
-        "tail": "bb",
-        "preview": [3, "cc", "dd"],
-        "lines": 2,
-        "finished": True,
-    }
-    document = {
-        "version": 1,
-        "name": "abc",
-        "cluster_id": "cluster",
-        "topic": "t",
-        "topic_id": "id",
-        "partitions": {"0": 5},
-        "next_number": 5,
-        "sources": [entry],
-    }
-    state = decode_state(json.dumps(document).encode(), "x")
-    assert state.sources == {
-        4: Source(4, "/l/a.log", 1, 2, Fingerprint(9, "aa", "bb"), Fingerprint(3, "cc", "dd"), 2, True)
-    }
-    assert (state.there, state.watched, state.may_be_unread) == ({}, set(), set())
-    assert decode_state(encode_state(state), "x") == state
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 9}', b'{"version": 1, "sources": [1]}'])
-def test_state_that_is_none_is_refused_with_advice(data: bytes) -> None:
-    with pytest.raises(BadState, match=r"state\.json"):
-        decode_state(data, "state.json")

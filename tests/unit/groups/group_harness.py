@@ -15,7 +15,7 @@ from nilometer.coordinators.effects import Producer, Token
 from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.record_format import decode_record, encode_record
-from nilometer.groups.records import CoordinatorRecord
+from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (
     DescribedGroup,
     DescribeGroups,
@@ -315,3 +315,11 @@ class GroupWorld:
         for token in tokens:
             assert self.synced(token).error_code is ErrorCode.none, self.synced(token)
         assert self.state() == "Stable"
+
+
+def group_record(world: GroupWorld) -> GroupMetadataValue:
+    """Return the group metadata that the last call wrote; it must be the only record."""
+    [record] = world.written
+    assert record.key == GroupMetadataKey("g")
+    assert isinstance(record.value, GroupMetadataValue)
+    return record.value

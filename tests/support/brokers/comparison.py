@@ -1,0 +1,38 @@
+"""One scenario held with both brokers: what they answer must be the same.
+
+A difference that is meant is taken out by the scenario, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from nilometer.broker.api.registry import APIS
+from nilometer.wire.api_keys import ApiKey
+
+from .two_brokers import Plain, Side, differences
+
+NOWHERE = UUID(int=0xDEAD << 64 | 0xBEEF)
+"""An id that no topic has."""
+BAD_NAMES = ("", ".", "..", "a b", "ä", "x" * 250, "a/b")
+"""Names that no topic may have."""
+
+
+def versions(key: ApiKey) -> range:
+    """Return the versions of an API that Nilometer serves."""
+    low, high = APIS[key].versions
+    return range(low, high + 1)
+
+
+def each_version(key: ApiKey) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("version", versions(key))
+
+
+def same(sides: tuple[Side, Side], scenario: Callable[..., Plain], *arguments: object) -> None:
+    """Assert that ``scenario(side, *arguments)`` returns the same on both sides."""
+    kafka, nilometer = sides
+    found = differences(scenario(kafka, *arguments), scenario(nilometer, *arguments))
+    assert not found, "\n".join(found)

@@ -1,0 +1,59 @@
+"""Subscriptions of a consumer group by regular expression: topics that match now and later."""
+
+from __future__ import annotations
+
+from consumer_group_harness import Consumer, ConsumerWorld
+
+from nilometer.wire.errors import ErrorCode
+
+
+def test_a_regular_expression_finds_topics_now_and_later(world: ConsumerWorld) -> None:
+    world.create("orders-eu", 1)
+    a = Consumer(world, "A", (), regex="orders-.*")
+    a.enter()
+    assert a.owned == {("orders-eu", 0)}
+    world.create("orders-us", 1)
+    world.create("my-orders-us", 1)
+    a.step()
+    assert a.owned == {("orders-eu", 0), ("orders-us", 0)} and a.epoch == 3
+    world.delete("orders-eu")
+    world.settle_all(a)
+    assert a.owned == {("orders-us", 0)}
+    group = world.consumer_group()
+    assert group.regexes["orders-.*"].topics == {"orders-us"}
+    assert group.is_subscribed_to("orders-us") and not group.is_subscribed_to("orders-eu")
+
+
+def test_names_and_a_regular_expression_together(world: ConsumerWorld) -> None:
+    world.create("u", 1)
+    reply = world.enter("A", "t", regex="u+")
+    assert world.names(reply.assignment or ()) == {"t": [0, 1, 2, 3], "u": [0]}
+
+
+def test_an_expression_that_no_member_uses_any_more_is_forgotten(world: ConsumerWorld) -> None:
+    world.create("u", 1)
+    world.enter("A", regex="t")
+    world.enter("B", regex="t")
+    world.beat("A", 2, regex="u", owned={"t": [0, 1]})
+    assert set(world.consumer_group().regexes) == {"t", "u"}
+    world.beat("B", -1)
+    assert set(world.consumer_group().regexes) == {"u"}
+    world.beat("A", world.of("A").member_epoch, regex="", topics=["t"])
+    assert world.consumer_group().regexes == {} and world.consumer_group().subscribed_topics() == {"t"}
+
+
+def test_an_invalid_expression_is_refused_and_changes_nothing(world: ConsumerWorld) -> None:
+    assert world.enter("A", regex="(?=t)").error_code is ErrorCode.invalid_regular_expression
+    assert world.shard.groups() == []
+    world.enter("A", "t")
+    reply = world.beat("A", 2, regex="(")
+    assert reply.error_code is ErrorCode.invalid_regular_expression and not world.written
+    assert world.enter("A", regex="(x+x+)+y").error_code is ErrorCode.none
+
+
+def test_a_coordinator_that_takes_over_finds_topics_created_meanwhile(world: ConsumerWorld) -> None:
+    world.enter("A", regex="t.*")
+    world.topics.create("t2", 1)
+    world.fail_over()
+    reply = world.beat("A", 2)
+    assert reply.member_epoch == 3 and "t2" in world.names(reply.assignment or ())
