@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def test_every_folder_of_tests_is_of_a_known_kind() -> None:
 def test_every_folder_of_unit_tests_is_named_after_a_layer() -> None:
     layers = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     assert {path.relative_to(TESTS / "unit").parts[0] for path in UNIT_TESTS} <= layers
+
+
+def test_modules_have_names_of_their_own() -> None:
+    """pytest imports tests, and the helpers beside them, by their bare names."""
+    folders = (TESTS / kind for kind in KINDS)
+    names = Counter(
+        path.stem for folder in folders for path in folder.rglob("*.py") if path.stem != "conftest"
+    )
+    assert [name for name, number in names.items() if number > 1] == []
 
 
 def test_shared_modules_hold_no_tests() -> None:
