@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import click
 
-from nilometer import __version__
 from nilometer.config import ConfigError
+from nilometer.version import __version__
 
 FAILED = 1
 USED_WRONGLY = 2

@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nilometer.testing.async_cluster import AsyncCluster
     from nilometer.testing.cluster import Cluster
+    from nilometer.testing.kafka_container import KafkaContainer
     from nilometer.testing.launcher_process import ClusterError
 
-__all__ = ["AsyncCluster", "Cluster", "ClusterError"]
+__all__ = ["AsyncCluster", "Cluster", "ClusterError", "KafkaContainer"]
 
 _MODULES = {
     "AsyncCluster": "nilometer.testing.async_cluster",
     "Cluster": "nilometer.testing.cluster",
     "ClusterError": "nilometer.testing.launcher_process",
+    "KafkaContainer": "nilometer.testing.kafka_container",
 }
 
 

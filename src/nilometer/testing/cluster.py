@@ -22,6 +22,7 @@ Settings = Mapping[str, str | int | float | bool]
 HOST = "127.0.0.1"
 BROKERS_MAX = 16
 REMOVAL_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 120.0
 OWN_KEYS = frozenset(
     {
         *("node.id", "broker.id", "listeners", "advertised.listeners", "log.dir", "log.dirs"),
@@ -40,13 +41,16 @@ TEST_SETTINGS = {
 class Cluster:
     """``with Cluster(brokers=3) as cluster: …``; broker ids count from 1.
 
-    ``settings`` are broker settings under Kafka's keys, the same for all brokers. Replication factors are 3,
+    ``settings`` are broker settings under Kafka's keys, the same for all brokers; ``cluster_id`` is random
+    by default. Replication factors are 3,
     or the number of brokers if that is less; ``min.insync.replicas`` is one less, but at least 1.
 
     Methods raise ClusterError if a broker does not do what they ask for. They may be called from any thread.
     """
 
-    def __init__(self, brokers: int = 1, *, settings: Settings | None = None) -> None:
+    def __init__(
+        self, brokers: int = 1, *, settings: Settings | None = None, cluster_id: str | None = None
+    ) -> None:
         """Raises ValueError for a number of brokers out of range, and for a setting of :data:`OWN_KEYS`."""
         if not 1 <= brokers <= BROKERS_MAX:
             raise ValueError(f"brokers must be between 1 and {BROKERS_MAX}, not {brokers}")
@@ -55,6 +59,7 @@ class Cluster:
             raise ValueError(f"{key} cannot be set: the cluster chooses it")
         self.broker_ids: tuple[int, ...] = tuple(range(1, brokers + 1))
         self._given = given
+        self._cluster_id = cluster_id
         self._launcher: LauncherProcess | None = None
         self._folder: Path | None = None
         self._ports: dict[int, int] = {}
@@ -62,19 +67,26 @@ class Cluster:
 
     # --- start and end
 
-    def start(self) -> None:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start all brokers; return when each of them knows all the others. Takes about a second.
 
-        Raises ClusterError, for example for a setting that the broker refuses; then nothing is left behind.
+        Raises ClusterError, for example for a setting that the broker refuses, or after ``timeout_s``
+        seconds; then nothing is left behind.
         """
         if self._launcher is not None:
             raise ClusterError("the cluster has been started already")
         self._launcher = LauncherProcess()
         try:
-            opened = self._launcher.request("open", brokers=len(self.broker_ids), settings=self._settings())
+            opened = self._launcher.request(
+                "open",
+                timeout_s,
+                brokers=len(self.broker_ids),
+                settings=self._settings(),
+                cluster_id=self._cluster_id,
+            )
             self._folder = Path(opened["folder"])
             self._ports = {int(broker): port for broker, port in opened["ports"].items()}
-            self._launcher.request("start", broker_ids=self.broker_ids)
+            self._launcher.request("start", timeout_s, broker_ids=self.broker_ids)
         except BaseException:
             self.close()
             raise

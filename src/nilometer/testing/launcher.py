@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 import traceback
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,10 @@ from nilometer.broker.process import run_broker
 from nilometer.broker.status_file import NOT_READY
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
+from nilometer.runtime.system_disk import SystemDisk
+from nilometer.storage.directories import meta_properties
+from nilometer.storage.directories.meta_properties import MetaProperties
+from nilometer.storage.names import META_PROPERTIES
 
 with contextlib.suppress(ImportError):  # there is no uvloop for some systems
     importlib.import_module("uvloop")  # once here, and not in every broker
@@ -98,15 +103,18 @@ class Launcher:
 
     # --- operations
 
-    def on_open(self, brokers: int, settings: dict[str, str]) -> dict[str, Any]:
+    def on_open(self, brokers: int, settings: dict[str, str], cluster_id: str | None) -> dict[str, Any]:
         """Create the data folder and reserve the ports; return the folder, and the ports by broker id."""
         self._folder = Path(tempfile.mkdtemp(prefix="nilometer-"))
         for broker_id in range(1, brokers + 1):
             reservation = _reserve_port()
+            log_dir = self._folder / f"broker-{broker_id}"
+            if cluster_id is not None:
+                _write_identity(log_dir, broker_id, cluster_id)
             own = {
                 "node.id": str(broker_id),
                 "listeners": f"PLAINTEXT://{HOST}:{reservation.getsockname()[1]}",
-                "log.dirs": str(self._folder / f"broker-{broker_id}"),
+                "log.dirs": str(log_dir),
                 "nilometer.coordination": f"local:{self._folder / 'coordination'}",
             }
             log_path = self._folder / f"broker-{broker_id}.log"
@@ -297,6 +305,13 @@ def _reserve_port() -> socket.socket:
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reservation.bind((HOST, 0))
     return reservation
+
+
+def _write_identity(log_dir: Path, broker_id: int, cluster_id: str) -> None:
+    """Mark a new log directory as one of this cluster: the first broker then creates it with that id."""
+    log_dir.mkdir()
+    identity = MetaProperties(broker_id, cluster_id, meta_properties.new_directory_id(uuid.uuid4()))
+    meta_properties.write(SystemDisk(), str(log_dir / META_PROPERTIES), identity)
 
 
 def _end_with_parent() -> None:

@@ -35,17 +35,22 @@ class LauncherProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C ends the test process, which ends the cluster
             )
-        ours.settimeout(RESPONSE_TIMEOUT_S)
         self._control = ours
         self._responses = ours.makefile("rb")
 
-    def request(self, operation: str, **arguments: object) -> Any:
-        """Have the launcher perform an operation; return its result. Raises ClusterError."""
+    def request(self, operation: str, timeout_s: float = RESPONSE_TIMEOUT_S, **arguments: object) -> Any:
+        """Have the launcher perform an operation; return its result.
+
+        Raises ClusterError. After one for ``timeout_s`` (seconds), the launcher can only be closed.
+        """
         line = json.dumps({"operation": operation, **arguments}).encode() + b"\n"
         with self._lock:
             try:
+                self._control.settimeout(timeout_s)
                 self._control.sendall(line)
                 response = self._responses.readline()
+            except TimeoutError:
+                raise ClusterError(f"{operation}: not done after {timeout_s:g} s") from None
             except OSError as error:
                 raise ClusterError(f"the process that owns the brokers does not respond: {error}") from None
         if not response:

@@ -39,6 +39,11 @@ class KafkaError(Exception):
         self.message = message
 
     @property
+    def name(self) -> str:
+        """Kafka's name of the error, as in ``UNKNOWN_TOPIC_OR_PARTITION``."""
+        return self.code.name.upper()
+
+    @property
     def retriable(self) -> bool:
         return self.code in RETRIABLE
 

@@ -42,7 +42,7 @@ class Admin:
     def __init__(self, runtime: Runtime, config: GivenConfig) -> None:
         settings = ClientSettings(ADMIN_CONFIG_DEFINITION, config)
         self.client = Client(runtime, settings)
-        self._timeout_ms = settings.integer("default.api.timeout.ms")
+        self.timeout_ms = settings.integer("default.api.timeout.ms")
 
     async def __aenter__(self) -> Admin:
         await self.client.start()
@@ -58,7 +58,7 @@ class Admin:
             wanted = [topic for topic in topics if topic.name in names]
             return api.request(
                 topics=tuple(_creatable(api, topic) for topic in wanted),
-                timeout_ms=self._timeout_ms,
+                timeout_ms=self.timeout_ms,
                 validate_only=validate_only,
             )
 
@@ -76,7 +76,7 @@ class Admin:
                 states = tuple(
                     api.make_request("DeleteTopicState", name=name, topic_id=None) for name in left
                 )
-            return api.request(topic_names=tuple(left), topics=states, timeout_ms=self._timeout_ms)
+            return api.request(topic_names=tuple(left), topics=states, timeout_ms=self.timeout_ms)
 
         return await self._change(ApiKey.DELETE_TOPICS, names, make, lambda response: response.responses)
 
@@ -101,7 +101,7 @@ class Admin:
                     )
                     for name in left
                 ),
-                timeout_ms=self._timeout_ms,
+                timeout_ms=self.timeout_ms,
                 validate_only=False,
             )
 
@@ -132,7 +132,7 @@ class Admin:
 
         Timestamps are in milliseconds, or one of the constants of ``offset_queries``. Raises KafkaError.
         """
-        return await list_offsets(self.client, timestamps, isolation_level, self._timeout_ms)
+        return await list_offsets(self.client, timestamps, isolation_level, self.timeout_ms)
 
     # --- cluster and configuration
 
@@ -149,7 +149,7 @@ class Admin:
                 tuple(sorted(nodes, key=lambda node: node.node_id)),
             )
 
-        return await self.client.retry(ask, self._timeout_ms)
+        return await self.client.retry(ask, self.timeout_ms)
 
     async def describe_configs(self, resource_type: ResourceType, name: str) -> dict[str, ConfigEntry]:
         """Return a topic's or a broker's configuration by key; a broker's ``name`` is its id.
@@ -175,7 +175,7 @@ class Admin:
             _raise(result.error_code, result.error_message)
             return {entry.name: _config_entry(entry) for entry in result.configs}
 
-        return await self.client.retry(ask, self._timeout_ms)
+        return await self.client.retry(ask, self.timeout_ms)
 
     async def incremental_alter_configs(
         self, resource_type: ResourceType, name: str, changes: Sequence[ConfigChange]
@@ -205,7 +205,7 @@ class Admin:
             for result in response.responses:
                 _raise(result.error_code, result.error_message)
 
-        await self.client.retry(ask, self._timeout_ms)
+        await self.client.retry(ask, self.timeout_ms)
 
     async def describe_log_dirs(self, broker_ids: Sequence[int] | None = None) -> list[LogDirDescription]:
         """Return the log directories of brokers (default: all) with the sizes of their replicas.
@@ -225,12 +225,12 @@ class Admin:
             found = await asyncio.gather(*(ask(broker_id) for broker_id in wanted))
             return [one for several in found for one in several]
 
-        return await self.client.retry(ask_all, self._timeout_ms)
+        return await self.client.retry(ask_all, self.timeout_ms)
 
     # --- helpers
 
     async def _any(self, api_key: int, make: Callable[[Api], Message]) -> Message:
-        return await self.client.retry(lambda: self.client.send_to_any(api_key, make), self._timeout_ms)
+        return await self.client.retry(lambda: self.client.send_to_any(api_key, make), self.timeout_ms)
 
     async def _change(
         self,
@@ -260,7 +260,7 @@ class Admin:
                 raise passing
             return outcomes
 
-        return await self.client.retry(ask, self._timeout_ms) if names else outcomes
+        return await self.client.retry(ask, self.timeout_ms) if names else outcomes
 
 
 def _creatable(api: Api, topic: NewTopic) -> Message:

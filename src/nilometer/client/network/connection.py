@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 from nilometer.client.network.finalized_features import FinalizedFeatures
 from nilometer.client.network.response_frames import ResponseFrames
 from nilometer.runtime import Runtime
+from nilometer.version import __version__
 from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedResponse, UnsupportedVersion
 from nilometer.wire.messages import (
@@ -278,8 +279,6 @@ class Connection(asyncio.BufferedProtocol):
         self.features = FinalizedFeatures.of(response)
 
     def _api_versions_request(self, version: int) -> Message:
-        from nilometer import __version__
-
         codec = api(ApiKey.API_VERSIONS, version)
         return codec.request(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
 

@@ -1,0 +1,29 @@
+"""The public client: ``async with nilometer.connect("host:port") as kafka``.
+
+``kafka.send`` writes, ``kafka.consume`` reads, ``kafka.transaction`` does both atomically, and
+``kafka.admin`` has topics, configurations, groups and offsets. docs/python.md has examples;
+``nilometer.kafka.errors`` lists the errors.
+"""
+
+from nilometer.kafka.admin import KafkaAdmin, OffsetRange
+from nilometer.kafka.connection import Kafka, connect
+from nilometer.kafka.errors import KafkaError
+from nilometer.kafka.records import Record, Records
+from nilometer.kafka.transactions import Transaction
+from nilometer.kafka.values import Data, Delivery, Headers, RecordMetadata, TopicPartition
+
+__all__ = [
+    "Data",
+    "Delivery",
+    "Headers",
+    "Kafka",
+    "KafkaAdmin",
+    "KafkaError",
+    "OffsetRange",
+    "Record",
+    "RecordMetadata",
+    "Records",
+    "TopicPartition",
+    "Transaction",
+    "connect",
+]

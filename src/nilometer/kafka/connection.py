@@ -1,0 +1,236 @@
+"""A connection to a cluster, from which everything else is reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from nilometer.client.admin.admin import Admin
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.producer.producer import Producer
+from nilometer.client.producer.transactional_producer import TransactionalProducer
+from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.transactions.transaction_manager import ProducerState
+from nilometer.config import ConfigError
+from nilometer.kafka.admin import KafkaAdmin
+from nilometer.kafka.errors import InvalidSetting
+from nilometer.kafka.records import Reading, Records
+from nilometer.kafka.settings import ConnectionSettings
+from nilometer.kafka.transactions import Transaction
+from nilometer.kafka.values import Data, Delivery, Headers, RecordMetadata, to_bytes, to_headers
+from nilometer.runtime import Runtime
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+def connect(
+    bootstrap_servers: str | Sequence[str],
+    *,
+    client_id: str = "nilometer",
+    settings: GivenConfig | None = None,
+) -> Kafka:
+    """Return a connection to the cluster, for ``async with``.
+
+    ``bootstrap_servers``: ``"host:port,…"``, or a sequence of ``"host:port"``. ``settings`` are those of
+    Kafka's producers, consumers and admin clients, under Kafka's keys (``"linger.ms": 0``); each is given to
+    the clients that have it. Raises InvalidSetting.
+    """
+    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+    return Kafka(ConnectionSettings(servers, client_id, settings or {}))
+
+
+class Kafka:
+    """``async with nilometer.connect("host:port") as kafka: …``. Use it in one event loop."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._admin: Admin | None = None
+        self._producer: Producer | None = None
+        self._transactional: dict[str, TransactionalProducer] = {}
+        self._records: list[Records] = []
+        self._starting = asyncio.Lock()
+
+    async def __aenter__(self) -> Kafka:
+        """Connect. Raises ConnectionLost if no bootstrap server responds."""
+        if self._admin is not None:
+            raise KafkaError(ErrorCode.invalid_request, "this connection is open already")
+        admin = Admin(Runtime.system(), self._settings.admin())
+        try:
+            self._admin = await admin.__aenter__()
+        except BaseException:
+            await admin.client.close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(failed=kind is not None)
+
+    async def close(self, *, failed: bool = False) -> None:
+        """Send what is not sent yet, leave groups, abort open transactions, and close the connections.
+
+        ``failed``: do not wait for acknowledgements, and do not commit the last record of each consumer.
+        """
+        records, self._records = self._records, []
+        transactional, self._transactional = self._transactional, {}
+        producer, self._producer = self._producer, None
+        admin, self._admin = self._admin, None
+        async with AsyncExitStack() as last_first:
+            if admin is not None:
+                last_first.push_async_callback(admin.client.close)
+            if producer is not None:
+                last_first.push_async_callback(producer.close, 0 if failed else None)
+            for each in transactional.values():
+                last_first.push_async_callback(each.close)
+            for one in records:
+                last_first.push_async_callback(one.close, failed=failed)
+
+    # --- writing
+
+    async def send(
+        self,
+        topic: str,
+        value: Data = None,
+        *,
+        key: Data = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record, and return its partition and offset once it is acknowledged by all in-sync replicas.
+
+        Records with the same key go to the same partition, if no ``partition`` is given. ``timestamp`` is in
+        milliseconds since 1970 (None: now). Raises KafkaError.
+        """
+        delivery = await self.enqueue(
+            topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+        )
+        return await delivery
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: Data = None,
+        *,
+        key: Data = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Send a record without waiting for it, for many records a second; awaiting the delivery waits.
+
+        Waits while ``buffer.memory`` is used up. Raises KafkaError; an error of the record itself is raised
+        where the delivery is awaited.
+        """
+        producer = self._producer or await self._started_producer()
+        return await producer.send(
+            topic,
+            to_bytes(value),
+            key=to_bytes(key),
+            headers=to_headers(headers),
+            partition=partition,
+            timestamp=timestamp,
+        )
+
+    async def flush(self) -> None:
+        """Wait until every record so far is acknowledged or has failed."""
+        if self._producer is not None:
+            await self._producer.flush()
+
+    # --- reading
+
+    def consume(
+        self,
+        *topics: str,
+        group: str | None = None,
+        start: str = "earliest",
+        partitions: Sequence[int] | None = None,
+        offsets: Mapping[int, int] | None = None,
+        until_end: bool = False,
+        auto_commit: bool = True,
+        read_committed: bool = False,
+    ) -> Records:
+        """Return the records of ``topics``, to iterate over.
+
+        With ``group``, the members of the group share the partitions, and go on after the group's committed
+        offsets; ``auto_commit=False`` leaves commits to ``Records.commit`` or a transaction. Without it, all
+        partitions are read, or only ``partitions`` of one topic, or those of ``offsets`` (first offset by
+        partition). ``start`` is where reading begins without a committed or given offset: ``"earliest"``,
+        ``"latest"``, or ``"by_duration:PT1H"`` (the last hour). ``until_end`` stops at the present end
+        instead of waiting for more. ``read_committed`` leaves out records of open and aborted transactions.
+
+        Raises InvalidSetting for arguments that contradict each other.
+        """
+        self._opened()
+        single = partitions is not None or offsets is not None
+        if not topics or (single and (len(topics) > 1 or group is not None)):
+            raise InvalidSetting("give topics; partitions and offsets are for one topic without a group")
+        own = {
+            "auto.offset.reset": start,
+            "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+        }
+        in_group = {"group.id": group, "enable.auto.commit": auto_commit} if group is not None else {}
+        try:
+            consumer = Consumer(Runtime.system(), self._settings.consumer({**own, **in_group}))
+        except ConfigError as error:
+            raise InvalidSetting(str(error)) from None
+        reading = Reading(topics, partitions, offsets, until_end, group is not None, auto_commit)
+        records = Records(consumer, reading)
+        self._records.append(records)
+        return records
+
+    # --- transactions
+
+    @asynccontextmanager
+    async def transaction(self, transactional_id: str) -> AsyncGenerator[Transaction, None]:
+        """Begin a transaction; commit it at the end of the block, or abort it if the block raises.
+
+        ``transactional_id`` names the program's instance: a new connection with the same id fences the one
+        before, whose calls then raise ProducerFenced. One transaction of an id is open at a time. Raises
+        TransactionError.
+        """
+        producer = await self._transactional_producer(transactional_id)
+        try:
+            async with producer.transaction():
+                transaction = Transaction(producer)
+                yield transaction
+            transaction.on_committed()
+        finally:
+            if producer.state is not ProducerState.READY and producer is self._transactional.get(
+                transactional_id
+            ):
+                del self._transactional[transactional_id]
+                await producer.close()
+
+    # --- the rest
+
+    @property
+    def admin(self) -> KafkaAdmin:
+        """Topics, configurations, groups and offsets."""
+        return KafkaAdmin(self._opened())
+
+    def _opened(self) -> Admin:
+        if self._admin is None:
+            raise KafkaError(ErrorCode.network_exception, "not connected: use connect() in `async with`")
+        return self._admin
+
+    async def _started_producer(self) -> Producer:
+        self._opened()
+        async with self._starting:
+            if self._producer is None:
+                producer = Producer(Runtime.system(), self._settings.producer({}))
+                await producer.start()
+                self._producer = producer
+            return self._producer
+
+    async def _transactional_producer(self, transactional_id: str) -> TransactionalProducer:
+        self._opened()
+        async with self._starting:
+            known = self._transactional.get(transactional_id)
+            if known is None:
+                try:
+                    config = self._settings.producer({"transactional.id": transactional_id})
+                    producer = TransactionalProducer(Runtime.system(), config)
+                except ConfigError as error:
+                    raise InvalidSetting(str(error)) from None
+                known = self._transactional[transactional_id] = await producer.__aenter__()
+            return known

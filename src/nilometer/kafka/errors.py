@@ -1,0 +1,46 @@
+"""The errors of the client. Each is a :class:`KafkaError`.
+
+``error.name`` is Kafka's name of the error (``"UNKNOWN_TOPIC_OR_PARTITION"``), ``error.code`` its number (an
+enumeration), ``error.retriable`` says whether the same call may succeed later, and ``error.message`` has the
+details. The client has retried a retriable error already, until ``default.api.timeout.ms`` or
+``delivery.timeout.ms``. Subclasses are those errors after which a program must do something else:
+
+- ConnectionLost (NETWORK_EXCEPTION, retriable): no broker could be reached, or the connection ended.
+- RequestTimedOut (REQUEST_TIMED_OUT, retriable): a broker did not respond in time.
+- CommitFailed (not retriable): the consumer has lost its partitions; other members read its records again.
+- TransactionError (not retriable): either AbortableTransactionError, after which the next transaction may
+  begin, or FatalTransactionError. ProducerFenced is a fatal one: another program uses the transactional id.
+- InvalidSetting (INVALID_CONFIG, not retriable): a setting that does not exist, or has a wrong value.
+"""
+
+from __future__ import annotations
+
+from nilometer.client.group.committer import CommitFailed
+from nilometer.client.network.connection import ConnectionLost, RequestTimedOut
+from nilometer.client.transactions.transaction_errors import (
+    AbortableTransactionError,
+    FatalTransactionError,
+    ProducerFenced,
+    TransactionError,
+)
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+__all__ = [
+    "AbortableTransactionError",
+    "CommitFailed",
+    "ConnectionLost",
+    "ErrorCode",
+    "FatalTransactionError",
+    "InvalidSetting",
+    "KafkaError",
+    "ProducerFenced",
+    "RequestTimedOut",
+    "TransactionError",
+]
+
+
+class InvalidSetting(KafkaError):
+    """A setting does not exist, has a wrong value, or is given by an argument instead."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.invalid_config, message)
