@@ -9,13 +9,14 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from nilometer.simulation.plan import NEARLY_EXHAUSTED, Kind, Plan, draw, draw_transactions
+from nilometer.simulation.plan import NEARLY_EXHAUSTED, Kind, Plan, draw, draw_transactions, schedule
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.workload.transactions.session import V1, V2
 
 MINUTES = 0.4
-SEEDS = ((V1, 1), (V2, 1))
-KINDS = (Kind.CRASH, Kind.CUT, Kind.CLIENT_CRASH)
+SEEDS = ((V1, 2), (V2, 2))
+KINDS = (Kind.CRASH, Kind.CRASH, Kind.CUT, Kind.CLIENT_CRASH)
+MEAN_GAP_S, LONGEST_S = 1.0, 4.0
 COUNTED = (
     "records compacted away",
     "coordinators that took over",
@@ -42,6 +43,14 @@ def plan(version: int, seed: int) -> Plan:
     )
     return replace(
         drawn,
+        faults=schedule(
+            random.Random(f"{seed}/dense"),
+            KINDS,
+            drawn.fault_phase_s,
+            drawn.brokers,
+            mean_gap_s=MEAN_GAP_S,
+            longest_s=LONGEST_S,
+        ),
         topics=drawn.topics[:1],
         writers=drawn.writers[:1],
         churn=False,

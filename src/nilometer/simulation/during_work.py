@@ -1,9 +1,11 @@
-"""Waiting for a moment between two disk calls of a process's offloaded work, so that a crash hits it."""
+"""Waiting for the moment that a crash shall hit: one between two disk calls of a process's offloaded work, or
+one while some state of a broker lasts."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from nilometer.simulation.host_disk import DiskUser, HostDisk
 
@@ -12,6 +14,19 @@ VERBS = (None, None, "rename", "sync", "remove", "append")
 CALLS_SKIPPED_MAX = 30
 LEFT_S = 0.001
 """How long the work is suspended then, so that a fault can be injected."""
+LOOK_S = 0.004
+"""How often a state is looked for that lasts for a few round trips."""
+
+
+async def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until ``condition`` holds; return False if it does not within ``limit_s`` seconds."""
+    try:
+        async with asyncio.timeout(limit_s):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def wait_for_work(disk: HostDisk, name: str, chance: random.Random, limit_s: float) -> bool:

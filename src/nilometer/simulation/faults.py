@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from nilometer.simulation.broken_invariants import BrokenInvariants
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.derived_files import damage_index, tear_checkpoint
 from nilometer.simulation.disk_faults import Damage, DiskFaults
-from nilometer.simulation.during_work import wait_for_work
+from nilometer.simulation.during_work import wait_for_work, wait_until
 from nilometer.simulation.ensemble_faults import EnsembleFaults
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, WITH_OTHER, EnsembleKind, Fault, Kind
 from nilometer.simulation.host_disk import HostDisk
@@ -35,7 +35,10 @@ and needs a restart after the fault."""
 DURING_WORK_SHARE = 0.6
 """How often STRIKES_DURING_WORK faults wait for a moment between two disk calls of offloaded work …"""
 WORK_WAIT_S = 2.0
-"""… and how long at most."""
+"""… and how long at most. The others wait as long for a transaction that the broker has decided and not
+completed, if there are transactions."""
+TAKE_OVER_S = 10.0
+"""How long a broker that was hit then stays away at least: longer than its session, so that leaders move."""
 LOSES = frozenset({Kind.POWER, Kind.DAMAGE})
 """Faults by which replicas may lose records."""
 UNREAD_S = 20.0
@@ -52,9 +55,16 @@ class Client(Protocol):
 
 class FaultDriver:
     def __init__(
-        self, cluster: Cluster, clients: Sequence[Client], plan: Plan, only: Iterable[int] | None = None
+        self,
+        cluster: Cluster,
+        clients: Sequence[Client],
+        plan: Plan,
+        only: Iterable[int] | None = None,
+        has_decided: Callable[[BrokerNode], bool] | None = None,
     ) -> None:
-        """``only``: the numbers of the faults to inject, instead of all."""
+        """``only``: the numbers of the faults to inject, instead of all. ``has_decided``: whether a broker's
+        transaction coordinator has decided a transaction and not completed it; None without transactions."""
+        self._has_decided = has_decided
         self._cluster = cluster
         self._clients = clients
         self._world = cluster.world
@@ -147,8 +157,9 @@ class FaultDriver:
 
     async def _play(self, fault: Fault) -> None:
         await asyncio.sleep(fault.at_s)
-        if fault.kind in STRIKES_DURING_WORK and fault.size < DURING_WORK_SHARE and self._hits_members(fault):
-            await self._wait_for_work(self._node(fault))
+        lasts_s = fault.duration_s
+        if fault.kind in STRIKES_DURING_WORK and self._hits_members(fault):
+            lasts_s = max(lasts_s, await self._wait_for_moment(fault))
         if not self._hits_members(fault):
             self.left_out += 1
             return
@@ -169,7 +180,7 @@ class FaultDriver:
             self.damaged[self._node(fault).host.name] = self._node(fault).host
         self.store_faults.begin(fault, self._world.loop.time())
         self._begin(fault)
-        await asyncio.sleep(fault.duration_s)
+        await asyncio.sleep(lasts_s)
         self._world.trace.note("faults", f"{fault} ends")
         self._end(fault)
         self.store_faults.end(fault, self._world.loop.time())
@@ -318,6 +329,17 @@ class FaultDriver:
     def _node(self, fault: Fault) -> BrokerNode:
         """Return the broker that the fault affects; for a link between clients and a broker, the broker."""
         return self._hit.get(fault) or self._cluster.known[fault.target or fault.other]
+
+    async def _wait_for_moment(self, fault: Fault) -> float:
+        """Wait for a moment at which the fault does most harm; return how long it must last at least."""
+        if fault.size < DURING_WORK_SHARE:
+            await self._wait_for_work(self._node(fault))
+            return 0.0
+        node, has_decided = self._node(fault), self._has_decided
+        if has_decided is None or not await wait_until(lambda: has_decided(node), WORK_WAIT_S):
+            return 0.0
+        self._world.trace.note("faults", f"{node.name} has decided a transaction and not completed it")
+        return TAKE_OVER_S
 
     async def _wait_for_work(self, node: BrokerNode) -> None:
         if await wait_for_work(node.host.disk, node.name, self._world.chance, WORK_WAIT_S):

@@ -43,7 +43,7 @@ LOG_DIRS_SHARE = 0.4
 """The share of seeds that have brokers with several log directories …"""
 LOG_DIR_FAULTS_SHARE = 0.6
 """… and the share of these in which single directories fail or are full, in addition."""
-TRANSACTIONS_SHARE = 0.35
+TRANSACTIONS_SHARE = 0.8
 """The share of seeds that have transactional programs."""
 NEARLY_EXHAUSTED = 2**15 - 8
 """A producer epoch with a few more above it."""
@@ -300,7 +300,7 @@ def _writers(chance: random.Random, topics: tuple[TopicPlan, ...]) -> tuple[Writ
                 WriterPlan(
                     topic=topic.name,
                     partitions=topic.partitions,
-                    per_second=chance.choice((0.5, 2.0, 5.0)),
+                    per_second=chance.choice((0.5, 1.5, 3.0)),
                     idempotent=idempotent,
                     acks="all" if idempotent else chance.choice(("all", "all", "1")),
                     codec=chance.choice(("none", "none", "lz4", "zstd", "snappy", "gzip")),
@@ -330,7 +330,7 @@ def draw_transactions(chance: random.Random, share: float = TRANSACTIONS_SHARE) 
     return TransactionPlan(
         version=chance.choice((V1, V2)),
         timeout_ms=chance.choice((3_000, 10_000)),
-        gap_s=chance.choice((0.5, 2.0)),
+        gap_s=chance.choice((1.0, 2.5)),
         first_epoch=chance.choice((0, NEARLY_EXHAUSTED)),
     )
 
@@ -358,7 +358,7 @@ def _settings(chance: random.Random) -> dict[str, str]:
 def _cleaner(chance: random.Random) -> dict[str, str]:
     """Return settings of the log cleaner: it runs often, in small slices, so that much happens in between."""
     return {
-        "log.cleaner.backoff.ms": chance.choice(("200", "2000")),
+        "log.cleaner.backoff.ms": chance.choice(("500", "2000")),
         "log.cleaner.io.buffer.size": chance.choice(("1024", "524288")),
         "log.cleaner.threads": chance.choice(("1", "1", "2")),
     }

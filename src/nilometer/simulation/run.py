@@ -172,7 +172,11 @@ class _Run:
         self._changers = [each for each in changers if each is not None]
         """Clients that write or change metadata: they must end before the cluster is checked."""
         self._driver = FaultDriver(
-            self._cluster, [*self._changers, *self._readers, *self._members], plan, only
+            self._cluster,
+            [*self._changers, *self._readers, *self._members],
+            plan,
+            only,
+            self._transactions.coordinators.has_decided if self._transactions is not None else None,
         )
         self._breaches = self._driver.broken_invariants
         log_capture.excuse = lambda error: self._failed_disks.excuses(error) or self._breaches.excuses(error)

@@ -61,6 +61,7 @@ FAULTS = (
         kinds=(Kind.CRASH,),
         seeds=4,
         compacts=True,
+        settings={"log.cleaner.backoff.ms": "200"},
     ),
     PlantedFault(
         name="forget-lawful-gaps",

@@ -59,15 +59,45 @@ def read_replica(disk: HostDisk, folder: str, broker_id: int, log_start: int = 0
     found = disk.find(folder)
     if not isinstance(found, FolderNode):
         return None
-    batches: list[StoredBatch] = []
-    for name in sorted(found.entries):
-        node = found.entries[name]
-        if name.endswith(LOG_SUFFIX) and isinstance(node, FileNode):
-            batches += [batch for _, batch in batches_with_positions(bytes(node.data))]
+    batches = [
+        batch for _, file in _log_files(found) for _, batch in batches_with_positions(bytes(file.data))
+    ]
     checkpoint = found.entries.get("leader-epoch-checkpoint")
     text = bytes(checkpoint.data).decode() if isinstance(checkpoint, FileNode) else "0\n0\n"
     epochs = [tuple(map(int, line.split())) for line in text.splitlines()[2:] if line]
     return StoredReplica(broker_id, tuple(batches), tuple((each[0], each[1]) for each in epochs), log_start)
+
+
+def read_batches_from(disk: HostDisk, folder: str, offset: int) -> list[StoredBatch]:
+    """Return the batches in ``folder`` with records at or above ``offset``; none if there is no such folder.
+
+    Of the files below ``offset`` only the names are read, and of the batches below it only the headers.
+    """
+    found = disk.find(folder)
+    if not isinstance(found, FolderNode):
+        return []
+    files = _log_files(found)
+    first = max((index for index, (base, _) in enumerate(files) if base <= offset), default=0)
+    return [batch for _, file in files[first:] for batch in _batches_from(bytes(file.data), offset)]
+
+
+def _log_files(folder: FolderNode) -> list[tuple[int, FileNode]]:
+    """Return (base offset, file) of the segments in ``folder``, ascending."""
+    return [
+        (int(name.removesuffix(LOG_SUFFIX)), file)
+        for name, file in sorted(folder.entries.items())
+        if name.endswith(LOG_SUFFIX) and isinstance(file, FileNode)
+    ]
+
+
+def _batches_from(data: bytes, offset: int) -> Iterator[StoredBatch]:
+    position = 0
+    while position + _HEADER.size <= len(data):
+        base, length, _, _, _, _, last_delta, *_ = _HEADER.unpack_from(data, position)
+        if length <= 0 or base + last_delta >= offset:
+            yield from (batch for _, batch in batches_with_positions(data[position:]))
+            return
+        position += 12 + length
 
 
 def batches_with_positions(data: bytes) -> Iterator[tuple[int, StoredBatch]]:

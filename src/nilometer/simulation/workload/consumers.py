@@ -20,7 +20,11 @@ from nilometer.simulation.world import Host, Process
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 RETRY_S = 0.5
+PAUSE_S = (0.0, 0.6)
+"""Between two polls: the reader is not the load that is tested."""
 POLL_MS = 1_000
+LOOK_UPS_NOTED = 16
+"""Of how many records of a poll the timestamps are noted, to be looked up later."""
 TRANSIENT = frozenset(
     {
         ErrorCode.network_exception,
@@ -146,11 +150,11 @@ class Reader:
             if limit is not None and polls > limit:
                 return True
             await self._try(lambda: self._poll(runtime, consumer))
-            if polls % 10 == 0:
+            if polls % 6 == 0:
                 await self._try(lambda: self._look_at_latest(consumer))
-            if polls % 4 == 0:
+            if polls % 2 == 0:
                 await self._try(lambda: self._look_up_by_time(runtime, consumer))
-            await asyncio.sleep(runtime.entropy.uniform(0.0, 0.2))
+            await asyncio.sleep(runtime.entropy.uniform(*PAUSE_S))
         return False
 
     async def _try(self, step: Callable[[], object]) -> None:
@@ -165,7 +169,7 @@ class Reader:
     async def _poll(self, runtime: Runtime, consumer: Consumer) -> None:
         records = await consumer.poll(timeout_ms=POLL_MS)
         self._note(records, consumer)
-        for record in records:
+        for record in records[:: 1 + len(records) // LOOK_UPS_NOTED]:
             self._times.note(record, runtime.entropy)
 
     def _note(self, records: list[ConsumerRecord], consumer: Consumer) -> None:

@@ -22,7 +22,7 @@ from nilometer.simulation.workload.random_admin_requests import AdminRequest, Su
 from nilometer.simulation.world import Host, Process
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-GAP_S = (0.02, 0.5)
+GAP_S = (0.02, 1.0)
 TIMEOUT_MS = 10_000
 REQUESTS_OF_A_CONNECTION = 8
 WRITE_SHARE = 0.1

@@ -18,7 +18,7 @@ from nilometer.broker.coordinators.shell import ShellState
 from nilometer.broker.transactions.marker_sender import Shell
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
-from nilometer.simulation.checkers.disks import StoredReplica, read_replica
+from nilometer.simulation.checkers.disks import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.transactions import partition_logs
 from nilometer.simulation.checkers.transactions.partition_logs import ProducerBatch
 from nilometer.simulation.cluster import BrokerNode, Cluster
@@ -90,8 +90,8 @@ class LogRecord(NamedTuple):
     transaction: KnownTransaction | None
 
 
-def records_of(replica: StoredReplica) -> Iterator[LogRecord]:
-    for batch in replica.batches:
+def records_of(batches: Iterable[StoredBatch]) -> Iterator[LogRecord]:
+    for batch in batches:
         for record in decode_records(batch.data, 0, read_header(batch.data)):
             name = (record.key or b"")[4:].decode()
             value = None if record.value is None else read_value(record.value)
@@ -192,13 +192,12 @@ class CoordinatorStates:
             self.violations += found
 
     def _marked_too_early(self, node: BrokerNode, index: int, shell: Shell) -> Iterator[str]:
-        image, replica = self._cluster.newest_image, _replica(node, index)
+        image, high_watermark = self._cluster.newest_image, shell.partition.replica.high_watermark
         state = image.partition(TRANSACTION_STATE_TOPIC, index) if image is not None else None
-        if state is None or state.leader_epoch != shell.leader_epoch or replica is None:
+        if state is None or state.leader_epoch != shell.leader_epoch:
             return  # another one leads, which may have decided as much
-        for offset, epoch, name, transaction in records_of(replica):
-            is_committed = offset < shell.partition.replica.high_watermark
-            if is_committed or epoch != shell.leader_epoch or transaction is None:
+        for offset, epoch, name, transaction in records_of(_batches(node, index, high_watermark)):
+            if offset < high_watermark or epoch != shell.leader_epoch or transaction is None:
                 continue
             for partition in transaction.partitions if transaction.state in PREPARED else ():
                 batches = partition_logs.read_leader(self._cluster, _parse(partition))
@@ -212,15 +211,23 @@ class CoordinatorStates:
         for node, index, shell in self._active():
             yield from self._compare(node, index, shell)
 
+    def has_decided(self, node: BrokerNode) -> bool:
+        """Whether a coordinator of ``node`` has a committed decision whose markers are not all written."""
+        return any(
+            transaction.state.is_prepared
+            for found, _, shell in self._active()
+            if found is node and isinstance(shard := shell._shard, TransactionShard)
+            if shell.partition.replica.high_watermark == shell.partition.log.log_end_offset
+            for transaction in shard._transactions.values()
+        )
+
     def finished_by_another(self) -> int:
         """Return how many transactions one coordinator prepared and another completed, according to the
         coordinators' logs. Call it when the cluster is at rest."""
         finished = 0
         for node, index, _ in self._active():
-            replica = _replica(node, index)
-            if replica is not None:
-                records = list(records_of(replica))
-                finished += finished_by_another(records, self._leaders.get(index, {}))
+            records = list(records_of(_batches(node, index)))
+            finished += finished_by_another(records, self._leaders.get(index, {}))
         return finished
 
     def _active(self) -> Iterator[tuple[BrokerNode, int, Shell]]:
@@ -232,12 +239,18 @@ class CoordinatorStates:
                     yield node, index, shell
 
     def _compare(self, node: BrokerNode, index: int, shell: Shell) -> list[str]:
-        replica, shard = _replica(node, index), shell._shard
-        if replica is None or not isinstance(shard, TransactionShard):
+        shard = shell._shard
+        if not _places(node, index) or not isinstance(shard, TransactionShard):
             return []
-        return compare(f"{node.name}, partition {index},", known_to(shard), fold(records_of(replica)))
+        logged = fold(records_of(_batches(node, index)))
+        return compare(f"{node.name}, partition {index},", known_to(shard), logged)
 
 
-def _replica(node: BrokerNode, index: int) -> StoredReplica | None:
-    places = node.places_of(str(TopicPartition(TRANSACTION_STATE_TOPIC, index)))
-    return read_replica(node.host.disk, places[0], node.id) if places else None
+def _places(node: BrokerNode, index: int) -> list[str]:
+    return node.places_of(str(TopicPartition(TRANSACTION_STATE_TOPIC, index)))
+
+
+def _batches(node: BrokerNode, index: int, offset: int = 0) -> list[StoredBatch]:
+    """Return the batches with records at or above ``offset`` of a partition of the node's coordinator."""
+    places = _places(node, index)
+    return read_batches_from(node.host.disk, places[0], offset) if places else []
