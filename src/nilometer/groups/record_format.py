@@ -13,6 +13,7 @@ from typing import TypeVar, assert_never
 
 from nilometer.coordinators.record_bytes import Reader, Writer
 from nilometer.groups import record_format_consumer as consumer
+from nilometer.groups.offset_commit_format import read_offset_commit
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -170,6 +171,13 @@ class _Type:
 
 def decode_record(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
     """Decode a record; None if its type is unknown. Raises MalformedMessage."""
+    if value is not None and (found := read_offset_commit(key, value)) is not None:
+        return found
+    return decode_by_type(key, value)
+
+
+def decode_by_type(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+    """Decode a record field by field, of any type and version; otherwise as :func:`decode_record`."""
     reader = Reader(key)
     record_type = _TYPES.get(reader.version)
     if record_type is None:

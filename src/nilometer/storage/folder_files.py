@@ -6,6 +6,7 @@ Interrupted replacements of segments must have been completed or undone (:mod:`n
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 
 from nilometer.storage import names
 from nilometer.storage.log_config import LogConfig
@@ -13,10 +14,13 @@ from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
 
 
-def find_segments(files: SegmentFiles, folder: str, config: LogConfig, wall_ms: int) -> list[LogSegment]:
-    """Return the segments of a folder by base offset; remove index files that have no log file."""
+def find_segments(
+    files: SegmentFiles, folder: str, file_names: Iterable[str], config: LogConfig, wall_ms: int
+) -> list[LogSegment]:
+    """Return the segments among the files of a folder, by base offset; remove index files that have no log
+    file."""
     disk = files.disk
-    found = [parsed for name in disk.list_directory(folder) if (parsed := names.parse_offset_name(name))]
+    found = [parsed for name in file_names if (parsed := names.parse_offset_name(name))]
     bases = {offset for offset, suffix in found if suffix == names.LOG_SUFFIX}
     for offset, suffix in found:
         if offset not in bases and suffix in names.SEGMENT_SUFFIXES:

@@ -102,13 +102,15 @@ class LogLoader:
         """Load and, if the shutdown was not clean, recover the log. Blocks on the disk. Raises OSError."""
         disk, options = self._files.disk, self._options
         is_cleaned = complete_interrupted_swaps(disk, self._folder) or options.cleaned_offset > 0
-        segments = LogSegments(find_segments(self._files, self._folder, self._config, options.wall_ms))
+        file_names = disk.list_directory(self._folder)
+        segments = LogSegments(
+            find_segments(self._files, self._folder, file_names, self._config, options.wall_ms)
+        )
         producers = ProducerStateManager(disk, self._folder, options.producer_expiration_ms)
-        producers.find_snapshots(disk.list_directory(self._folder))
+        producers.find_snapshots(file_names)
         loaded = LoadedLog(segments, self._load_epochs(segments), producers)
         loaded.topic_id = self._load_topic_id()
-        marker = posixpath.join(self._folder, names.GAPS_MARKER)
-        loaded.may_have_gaps = is_cleaned or disk.exists(marker)
+        loaded.may_have_gaps = is_cleaned or names.GAPS_MARKER in file_names
         self._check_sealed(loaded)
         if not options.clean and len(segments):
             self._recover(loaded, options.recovery_point)

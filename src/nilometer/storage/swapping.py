@@ -99,19 +99,23 @@ def complete_interrupted_swaps(disk: Disk, folder: str) -> bool:
     """
     cleaned: list[int] = []
     swaps: dict[int, list[str]] = {}
-    for name in disk.list_directory(folder):
+    file_names = disk.list_directory(folder)
+    for name in file_names:
         stem, suffix = posixpath.splitext(name)
-        parsed = names.parse_offset_name(stem)
-        if suffix == names.SWAP_SUFFIX and parsed:
+        if suffix not in (names.SWAP_SUFFIX, names.CLEANED_SUFFIX):
+            continue
+        if (parsed := names.parse_offset_name(stem)) is None:
+            continue
+        if suffix == names.SWAP_SUFFIX:
             swaps.setdefault(parsed[0], []).append(parsed[1])
-        elif suffix == names.CLEANED_SUFFIX and parsed:
+        else:
             cleaned.append(parsed[0])
     # Swap files at or above a leftover .cleaned file belong to an incomplete replacement, or to an incomplete
     # split of one segment into several.
     for base_offset in [base for base in swaps if cleaned and base >= min(cleaned)]:
         for suffix in swaps.pop(base_offset):
             disk.remove(_swap_path(folder, base_offset, suffix))
-    for name in disk.list_directory(folder):
+    for name in file_names:
         suffix = posixpath.splitext(name)[1]
         if suffix in (names.DELETED_SUFFIX, names.CLEANED_SUFFIX, names.TEMPORARY_SUFFIX):
             disk.remove(posixpath.join(folder, name))

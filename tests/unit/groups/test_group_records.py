@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nilometer.groups.record_format import decode_record, encode_key, encode_record
+from nilometer.groups.offset_commit_format import read_offset_commit
+from nilometer.groups.record_format import decode_by_type, decode_record, encode_key, encode_record
 from nilometer.groups.records import (
     CoordinatorRecord,
     GroupMetadataValue,
@@ -58,6 +59,53 @@ def test_offset_commits_of_every_version(key_type: int, value: bytes, also: dict
     key = struct.pack(">h", key_type) + encode_key(OFFSET)[2:]
     expected = replace(OffsetCommitValue(7, "m", NOW_MS), **also)
     assert decode_record(key, value) == CoordinatorRecord(OFFSET, expected)
+
+
+NAMES = st.text(max_size=6) | st.just("ö" * 40)
+INT32, INT64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+OFFSET_COMMITS = st.builds(
+    CoordinatorRecord,
+    st.builds(OffsetCommitKey, NAMES, NAMES, INT32),
+    st.builds(
+        OffsetCommitValue,
+        offset=INT64,
+        metadata=st.sampled_from(["", "m"]),
+        commit_timestamp=INT64,
+        leader_epoch=INT32,
+        expire_timestamp=st.sampled_from([-1, 99]),
+        topic_id=st.none() | st.uuids(),
+    ),
+)
+
+
+@given(record=OFFSET_COMMITS)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_the_short_way_is_taken_for_usual_offset_commits_and_reads_the_same(
+    record: CoordinatorRecord,
+) -> None:
+    key, value = encode_record(record)
+    assert value is not None
+    assert isinstance(record.value, OffsetCommitValue)
+    is_usual = not record.value.metadata and record.value.expire_timestamp == -1
+    assert read_offset_commit(key, value) == (decode_by_type(key, value) if is_usual else None)
+
+
+@given(record=OFFSET_COMMITS, in_key=st.booleans(), data=st.data())
+@settings(max_examples=500, deadline=None, derandomize=True)
+def test_the_short_way_reads_nothing_into_damaged_bytes(
+    record: CoordinatorRecord, in_key: bool, data: st.DataObject
+) -> None:
+    encoded = list(encode_record(record))
+    damaged = bytearray(encoded[not in_key] or b"")
+    at = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+    encoded[not in_key] = bytes(damaged)
+    key, value = encoded
+    assert key is not None
+    assert value is not None
+    found = read_offset_commit(key, value)
+    if found is not None:
+        assert found == decode_by_type(key, value)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])

@@ -56,11 +56,12 @@ class LogDirectories:
 
         Raises LockHeld, CorruptCheckpoint, NoLogDirectory.
         """
+        defaults = LogConfig.parse({}, config.topic_defaults())
         options = ManagerOptions(
             node_id=config.node_id,
             directories=config.log_dirs,
             entropy=runtime.entropy,
-            config_for=lambda _: LogConfig.parse({}, config.topic_defaults()),
+            config_for=lambda _: defaults,
             producer_expiration_ms=config.integer("producer.id.expiration.ms"),
             on_progress=_ProgressLog(runtime.clock).report,
         )
