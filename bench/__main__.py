@@ -15,15 +15,23 @@ from rich.table import Table
 from tests.support.kafka.apache_kafka import ensure_java
 
 from . import load, report
+from .cleaning_rows import CLEANING_ROWS
 from .cluster_rows import CLUSTER_ROWS, CLUSTER_WARM_UP
 from .clusters import CLUSTERS
+from .coordinator_rows import COORDINATOR_ROWS
 from .group_rows import GROUP_ROWS
-from .rows import BROKER_ROWS, WARM_UP, Row
+from .opening_rows import OPENING_ROWS
+from .recovery_rows import RECOVERY_ROWS
+from .rows import BROKER_ROWS, WARM_UP, Numbers, Row
 from .spark import RECORDS, SPARK_ROWS, SPARK_WARM_UP, SparkOnNilometer
 from .systems import SYSTEMS, System, compile_nilometer, remove
+from .transaction_rows import TRANSACTION_ROWS
 
 ROWS = (*BROKER_ROWS, *CLUSTER_ROWS[:1], *GROUP_ROWS, *CLUSTER_ROWS[1:], *SPARK_ROWS)
 """In the order of a round: its first row starts a cluster, which ends up with thousands of partitions."""
+OWN_ROWS = (*TRANSACTION_ROWS, *CLEANING_ROWS, *RECOVERY_ROWS, *OPENING_ROWS, *COORDINATOR_ROWS)
+"""Each on brokers of its own."""
+ALL_ROWS = (*ROWS, *OWN_ROWS)
 Build = Callable[[Path], System]
 SCRATCH = Path(".nilometer") / "bench"
 console = Console()
@@ -64,13 +72,33 @@ def _play(system: System, folder: Path, rows: list[Row], warm_up: Row, samples: 
             if not warm and row.is_under_load:
                 warm_up.measure(system)
                 warm = True
-            numbers = row.measure(system)
-            shown = ", ".join(
-                f"{column.title} {numbers[column.key]:,.{column.digits}f}" for column in row.columns
-            )
-            console.print(f"  {row.title}: {shown}")
-            for key, number in numbers.items():
-                samples.setdefault(row.key, {}).setdefault(system.name, {}).setdefault(key, []).append(number)
+            _note(row, system, row.measure(system), samples)
+    finally:
+        system.stop()
+        remove(folder)
+
+
+def _note(row: Row, system: System, numbers: Numbers, samples: report.Samples) -> None:
+    """Show what was measured, and add it to the samples."""
+    console.print(f"  {row.title}:")
+    titles = {column.key: f"{column.title}, {column.unit}" for column in row.columns}
+    of_system = samples.setdefault(row.key, {}).setdefault(system.name, {})
+    for key, found in numbers.items():
+        each = found if isinstance(found, list) else [found]
+        of_system.setdefault(key, []).extend(each)
+        console.print(f"    {titles.get(key, key)}: {', '.join(f'{one:,.4g}' for one in each)}")
+
+
+def _play_own(row: Row, name: str, samples: report.Samples, quick: bool) -> None:
+    """One row on brokers of its own, on an empty folder that is removed behind it."""
+    assert row.settings is not None
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=SCRATCH)).resolve()
+    system = (SYSTEMS if row.brokers == 1 else CLUSTERS)[name](folder, row.settings)
+    console.print(f"[bold]{system.name}")
+    try:
+        measure = row.quick if quick and row.quick is not None else row.measure
+        _note(row, system, measure(system), samples)
     finally:
         system.stop()
         remove(folder)
@@ -79,12 +107,12 @@ def _play(system: System, folder: Path, rows: list[Row], warm_up: Row, samples: 
 def _chosen(keys: tuple[str, ...]) -> list[Row]:
     """The rows whose keys begin as asked; a consumer's row brings the producer's that fills its topic."""
     if not keys:
-        return list(ROWS)
-    wanted = {row.key for row in ROWS if row.key.startswith(keys)}
+        return list(ALL_ROWS)
+    wanted = {row.key for row in ALL_ROWS if row.key.startswith(keys)}
     if not wanted:
-        raise click.UsageError(f"no such row; there are: {', '.join(row.key for row in ROWS)}")
+        raise click.UsageError(f"no such row; there are: {', '.join(row.key for row in ALL_ROWS)}")
     wanted |= {key.replace("consume-", "produce-") for key in wanted if key.startswith("consume-")}
-    return [row for row in ROWS if row.key in wanted]
+    return [row for row in ALL_ROWS if row.key in wanted]
 
 
 @click.command()
@@ -100,6 +128,8 @@ def _chosen(keys: tuple[str, ...]) -> list[Row]:
     show_default=True,
     help="How many records the rows of Spark read.",
 )
+@click.option("--quick", is_flag=True, help="In miniature, to see that rows work; implies --dry.")
+@click.option("--resume", is_flag=True, help="Leave out rows that the same command has written today.")
 @click.option("--dry", is_flag=True, help="Show the numbers, write nothing.")
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
 def main(
@@ -107,19 +137,38 @@ def main(
     names: tuple[str, ...],
     rounds: int,
     spark_records: int,
+    quick: bool,
+    resume: bool,
     dry: bool,
     list_rows: bool,
 ) -> None:
     """Nilometer beside Apache Kafka: medians, ratios, bench/results/."""
     if list_rows:
-        for row in ROWS:
+        for row in ALL_ROWS:
             click.echo(f"{row.key}\t{row.title}")
         return
     ensure_java()
     load.compile_load()
     compile_nilometer()
-    rows = _chosen(keys)
+    command = shlex.join(["python", "-m", "bench", *(each for each in sys.argv[1:] if each != "--resume")])
+    rows = [row for row in _chosen(keys) if not (resume and report.has_result(row, command))]
     systems = list(names or SYSTEMS)
+    dry = dry or quick
+    if shared := [row for row in rows if row.settings is None]:
+        samples = _run_shared(shared, systems, rounds, spark_records, quick)
+        _finish(shared, samples, rounds, spark_records, None if dry else command)
+    for row in rows:
+        if row.settings is not None:
+            samples = _run_own(row, systems, rounds, quick)
+            _finish([row], samples, rounds, spark_records, None if dry else command)
+
+
+def _run_shared(
+    rows: list[Row], systems: list[str], rounds: int, spark_records: int, quick: bool
+) -> report.Samples:
+    """The rows that share a broker, in rounds over the systems."""
+    if quick:
+        raise click.UsageError(f"only rows with brokers of their own can be quick, not {rows[0].key}")
     if all(row.in_spark for row in rows):
         systems = ["nilometer"]  # its broker serves all sources
     samples: report.Samples = {}
@@ -127,14 +176,29 @@ def main(
         for name in systems if number % 2 == 0 else reversed(systems):
             console.print(f"[bold]round {number + 1} of {rounds}: {SYSTEMS[name].name}")
             _round(name, [row for row in rows if number == 0 or not row.once], samples, spark_records)
+    return samples
+
+
+def _run_own(row: Row, systems: list[str], rounds: int, quick: bool) -> report.Samples:
+    samples: report.Samples = {}
+    for number in range(rounds):
+        for name in systems if number % 2 == 0 else reversed(systems):
+            _play_own(row, name, samples, quick)
+    return samples
+
+
+def _finish(
+    rows: list[Row], samples: report.Samples, rounds: int, spark_records: int, command: str | None
+) -> None:
+    """Show the table of these rows; unless ``command`` is None, write it and the raw numbers."""
     _show(rows, samples)
-    if not dry:
-        versions = {SYSTEMS[name].name: SYSTEMS[name].version() for name in systems}
-        if any(row.in_spark for row in rows):
-            versions |= {"pyspark": SparkOnNilometer.version(), "records read by Spark": f"{spark_records:,}"}
-        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
-        report.write(samples, rows, versions, rounds, command)
-        console.print(f"written: {report.render(ROWS).relative_to(Path.cwd())}")
+    if command is None:
+        return
+    versions = {system.name: system.version() for system in SYSTEMS.values()}
+    if any(row.in_spark for row in rows):
+        versions |= {"pyspark": SparkOnNilometer.version(), "records read by Spark": f"{spark_records:,}"}
+    report.write(samples, rows, versions, rounds, command)
+    console.print(f"written: {report.render(ALL_ROWS).relative_to(Path.cwd())}")
 
 
 def _show(rows: list[Row], samples: report.Samples) -> None:

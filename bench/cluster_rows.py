@@ -10,7 +10,7 @@ from functools import partial
 from typing import cast
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 
 from . import load
 from .clusters import Cluster, admin_of, leader_of, wait_in_sync, wait_members

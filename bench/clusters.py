@@ -19,7 +19,7 @@ from tests.support.wire.wire_peer import WirePeer, make
 
 from nilometer.wire.api_keys import ApiKey
 
-from .systems import Nilometer
+from .systems import Nilometer, Settings
 
 BROKERS = 3
 SETTINGS = {
@@ -70,8 +70,8 @@ class Cluster(Protocol):
 class NilometerThree:
     name = Nilometer.name
 
-    def __init__(self, folder: Path) -> None:
-        self._cluster = NilometerCluster(folder, BROKERS, SETTINGS)
+    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
+        self._cluster = NilometerCluster(folder, BROKERS, {**SETTINGS, **(settings or {})})
         self._cluster.folder.mkdir(parents=True, exist_ok=True)
         self.bootstrap = self._cluster.bootstrap
 
@@ -115,14 +115,16 @@ class NilometerThree:
 class KafkaThree:
     name = "Apache Kafka"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
         self._folder = folder
+        self._settings = dict(settings or {})
         self._kafka = self._prepared({})
         self.bootstrap = self._kafka.bootstrap
 
     def _prepared(self, overrides: dict[str, str]) -> ApacheKafka:
         folder = self._folder / f"kafka-{len(overrides)}"
-        kafka = ApacheKafka(folder, nodes=BROKERS, overrides={**SETTINGS, **overrides}, jvm=JVM_AS_SHIPPED)
+        settings = {**SETTINGS, **self._settings, **overrides}
+        kafka = ApacheKafka(folder, nodes=BROKERS, overrides=settings, jvm=JVM_AS_SHIPPED)
         kafka.format()
         return kafka
 

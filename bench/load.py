@@ -1,4 +1,4 @@
-"""The load generator: `native/load.c`, compiled on first use against confluent-kafka's own librdkafka.
+"""The load generators of `native/`, compiled on first use against confluent-kafka's own librdkafka.
 
 C, so that the client costs the same few per cent of a core for both brokers and no interpreter stands in the
 way of either; the wheel's librdkafka, because it is newer than a distribution's and what the tests use. Its
@@ -16,8 +16,9 @@ from typing import Any
 
 import confluent_kafka
 
-SOURCE = Path(__file__).with_name("native") / "load.c"
-BINARY = SOURCE.parent / "target" / "load"
+SOURCES = Path(__file__).with_name("native")
+TARGET = SOURCES / "target"
+PROGRAMS = ("load", "transactions", "probe")
 RUN_TIMEOUT_S = 300.0
 
 
@@ -26,16 +27,33 @@ def librdkafka_version() -> str:
 
 
 def compile_load() -> None:
-    if BINARY.exists() and BINARY.stat().st_mtime > SOURCE.stat().st_mtime:
-        return
+    changed_at = max(source.stat().st_mtime for source in SOURCES.glob("*.[ch]"))
+    for name in PROGRAMS:
+        binary = TARGET / name
+        if not binary.exists() or binary.stat().st_mtime < changed_at:
+            _compile(SOURCES / f"{name}.c", binary)
+
+
+def _compile(source: Path, binary: Path) -> None:
     _require_compiler()
     package = confluent_kafka.__file__
     assert package is not None
     libraries = Path(package).parents[1] / "confluent_kafka.libs"
     found = sorted(libraries.glob("librdkafka*.so*"))
     link = [str(found[0]), f"-Wl,-rpath,{libraries}"] if found else ["-lrdkafka"]
-    BINARY.parent.mkdir(exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-o", str(BINARY), str(SOURCE), *link, "-lpthread"]
+    binary.parent.mkdir(exist_ok=True)
+    command = [
+        "cc",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Wno-unused-function",
+        "-o",
+        str(binary),
+        str(source),
+        *link,
+        "-lpthread",
+    ]
     subprocess.run(command, check=True)
 
 
@@ -53,17 +71,19 @@ def _require_compiler() -> None:
         )
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [str(BINARY), *(str(each) for each in arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*arguments: object, program: str = "load") -> subprocess.Popen[str]:
+    command = [str(TARGET / program), *(str(each) for each in arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for the end, which a program that reads its input takes the end of that for."""
     printed, error = process.communicate(timeout=RUN_TIMEOUT_S)
     if process.returncode:
         raise RuntimeError(f"load: exit {process.returncode}: {error.strip()}")
     return json.loads(printed)
 
 
-def run(*arguments: object) -> dict[str, Any]:
-    return finish(start(*arguments))
+def run(*arguments: object, program: str = "load") -> dict[str, Any]:
+    return finish(start(*arguments, program=program))

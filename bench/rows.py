@@ -9,7 +9,7 @@ of Spark: `spark.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,8 @@ from .systems import System, cpu_seconds, create_topic, delete_topic, memory_mb
 IDLE_SETTLE_S = 3.0
 """Between a start and the look at an idle broker's memory and CPU."""
 
-Numbers = dict[str, float]
+Numbers = Mapping[str, float | list[float]]
+"""By column: one number, or one of each repetition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Row:
     once: bool = False
     """In the first round only: what it needs takes long to set up."""
     in_spark: bool = False
+    settings: Mapping[str, str] | None = None
+    """Of the row's own broker: it shares none with other rows, starts it itself, and warms it up in its own
+    shape. None: it runs on the broker of the round."""
+    quick: Callable[[System], Numbers] | None = None
+    """The same in miniature, to see that it works."""
     base: str | None = None
     """The column that the others are held against, where that is not Apache Kafka's."""
 

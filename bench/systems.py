@@ -9,10 +9,14 @@ import compileall
 import importlib.metadata
 import os
 import shutil
+import signal
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from tests.support.brokers.nilometer_broker import NilometerBroker
 from tests.support.kafka.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
 
@@ -40,11 +44,25 @@ class System(Protocol):
     def pids(self) -> list[int]: ...
 
 
+class OneBroker(System, Protocol):
+    """A `System` that rows stop, kill and start again, and whose files they look at."""
+
+    log_dir: Path
+
+    def kill(self) -> None:
+        """kill -9; returns when it is dead."""
+        ...
+
+
+Settings = Mapping[str, str]
+
+
 class Nilometer:
     name = "Nilometer"
 
-    def __init__(self, folder: Path) -> None:
-        self._broker = NilometerBroker(folder / "data")
+    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
+        self._broker = NilometerBroker(folder / "data", settings)
+        self.log_dir = self._broker.data_dir
         self.bootstrap = self._broker.bootstrap
 
     @staticmethod
@@ -60,6 +78,9 @@ class Nilometer:
     def stop(self) -> None:
         self._broker.stop()
 
+    def kill(self) -> None:
+        self._broker.kill()
+
     def pids(self) -> list[int]:
         return [self._broker.pid]
 
@@ -69,9 +90,10 @@ class Kafka:
 
     name = "Apache Kafka"
 
-    def __init__(self, folder: Path) -> None:
-        self._kafka = ApacheKafka(folder, jvm=JVM_AS_SHIPPED)
+    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
+        self._kafka = ApacheKafka(folder, overrides=settings, jvm=JVM_AS_SHIPPED)
         self._kafka.format()
+        self.log_dir = self._kafka.data_dir
         self.bootstrap = self._kafka.bootstrap
 
     @staticmethod
@@ -86,6 +108,9 @@ class Kafka:
 
     def stop(self) -> None:
         self._kafka.stop()
+
+    def kill(self) -> None:
+        self._kafka.kill()
 
     def pids(self) -> list[int]:
         return [self._kafka.pid]
@@ -102,9 +127,15 @@ def compile_nilometer() -> None:
 SYSTEMS: dict[str, type[Nilometer] | type[Kafka]] = {"nilometer": Nilometer, "kafka": Kafka}
 
 
-def create_topic(system: System, name: str, partitions: int = 1, replication_factor: int = 1) -> str:
+def create_topic(
+    system: System,
+    name: str,
+    partitions: int = 1,
+    replication_factor: int = 1,
+    config: Settings = _RETENTION,
+) -> str:
     admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 3})
-    topic = NewTopic(name, partitions, replication_factor, config=dict(_RETENTION))
+    topic = NewTopic(name, partitions, replication_factor, config=dict(config))
     admin.create_topics([topic], request_timeout=CREATE_TIMEOUT_S)[name].result(CREATE_TIMEOUT_S)
     return name
 
@@ -114,6 +145,29 @@ def delete_topic(system: System, name: str) -> None:
         {"bootstrap.servers": system.bootstrap, "log_level": 3}
     )  # named, since its end would end the request
     admin.delete_topics([name])[name].result(30)
+
+
+def shut_down(system: System, timeout_s: float) -> float:
+    """End one in order, however long its many files take; the seconds that it took."""
+    began = time.monotonic()
+    ending = system.pids()
+    for pid in ending:
+        os.kill(pid, signal.SIGTERM)
+    while any(_is_running(pid) for pid in ending):
+        if time.monotonic() > began + timeout_s:
+            raise RuntimeError(f"{system.name} has not ended {timeout_s:.0f} s after SIGTERM")
+        time.sleep(0.02)
+    seconds = time.monotonic() - began
+    system.stop()
+    return seconds
+
+
+def _is_running(pid: int) -> bool:
+    """Whether the process is more than a line for its parent to read."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def cpu_seconds(system: System) -> float:

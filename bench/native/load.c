@@ -1,105 +1,17 @@
 /* Load on a Kafka broker through librdkafka, with no interpreter in the client's way.
  *
  *   load produce  BOOTSTRAP TOPIC COUNT SIZE BATCH_BYTES ACKS
+ *   load keyed    BOOTSTRAP TOPIC COUNT SIZE KEYS
  *   load consume  BOOTSTRAP TOPIC COUNT PARTITIONS
  *   load latency  BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS
  *   load first    BOOTSTRAP TOPIC
  *
+ * The first KEYS records of `keyed` have a key each; the others have one of these keys, by chance.
  * Each prints one line of JSON. Times are CLOCK_MONOTONIC seconds. A failed delivery or a stall ends it with status 1. */
-#include <inttypes.h>
-#include <librdkafka/rdkafka.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "client.h"
 
 #define WARM_UP_RECORDS 1000
 #define CONSUME_BATCH 10000
-#define STALL_S 60.0
-
-static volatile int64_t delivered; /* written by the polling thread alone */
-static double last_delivery;
-static double *latencies;
-static int64_t latency_count;
-static volatile int polling = 1;
-
-static double now(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
-static void fail(const char *what, const char *why) {
-    fprintf(stderr, "%s: %s\n", what, why);
-    exit(1);
-}
-
-static void on_delivery(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque) {
-    (void)client;
-    (void)opaque;
-    if (message->err) fail("delivery", rd_kafka_err2str(message->err));
-    last_delivery = now();
-    if (latencies && message->_private) {
-        double *sent = message->_private;
-        latencies[latency_count++] = last_delivery - *sent;
-    }
-    delivered++;
-}
-
-static void set(rd_kafka_conf_t *config, const char *key, const char *value) {
-    char problem[256];
-    if (rd_kafka_conf_set(config, key, value, problem, sizeof problem) != RD_KAFKA_CONF_OK) fail(key, problem);
-}
-
-static rd_kafka_t *client_of(rd_kafka_type_t type, rd_kafka_conf_t *config, const char *bootstrap) {
-    char problem[256];
-    set(config, "bootstrap.servers", bootstrap);
-    set(config, "log_level", "2");
-    rd_kafka_t *client = rd_kafka_new(type, config, problem, sizeof problem);
-    if (!client) fail("client", problem);
-    return client;
-}
-
-static void *poll_all(void *client) {
-    while (polling) rd_kafka_poll(client, 20);
-    return NULL;
-}
-
-static void send_record(rd_kafka_topic_t *topic, char *value, size_t size, void *private) {
-    while (rd_kafka_produce(topic, RD_KAFKA_PARTITION_UA, RD_KAFKA_MSG_F_COPY, value, size, NULL, 0, private)) {
-        if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL)
-            fail("produce", rd_kafka_err2str(rd_kafka_last_error()));
-        nanosleep(&(struct timespec){0, 200000}, NULL);
-    }
-}
-
-static void wait_delivered(int64_t count) {
-    double began = now();
-    int64_t seen = -1;
-    while (delivered < count) {
-        if (delivered != seen) {
-            seen = delivered;
-            began = now();
-        } else if (now() - began > STALL_S) {
-            fail("delivery", "stalled");
-        }
-        nanosleep(&(struct timespec){0, 500000}, NULL);
-    }
-}
-
-/* Bytes that no layer below could find shorter than they are, and that are the same in every run. */
-static char *noise(size_t size) {
-    char *value = malloc(size);
-    uint32_t state = 2463534242u;
-    for (size_t index = 0; index < size; index++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        value[index] = (char)(32 + state % 95);
-    }
-    return value;
-}
 
 static int produce(const char *bootstrap, const char *name, int64_t count, size_t size, const char *batch,
                    const char *acks) {
@@ -121,6 +33,30 @@ static int produce(const char *bootstrap, const char *name, int64_t count, size_
     double began = now();
     for (int64_t sent = 0; sent < count; sent++) send_record(topic, value, size, NULL);
     wait_delivered(WARM_UP_RECORDS + count);
+    printf("{\"records\": %" PRId64 ", \"seconds\": %.6f}\n", count, last_delivery - began);
+    return 0;
+}
+
+static int keyed(const char *bootstrap, const char *name, int64_t count, size_t size, int64_t keys) {
+    rd_kafka_conf_t *config = rd_kafka_conf_new();
+    set(config, "batch.size", "16384");
+    set(config, "linger.ms", "5");
+    set(config, "acks", "all");
+    set(config, "queue.buffering.max.messages", "500000");
+    rd_kafka_conf_set_dr_msg_cb(config, on_delivery);
+    rd_kafka_t *client = client_of(RD_KAFKA_PRODUCER, config, bootstrap);
+    rd_kafka_topic_t *topic = rd_kafka_topic_new(client, name, NULL);
+    char *value = noise(size), key[32];
+    uint32_t state = 2463534242u;
+    pthread_t poller;
+    pthread_create(&poller, NULL, poll_all, client);
+    double began = now();
+    for (int64_t sent = 0; sent < count; sent++) {
+        int64_t number = sent < keys ? sent : (int64_t)next_random(&state) % keys;
+        int key_size = snprintf(key, sizeof key, "key-%012" PRId64, number);
+        send_keyed(topic, value, size, key, (size_t)key_size, NULL);
+    }
+    wait_delivered(count);
     printf("{\"records\": %" PRId64 ", \"seconds\": %.6f}\n", count, last_delivery - began);
     return 0;
 }
@@ -157,16 +93,6 @@ static int consume(const char *bootstrap, const char *name, int64_t count, int p
     printf("{\"records\": %" PRId64 ", \"bytes\": %" PRId64 ", \"seconds\": %.6f, \"until_first\": %.6f}\n", read, bytes,
            ended - began, first - began);
     return 0;
-}
-
-static int ascending(const void *left, const void *right) {
-    double difference = *(const double *)left - *(const double *)right;
-    return (difference > 0) - (difference < 0);
-}
-
-static double quantile(double share) {
-    int64_t index = (int64_t)((double)latency_count * share);
-    return latencies[index < latency_count ? index : latency_count - 1] * 1e3;
 }
 
 static int latency(const char *bootstrap, const char *name, int64_t rate, int64_t seconds, size_t size, const char *acks) {
@@ -228,10 +154,12 @@ static int first(const char *bootstrap, const char *name) {
 int main(int count, char **given) {
     if (count == 8 && !strcmp(given[1], "produce"))
         return produce(given[2], given[3], atoll(given[4]), (size_t)atoll(given[5]), given[6], given[7]);
+    if (count == 7 && !strcmp(given[1], "keyed"))
+        return keyed(given[2], given[3], atoll(given[4]), (size_t)atoll(given[5]), atoll(given[6]));
     if (count == 6 && !strcmp(given[1], "consume")) return consume(given[2], given[3], atoll(given[4]), atoi(given[5]));
     if (count == 8 && !strcmp(given[1], "latency"))
         return latency(given[2], given[3], atoll(given[4]), atoll(given[5]), (size_t)atoll(given[6]), given[7]);
     if (count == 4 && !strcmp(given[1], "first")) return first(given[2], given[3]);
-    fprintf(stderr, "load produce|consume|latency|first …: see the head of the source\n");
+    fprintf(stderr, "load produce|keyed|consume|latency|first …: see the head of the source\n");
     return 2;
 }
