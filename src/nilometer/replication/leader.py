@@ -17,8 +17,8 @@ Invariants:
   the flushed offset if ``counts_flushed``;
 - *one AlterPartition in flight*; until its outcome is known, a record is only committed if the whole maximal
   ISR has it;
-- *no replica joins the ISR below the high watermark or below the start of the leader's epoch* (KAFKA-7128),
-  nor because of a fetch that its broker sent with another broker epoch (KIP-903);
+- *no replica joins the ISR below the high watermark or below the start of the leader's epoch*
+  (:mod:`nilometer.replication.isr_membership`);
 - *the leader never removes itself*, so an ISR never becomes empty.
 
 A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nilometer.replication.replica`).
@@ -32,7 +32,6 @@ from nilometer.replication.effects import (
     PUBLISH_HIGH_WATERMARK,
     Effects,
     ReleaseProduce,
-    SendAlterPartition,
     StartEpoch,
 )
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, diverging_epoch, fence
@@ -54,8 +53,8 @@ from nilometer.replication.isr import (
     CommittedIsr,
     IsrNegotiation,
     IsrState,
-    PendingExpandIsr,
 )
+from nilometer.replication.isr_membership import IsrMembership
 from nilometer.replication.partition import EligibleBrokers, PartitionRegistration
 from nilometer.replication.produce_tickets import ProduceTickets
 from nilometer.replication.remote_replica import NO_BROKER_EPOCH, RemoteReplica
@@ -78,6 +77,7 @@ class LeaderRole:
         "_has_no_followers",
         "_isr",
         "_log",
+        "_membership",
         "_tickets",
         "broker_epoch",
         "broker_id",
@@ -134,6 +134,7 @@ class LeaderRole:
         )
         self._tickets = ProduceTickets()
         self._followers = Followers(broker_id, eligible, replica_lag_time_max_ms)
+        self._membership = IsrMembership(broker_id, broker_epoch, self._isr, self._followers)
         self._track(now_ms)
 
     # ── queries ─────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +197,8 @@ class LeaderRole:
         behind = tuple(
             remote.broker_id
             for remote in self._followers.all()
-            if remote.log_end_offset <= self.high_watermark and self._counts(remote, now_ms)
+            if remote.log_end_offset <= self.high_watermark
+            and self._membership.counts(remote, self.log_end_offset, now_ms)
         )
         return WaitingFor(behind) if behind else WAITING_FOR_FLUSH
 
@@ -293,20 +295,22 @@ class LeaderRole:
                 last_fetched_epoch,
             )
             return DivergingFetch(diverging), NO_EFFECTS
-        if not self._log.log_start_offset <= fetch_offset <= self.log_end_offset:
+        end_offset = self.log_end_offset
+        if not self._log.log_start_offset <= fetch_offset <= end_offset:
             return RefuseFetch(
                 ErrorCode.offset_out_of_range, f"fetch of {replica} at {fetch_offset}"
             ), NO_EFFECTS
         assert remote is not None
         went_back = broker_epoch == remote.broker_epoch and fetch_offset < remote.log_end_offset
-        remote.on_fetch(broker_epoch, fetch_offset, log_start_offset, self.log_end_offset, now_ms)
+        remote.on_fetch(broker_epoch, fetch_offset, log_start_offset, end_offset, now_ms)
         high_watermark = self.high_watermark
-        effects = self._maybe_advance(now_ms) + self._maybe_expand()
-        has_records = fetch_offset < self.log_end_offset
+        effects = self._maybe_advance(now_ms)
+        effects += self._membership.expand(self.high_watermark, self.epoch_start_offset)
+        has_records = fetch_offset < end_offset
         if has_records:
             remote.last_sent_high_watermark = high_watermark
         has_update = has_records or self.high_watermark > remote.last_sent_high_watermark
-        end_offset, log_start_offset = self.log_end_offset, self._log.log_start_offset
+        log_start_offset = self._log.log_start_offset
         return ServeFetch(end_offset, high_watermark, log_start_offset, has_update, went_back), effects
 
     def high_watermark_update_pending(self, replica: BrokerId) -> bool:
@@ -324,7 +328,7 @@ class LeaderRole:
     def on_tick(self, now_ms: int) -> Effects:
         """Handle the passing of time: propose to remove lagging ISR members; retry AlterPartition."""
         lagging = self._followers.lagging(self.log_end_offset, now_ms)
-        return self._maybe_retry() + self._maybe_shrink(lagging) + self._maybe_advance(now_ms)
+        return self._membership.retry() + self._membership.shrink(lagging) + self._maybe_advance(now_ms)
 
     def on_lag_expired(self, replica: BrokerId, now_ms: int) -> Effects:
         """Handle that ``replica`` has lagged for too long: propose to remove it from the ISR.
@@ -334,7 +338,7 @@ class LeaderRole:
         if (remote := self._followers.get(replica)) is None or remote.log_end_offset == self.log_end_offset:
             return NO_EFFECTS
         remote.mark_lagging()
-        return self._maybe_shrink([replica]) + self._maybe_advance(now_ms)
+        return self._membership.shrink([replica]) + self._maybe_advance(now_ms)
 
     def on_alter_partition_answer(
         self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
@@ -345,7 +349,7 @@ class LeaderRole:
                 return self._on_isr_committed(now_ms)
             case AlterPartitionOutcome.REFUSED:
                 self._followers.refuse(request.new_isr)
-                return self._maybe_advance(now_ms) + self._maybe_expand()
+                return self._advance_and_expand(now_ms)
             case AlterPartitionOutcome.STALE | AlterPartitionOutcome.UNRESOLVED:
                 return NO_EFFECTS
 
@@ -354,19 +358,11 @@ class LeaderRole:
     ) -> Effects:
         """Handle newer metadata: of this partition in the same leader epoch, or of the eligible brokers.
 
-        Both arguments are from the same metadata entry. So if a replica that is being added is no longer
-        eligible, the controller has not committed that request and never will: it is withdrawn.
+        Both arguments are from the same metadata entry.
         """
         self._apply_registration(registration, now_ms)
-        self._followers.set_eligible(eligible)
-        state = self._isr.state
-        if isinstance(state, PendingExpandIsr) and any(
-            eligible.get(broker_id) != broker_epoch
-            for broker_id, broker_epoch in state.request.new_isr
-            if broker_id in state.added
-        ):
-            self._isr.withdraw()
-        return self._maybe_advance(now_ms) + self._maybe_expand()
+        self._membership.set_eligible(eligible)
+        return self._advance_and_expand(now_ms)
 
     def on_min_isr_changed(self, min_insync_replicas: int, now_ms: int) -> Effects:
         self.min_insync_replicas = min_insync_replicas
@@ -387,18 +383,11 @@ class LeaderRole:
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none
 
-    def _counts(self, remote: RemoteReplica, now_ms: int) -> bool:
-        """Whether the high watermark waits for this follower."""
-        return remote.broker_id in self._isr.state.maximal or (
-            remote.assigned
-            and self._followers.is_eligible(remote)
-            and self._followers.is_caught_up(remote, self.log_end_offset, now_ms)
-        )
-
     def _committable_offset(self, now_ms: int) -> Offset:
-        end = self.flushed_end_offset if self.counts_flushed else self.log_end_offset
+        log_end_offset, membership = self.log_end_offset, self._membership
+        end = self.flushed_end_offset if self.counts_flushed else log_end_offset
         for remote in self._followers.all():
-            if remote.log_end_offset < end and self._counts(remote, now_ms):
+            if remote.log_end_offset < end and membership.counts(remote, log_end_offset, now_ms):
                 end = remote.log_end_offset
         return end
 
@@ -412,47 +401,16 @@ class LeaderRole:
         self.high_watermark = offset
         return self._released() if len(self._tickets) else PUBLISH_HIGH_WATERMARK
 
+    def _advance_and_expand(self, now_ms: int) -> Effects:
+        """Advance the high watermark, then propose to add the followers that have reached it."""
+        advanced = self._maybe_advance(now_ms)
+        return advanced + self._membership.expand(self.high_watermark, self.epoch_start_offset)
+
     def _released(self) -> Effects:
         """Return effects that publish the new high watermark and release the produces it completes."""
         outcome = self._outcome_of_committed()
         released = self._tickets.released_by(self.high_watermark)
         return (*PUBLISH_HIGH_WATERMARK, *(ReleaseProduce(ticket, outcome) for ticket in released))
-
-    def _may_join(self, remote: RemoteReplica) -> bool:
-        return (
-            remote.assigned
-            and not remote.is_silent
-            and remote.broker_id not in self._isr.state.maximal
-            and remote.log_end_offset >= self.high_watermark
-            and remote.log_end_offset >= self.epoch_start_offset
-            and self._followers.is_eligible(remote)
-            and remote.broker_epoch != remote.refused_broker_epoch
-        )
-
-    def _maybe_expand(self) -> Effects:
-        state = self._isr.state
-        if not isinstance(state, CommittedIsr) or len(state.isr) > len(self._followers):
-            return NO_EFFECTS
-        joining = [remote.broker_id for remote in self._followers.all() if self._may_join(remote)]
-        if not joining:
-            return NO_EFFECTS
-        return (SendAlterPartition(self._isr.propose_expand(self._broker_epochs_of((*state.isr, *joining)))),)
-
-    def _maybe_shrink(self, lagging: list[BrokerId]) -> Effects:
-        state = self._isr.state
-        if not isinstance(state, CommittedIsr) or state.maximal.isdisjoint(lagging):
-            return NO_EFFECTS
-        self._followers.find_silent(lagging)
-        staying = tuple(member for member in state.isr if member not in lagging)
-        return (SendAlterPartition(self._isr.propose_shrink(self._broker_epochs_of(staying))),)
-
-    def _broker_epochs_of(self, members: tuple[BrokerId, ...]) -> dict[BrokerId, BrokerEpoch]:
-        others = tuple(member for member in members if member != self.broker_id)
-        return {self.broker_id: self.broker_epoch, **self._followers.broker_epochs_of(others)}
-
-    def _maybe_retry(self) -> Effects:
-        request = self._isr.take_retry()
-        return NO_EFFECTS if request is None else (SendAlterPartition(request),)
 
     def _apply_registration(self, registration: PartitionRegistration, now_ms: int) -> None:
         """Apply newer metadata of this partition.
@@ -477,4 +435,4 @@ class LeaderRole:
     def _on_isr_committed(self, now_ms: int) -> Effects:
         """Handle a newly committed ISR: the high watermark may now be able to advance (KAFKA-13091)."""
         self._track(now_ms)
-        return self._maybe_advance(now_ms) + self._maybe_expand()
+        return self._advance_and_expand(now_ms)

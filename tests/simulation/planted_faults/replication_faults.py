@@ -15,6 +15,7 @@ from nilometer.replication.effects import NO_EFFECTS
 from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.isr import IsrNegotiation
+from nilometer.replication.isr_membership import IsrMembership
 from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.plan import Kind
 
@@ -29,7 +30,9 @@ def acknowledge_what_is_written(patch: Patch) -> None:
 def acknowledge_without_the_slowest(patch: Patch) -> None:
     def committable(self: LeaderRole, now_ms: int) -> int:
         ends = sorted(
-            remote.log_end_offset for remote in self._followers.all() if self._counts(remote, now_ms)
+            remote.log_end_offset
+            for remote in self._followers.all()
+            if self._membership.counts(remote, self.log_end_offset, now_ms)
         )
         end = self.flushed_end_offset if self.counts_flushed else self.log_end_offset
         return min([end, *ends[1:]])
@@ -49,12 +52,12 @@ def shrink_without_waiting(patch: Patch) -> None:
 
 
 def let_any_replica_join(patch: Patch) -> None:
-    def may_join(self: LeaderRole, remote: Any) -> bool:
+    def may_join(self: IsrMembership, remote: Any, *_: int) -> bool:
         eligible = self._followers.is_eligible(remote) and remote.broker_epoch != remote.refused_broker_epoch
         known = remote.assigned and not remote.is_silent
-        return known and eligible and remote.broker_id not in self._isr.state.maximal
+        return known and eligible and remote.broker_id not in self._negotiation.state.maximal
 
-    patch.setattr(LeaderRole, "_may_join", may_join)
+    patch.setattr(IsrMembership, "may_join", may_join)
 
 
 def ignore_divergence(patch: Patch) -> None:

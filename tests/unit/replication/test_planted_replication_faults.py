@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from nilometer.identifiers import Offset
 from nilometer.replication import NO_DIVERGENCE, FetchAnswer, FollowerFetch, LeaderRole, Replica, TruncateTo
 from nilometer.replication import epochs as epochs_module
 from nilometer.replication import leader as leader_module
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.isr import IsrNegotiation, PendingShrinkIsr
+from nilometer.replication.isr_membership import IsrMembership
 from nilometer.simulation.model_check import properties
 from nilometer.simulation.model_check.controller import SmallController, SmallImage
 from nilometer.simulation.model_check.explorer import Exploration
@@ -37,10 +39,10 @@ def hunt(bounds: Bounds, controller: Any = None) -> Exploration:
 def test_high_watermark_without_the_maximal_isr(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-497: a replica that is being added is not waited for."""
 
-    def only_committed(role: LeaderRole, remote: Any, now_ms: int) -> bool:
-        return remote.broker_id in role.isr
+    def only_committed(membership: IsrMembership, remote: Any, log_end_offset: int, now_ms: int) -> bool:
+        return remote.broker_id in membership._negotiation.state.committed.isr
 
-    monkeypatch.setattr(LeaderRole, "_counts", only_committed)
+    monkeypatch.setattr(IsrMembership, "counts", only_committed)
     assert hunt(Bounds(message_faults=0)).violation.sentence in BREAKS_COMMITMENT
 
 
@@ -53,16 +55,14 @@ def test_no_epoch_fence_on_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_expansion_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKA-7128: reaching the high watermark, which a new leader does not know yet, is enough to join."""
-    original = LeaderRole._may_join
+    original = IsrMembership.may_join
 
-    def forgetting_the_epoch_start(role: LeaderRole, remote: Any) -> bool:
-        start, role.epoch_start_offset = role.epoch_start_offset, 0
-        try:
-            return original(role, remote)
-        finally:
-            role.epoch_start_offset = start
+    def forgetting_the_epoch_start(
+        membership: IsrMembership, remote: Any, high_watermark: Any, epoch_start_offset: int
+    ) -> bool:
+        return original(membership, remote, high_watermark, Offset(0))
 
-    monkeypatch.setattr(LeaderRole, "_may_join", forgetting_the_epoch_start)
+    monkeypatch.setattr(IsrMembership, "may_join", forgetting_the_epoch_start)
     bounds = Bounds(
         brokers=3,
         values=1,
