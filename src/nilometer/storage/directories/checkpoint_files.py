@@ -17,7 +17,6 @@ from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import void_checkpoints
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -42,7 +41,7 @@ class CheckpointPlan:
     """Markers (paths, see :mod:`void_checkpoints`) to remove after the write: the files then have no line of
     an earlier folder of the same name."""
     cuts: Mapping[TopicPartition, int]
-    """The truncation count (``Log.truncations``) of each log with a truncation not yet checkpointed."""
+    """The truncation count (``LocalLog.truncations``) of each log with a truncation not yet checkpointed."""
 
     @property
     def directory(self) -> str:
@@ -131,17 +130,3 @@ class CheckpointFiles:
         except CorruptCheckpoint as error:
             self.errors.append(error)
             return {}
-
-
-def cleaned_offsets(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Return the offset below which each log is compacted, for all logs that ever were, by partition."""
-    return {key: log.state.cleaned_offset for key, log in logs.items() if log.state.cleaned_offset}
-
-
-def moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Return the log start offsets that are above the first segment's base offset."""
-    return {
-        key: log.log_start_offset
-        for key, log in logs.items()
-        if log.log_start_offset > log.segments.first.base_offset
-    }

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nilometer.runtime import Disk, LockHeld
 from nilometer.storage import names
 from nilometer.storage.directories import void_checkpoints
-from nilometer.storage.directories.checkpoint_files import CheckpointPlan, cleaned_offsets, moved_starts
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.duplicate_folders import (
     Copy,
     DuplicateFolder,
@@ -26,7 +26,9 @@ from nilometer.storage.directories.duplicate_folders import (
     ResolvedDuplicates,
     resolve,
 )
+from nilometer.storage.directories.log_checkpoints import LogCheckpoints
 from nilometer.storage.directories.log_directory import LogDirectory
+from nilometer.storage.directories.log_table import LogTable
 from nilometer.storage.directories.manager_options import (
     DirectoryDescription,
     FailureListener,
@@ -56,10 +58,10 @@ class LogManager:
         self._options = options
         self._files = SegmentFiles.on(disk, options.open_files_max)
         self.directories = [LogDirectory(disk, path) for path in options.directories]
-        self.logs: dict[TopicPartition, Log] = {}
+        self._table = LogTable(options.directories)
+        self._checkpoints = LogCheckpoints(self._table)
+        self.logs = self._table.logs
         self._failure_listeners: list[FailureListener] = []
-        self._directory_of: dict[TopicPartition, LogDirectory] = {}
-        self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in options.directories}
         self.removable_folders: list[str] = []
         """Folders of deleted partitions that were found at the start; the broker removes them later."""
         self.duplicates: list[DuplicateFolder] = []
@@ -90,7 +92,7 @@ class LogManager:
         return self.logs.get(topic_partition)
 
     def directory_of(self, topic_partition: TopicPartition) -> str:
-        return self._directory_of[topic_partition].path
+        return self._table.directory_of(topic_partition).path
 
     def is_offline(self, directory: str) -> bool:
         return any(each.path == directory and each.failure is not None for each in self.directories)
@@ -116,12 +118,12 @@ class LogManager:
     def initial_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the checkpointed high watermark, limited to the log's offset range (KAFKA-16452)."""
         log = self.logs[topic_partition]
-        saved = self._directory_of[topic_partition].high_watermarks.get(topic_partition, 0)
+        saved = self._table.directory_of(topic_partition).high_watermarks.get(topic_partition, 0)
         return min(max(saved, log.log_start_offset), log.log_end_offset)
 
     def durable_recovery_point(self, topic_partition: TopicPartition) -> int:
         """Return the least recovery point that the checkpoint file on disk may have for this partition."""
-        files = self._directory_of[topic_partition].checkpoints
+        files = self._table.directory_of(topic_partition).checkpoints
         return files.least(topic_partition, names.RECOVERY_POINT_CHECKPOINT)
 
     # -- creating and deleting
@@ -132,7 +134,7 @@ class LogManager:
         Run the plans (``make``) on any thread, one at a time; then call :meth:`create` with each plan's
         directory. Does not block. Raises NoLogDirectory.
         """
-        counts = {each.path: len(self._logs_in(each)) for each in self._online()}
+        counts = {each.path: len(self._table.logs_in(each)) for each in self._online()}
         if not counts:
             raise NoLogDirectory("every log directory is offline")
         plans: list[NewFolder] = []
@@ -173,7 +175,7 @@ class LogManager:
         except OSError as error:
             self.fail_directory(target.path, error)
             raise
-        self._add(target, log)
+        self._table.add(target, log)
         return log
 
     def delete(self, topic_partition: TopicPartition) -> str | None:
@@ -182,11 +184,10 @@ class LogManager:
         Returns the folder, which the caller removes (``Disk.remove_tree``); None if there is no such log.
         Raises OSError.
         """
-        log = self.logs.pop(topic_partition, None)
-        if log is None:
+        removed = self._table.remove(topic_partition)
+        if removed is None:
             return None
-        directory = self._directory_of.pop(topic_partition)
-        del self._logs_of[directory.path][topic_partition]
+        log, directory = removed
         directory.forget(topic_partition)
         target = directory.new_delete_folder(topic_partition, self._options.entropy)
         self._files.pool.forget_folder(log.folder)
@@ -206,7 +207,7 @@ class LogManager:
         recorded as written (``log.awaits_checkpoint``).
         """
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
-        self._hold_after_cut(log)
+        self._checkpoints.hold_after_cut(log)
         return truncation
 
     def truncate_fully_and_start_at(
@@ -215,7 +216,7 @@ class LogManager:
         truncation = log.truncate_fully_and_start_at(
             offset, wall_ms=wall_ms, log_start_offset=log_start_offset
         )
-        self._hold_after_cut(log)
+        self._checkpoints.hold_after_cut(log)
         return truncation
 
     def resolve_gap(self, log: Log, *, wall_ms: int) -> Damage | None:
@@ -225,26 +226,8 @@ class LogManager:
         """
         damage = log.resolve_gap(wall_ms=wall_ms)
         if damage is not None:
-            self._hold_after_cut(log)
+            self._checkpoints.hold_after_cut(log)
         return damage
-
-    def _hold_after_cut(self, log: Log) -> None:
-        """Block appends after a truncation if a checkpoint file on disk may have higher offsets for the log.
-
-        Otherwise a crash could apply those offsets to records appended after the truncation.
-        """
-        key = log.topic_partition
-        if self.logs.get(key) is not log:
-            return  # deleted, or offline: it accepts no appends
-        bounds = (
-            (names.RECOVERY_POINT_CHECKPOINT, log.state.recovery_point),
-            (names.REPLICATION_OFFSET_CHECKPOINT, log.log_end_offset),
-            (names.LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
-            (names.CLEANER_OFFSET_CHECKPOINT, log.state.cleaned_offset),
-        )
-        files = self._directory_of[key].checkpoints
-        if any(files.may_exceed(key, *bound) for bound in bounds):
-            log.state.await_checkpoint()
 
     # -- checkpoints
 
@@ -256,36 +239,18 @@ class LogManager:
         Run the plans on any thread, one at a time. If ``run`` returns True call :meth:`note_checkpoint`, if
         it raises OSError :meth:`fail_directory`. Does not block.
         """
-        plans: list[CheckpointPlan] = []
-        for directory in self._online():
-            if directory_path not in (None, directory.path):
-                continue
-            logs = self._logs_in(directory)
-            for key, log in logs.items():
-                directory.high_watermarks[key] = high_watermarks.get(
-                    key, directory.high_watermarks.get(key, log.log_start_offset)
-                )
-            plans.append(
-                directory.plan_checkpoints(
-                    recovery_points={key: log.state.recovery_point for key, log in logs.items()},
-                    high_watermarks={key: directory.high_watermarks[key] for key in logs},
-                    log_start_offsets=moved_starts(logs),
-                    cleaned_offsets=cleaned_offsets(logs),
-                    cuts={key: log.state.truncations for key, log in logs.items() if log.awaits_checkpoint},
-                )
-            )
-        return plans
+        return [
+            self._checkpoints.plan(directory, high_watermarks)
+            for directory in self._online()
+            if directory_path in (None, directory.path)
+        ]
 
     def note_checkpoint(self, plan: CheckpointPlan) -> None:
         """Record that ``plan.run()`` returned True: logs that waited for it accept appends again.
 
         Does not block.
         """
-        plan.owner.note_written(plan)
-        for key, cuts in plan.cuts.items():
-            log = self.logs.get(key)
-            if log is not None and log.state.truncations == cuts:
-                log.state.checkpoint_written()
+        self._checkpoints.note_written(plan)
 
     def assign_cluster_id(self, cluster_id: str) -> dict[str, OSError]:
         """Write the cluster id to every online directory; return the errors of those that failed, by path.
@@ -312,9 +277,11 @@ class LogManager:
         found, self.duplicates = self.duplicates, []
         host = DuplicateHost(
             self._disk,
-            opened=lambda key: Copy(self._directory_of[key], self.logs[key]) if key in self.logs else None,
+            opened=lambda key: (
+                Copy(self._table.directory_of(key), self.logs[key]) if key in self.logs else None
+            ),
             load=lambda each: self._load_log(each.directory, each.topic_partition, wall_ms),
-            use=lambda copy: self._add(copy.directory, copy.log),
+            use=lambda copy: self._table.add(copy.directory, copy.log),
         )
         return resolve(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
 
@@ -333,13 +300,11 @@ class LogManager:
         if directory.failure is not None:
             return []
         directory.failure = reason
-        affected = sorted(self._logs_in(directory))
-        for key in affected:
-            log = self.logs.pop(key)
-            del self._directory_of[key]
-            del self._logs_of[path][key]
+        logs = self._table.remove_all(directory)
+        for log in logs:
             log.fence(reason if isinstance(reason, OSError) else OSError(str(reason)))
             self._files.pool.forget_folder(log.folder)
+        affected = [log.topic_partition for log in logs]
         directory.release()
         for listener in self._failure_listeners:
             listener(path, reason, affected)
@@ -348,7 +313,7 @@ class LogManager:
     def describe(self) -> list[DirectoryDescription]:
         descriptions: list[DirectoryDescription] = []
         for directory in self.directories:
-            sizes = {key: log.segments.size for key, log in sorted(self._logs_in(directory).items())}
+            sizes = {key: log.segments.size for key, log in sorted(self._table.logs_in(directory).items())}
             try:
                 total = self._disk.total_bytes(directory.path) if directory.failure is None else -1
                 usable = self._disk.free_bytes(directory.path) if directory.failure is None else -1
@@ -377,7 +342,7 @@ class LogManager:
                 directory.release()
                 continue
             try:
-                logs = self._logs_in(directory)
+                logs = self._table.logs_in(directory)
                 for _, log in sorted(logs.items()):
                     log.close(wall_ms=wall_ms)
                 plans = {plan.directory: plan for plan in self.plan_checkpoints(high_watermarks)}
@@ -427,7 +392,7 @@ class LogManager:
                 )
 
         report(0, 0)
-        self._add(directory, self._load_log(directory, key, wall_ms, report))
+        self._table.add(directory, self._load_log(directory, key, wall_ms, report))
 
     def _load_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, report: Progress | None = None
@@ -458,19 +423,7 @@ class LogManager:
         online = [each for each in self._online() if path is None or each.path == path]
         if not online:
             raise NoLogDirectory(path or "every log directory is offline")
-        return min(online, key=lambda directory: len(self._logs_in(directory)))
+        return min(online, key=lambda directory: len(self._table.logs_in(directory)))
 
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self.directories if directory.failure is None]
-
-    def _logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        return self._logs_of[directory.path]
-
-    def _add(self, directory: LogDirectory, log: Log) -> None:
-        """Put ``log`` in use, instead of a log of the same partition in another directory if there is one."""
-        key = log.topic_partition
-        if (earlier := self._directory_of.get(key)) is not None:
-            del self._logs_of[earlier.path][key]
-        self.logs[key] = log
-        self._directory_of[key] = directory
-        self._logs_of[directory.path][key] = log
