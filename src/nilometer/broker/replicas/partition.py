@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, assert_never
 
+from nilometer.broker.replicas import fetch_notifications
 from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
 from nilometer.broker.replicas.delayed_fetch import FetchWaiter
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
@@ -103,7 +104,7 @@ class Partition(ReadablePartition):
         self.replica.flushed_end_offset = self.log.flushed_offset
         self._carry_out(self.replica.on_metadata(state, eligible, self._host.clock.monotonic_ms()))
         if self.replica.leader_epoch != epoch_before:
-            self._answer_all_fetches()
+            fetch_notifications.role_changed(self)
             self._maybe_flush_all()
             self._notify_role_changed()
         self._update_deletion_waits()
@@ -147,7 +148,7 @@ class Partition(ReadablePartition):
         """Give up the role until the next :meth:`on_metadata`; waiting requests get
         NOT_LEADER_OR_FOLLOWER."""
         self._carry_out(self.replica.resign())
-        self._answer_all_fetches()
+        fetch_notifications.role_changed(self)
         while self._flush_waits:
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
         self._update_deletion_waits()
@@ -201,9 +202,7 @@ class Partition(ReadablePartition):
 
     def _after_append(self, info: AppendInfo) -> None:
         if self.fetch_waiters:
-            for waiter in list(self.fetch_waiters):
-                if waiter.for_replica:
-                    waiter.on_readable(self, info.size)
+            fetch_notifications.records_appended(self, info.size)
         self._count_unflushed(info)
 
     def _count_unflushed(self, info: AppendInfo) -> None:
@@ -283,7 +282,7 @@ class Partition(ReadablePartition):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
                 self.log.on_high_watermark(effect.offset)
-                self._notify_high_watermark(len(records))
+                fetch_notifications.high_watermark_advanced(self, len(records))
             elif isinstance(effect, BackOff):
                 backs_off = True
             elif not self._carry_out((effect,)):
@@ -327,18 +326,8 @@ class Partition(ReadablePartition):
         self._carry_out(effects)
         self._update_deletion_waits()
         if isinstance(verdict, ServeFetch) and verdict.went_back:
-            self._wake_followers()
+            fetch_notifications.fetch_went_back(self)
         return verdict
-
-    def _wake_followers(self) -> None:
-        """Make waiting followers fetch again, after a follower's fetch offset went back.
-
-        That fetch may have been delayed: the offset in the follower's fetch session may be newer, and counts
-        with the session's next fetch.
-        """
-        for waiter in list(self.fetch_waiters):
-            if waiter.for_replica:
-                waiter.on_readable(self, 0)
 
     def on_read_error(self, error: OSError) -> KafkaError:
         """Take the log's directory offline after a failed read, unless the file was deleted meanwhile.
@@ -391,13 +380,8 @@ class Partition(ReadablePartition):
             self._deletion_waits.fail_all(ErrorCode.not_leader_or_follower)
 
     def notify_log_start(self) -> None:
-        """Notify waiting fetches that the log start offset has moved: followers must move theirs soon, for
-        consumers no bytes were added."""
-        for waiter in list(self.fetch_waiters):
-            if waiter.for_replica:
-                waiter.on_watermark_advanced(self)
-            else:
-                waiter.on_readable(self, 0)
+        """Notify the waiting fetches that the log start offset has moved."""
+        fetch_notifications.log_start_moved(self)
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, effects: Effects) -> bool:
@@ -446,20 +430,4 @@ class Partition(ReadablePartition):
         self.log.on_high_watermark(self.replica.high_watermark)
         # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
         readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
-        self._notify_high_watermark(readable)
-
-    def _notify_high_watermark(self, readable: int) -> None:
-        """Notify the waiting fetches and session watches that the high watermark has risen.
-
-        Those of consumers are notified that about ``readable`` more bytes can be read (at least 1), those of
-        followers that there is a newer high watermark to send.
-        """
-        for waiter in list(self.fetch_waiters):
-            if waiter.for_replica:
-                waiter.on_watermark_advanced(self)
-            else:
-                waiter.on_readable(self, max(readable, 1))
-
-    def _answer_all_fetches(self) -> None:
-        for waiter in list(self.fetch_waiters):
-            waiter.complete(self)
+        fetch_notifications.high_watermark_advanced(self, readable)
