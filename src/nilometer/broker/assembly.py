@@ -26,7 +26,7 @@ from nilometer.broker.control.preferred_leader_rebalancer import PreferredLeader
 from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
-from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
@@ -45,9 +45,9 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.broker.transactions.marker_sender import MarkerSender
 from nilometer.broker.transactions.markers import MarkerWriter
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordination import CoordinationStore

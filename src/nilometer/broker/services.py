@@ -12,14 +12,14 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
-from nilometer.broker.groups.coordinator import GroupCoordinator
+from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
 from nilometer.broker.transactions.markers import MarkerWriter
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage

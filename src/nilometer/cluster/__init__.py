@@ -19,7 +19,6 @@ is folded and accepted::
 no I/O; randomness is an argument. The coordination store keeps the entries.
 """
 
-from nilometer.cluster.broker import Broker
 from nilometer.cluster.delta import BrokerTransition, ConfigResource, ImageDelta, PartitionTransition
 from nilometer.cluster.entries import (
     ENTRY_BYTES_MAX,
@@ -35,7 +34,7 @@ from nilometer.cluster.entries import (
     entries_of,
 )
 from nilometer.cluster.image import NO_CONTROLLERSHIP, ClusterImage
-from nilometer.cluster.partition import BrokenInvariant, PartitionState
+from nilometer.cluster.partition_state import BrokenInvariant, PartitionState
 from nilometer.cluster.records import (
     FORMAT_VERSION,
     ConfigResourceType,
@@ -45,6 +44,7 @@ from nilometer.cluster.records import (
     RecoveryState,
     Replicas,
 )
+from nilometer.cluster.registered_broker import Broker
 from nilometer.cluster.snapshot import ImageSnapshot, decode_snapshot, encode_snapshot
 from nilometer.cluster.topic import (
     GROUP_METADATA_TOPIC,

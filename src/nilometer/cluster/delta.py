@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nilometer.cluster.broker import Broker
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import ConfigResourceType, ProducerIdsAllocated
+from nilometer.cluster.registered_broker import Broker
 from nilometer.cluster.topic import Topic
 from nilometer.identifiers import BrokerId, EntryNumber, TopicId, TopicIdPartition
 

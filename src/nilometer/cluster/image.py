@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
 from uuid import UUID
 
-from nilometer.cluster.broker import Broker, BrokerRecord, broker_after
 from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.features import LEVELS_BEFORE
-from nilometer.cluster.partition import BrokenInvariant, PartitionState, partition_of
+from nilometer.cluster.partition_state import BrokenInvariant, PartitionState, partition_of
 from nilometer.cluster.records import (
     FORMAT_VERSION,
     OLDEST_FORMAT_VERSION,
@@ -46,6 +45,7 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
+from nilometer.cluster.registered_broker import Broker, BrokerRecord, broker_after
 from nilometer.cluster.replica_index import ReplicaIndex
 from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot
 from nilometer.cluster.topic import Topic, TopicTable

@@ -6,7 +6,7 @@ the most frequent change, updates at most one key.
 
 from __future__ import annotations
 
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition
 
 _Keys = dict[TopicIdPartition, None]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.broker import Broker
 from nilometer.cluster.entries import BadEntry, EntryFromTheFuture
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import FORMAT_VERSION, ConfigResourceType
+from nilometer.cluster.registered_broker import Broker
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 
 

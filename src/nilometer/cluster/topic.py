@@ -10,7 +10,7 @@ import re
 import uuid
 from dataclasses import dataclass, field
 
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import TopicId, uuid_from_text
 
 NAME_LENGTH_MAX = 249

@@ -26,7 +26,7 @@ from nilometer.coordinators.transactional import TransactionalRecord, Transactio
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer.coordinator import ConsumerGroups
+from nilometer.groups.consumer.consumer_groups import ConsumerGroups
 from nilometer.groups.group import Group, GroupType
 from nilometer.groups.offset_expiry import OffsetExpiry
 from nilometer.groups.offsets import Offsets

@@ -68,7 +68,7 @@ from nilometer.replication.high_watermark import (
 from nilometer.replication.invariants import InvariantBroken, check
 from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.replication.leader import LeaderRole
-from nilometer.replication.partition import EligibleBrokers, PartitionRegistration, Registration
+from nilometer.replication.partition_registration import EligibleBrokers, PartitionRegistration, Registration
 from nilometer.replication.remote_replica import RemoteReplica
 from nilometer.replication.replica import NoRole, Replica
 from nilometer.replication.verdicts import (

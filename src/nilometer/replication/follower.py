@@ -43,7 +43,7 @@ from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, tr
 from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.invariants import check
-from nilometer.replication.partition import PartitionRegistration
+from nilometer.replication.partition_registration import PartitionRegistration
 from nilometer.wire.errors import ErrorCode
 
 

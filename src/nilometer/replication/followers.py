@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nilometer.identifiers import UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
-from nilometer.replication.partition import EligibleBrokers
+from nilometer.replication.partition_registration import EligibleBrokers
 from nilometer.replication.remote_replica import NEVER_MS, NO_BROKER_EPOCH, RemoteReplica
 
 

@@ -12,7 +12,7 @@ from nilometer.identifiers import BrokerEpoch, BrokerId, Offset
 from nilometer.replication.effects import NO_EFFECTS, Effects, SendAlterPartition
 from nilometer.replication.followers import Followers
 from nilometer.replication.isr import CommittedIsr, IsrNegotiation, PendingExpandIsr
-from nilometer.replication.partition import EligibleBrokers
+from nilometer.replication.partition_registration import EligibleBrokers
 from nilometer.replication.remote_replica import RemoteReplica
 
 

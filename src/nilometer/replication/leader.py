@@ -55,7 +55,7 @@ from nilometer.replication.isr import (
     IsrState,
 )
 from nilometer.replication.isr_membership import IsrMembership
-from nilometer.replication.partition import EligibleBrokers, PartitionRegistration
+from nilometer.replication.partition_registration import EligibleBrokers, PartitionRegistration
 from nilometer.replication.produce_tickets import ProduceTickets
 from nilometer.replication.remote_replica import NO_BROKER_EPOCH, RemoteReplica
 from nilometer.replication.verdicts import (

@@ -30,7 +30,7 @@ from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.replication.leader import LeaderRole
-from nilometer.replication.partition import EligibleBrokers, PartitionRegistration
+from nilometer.replication.partition_registration import EligibleBrokers, PartitionRegistration
 
 
 class NoRole:

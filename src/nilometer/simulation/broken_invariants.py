@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.replication import FollowerRole, LeaderRole
 from nilometer.replication.invariants import InvariantBroken
 from nilometer.simulation.cluster import BrokerNode

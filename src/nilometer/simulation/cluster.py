@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nilometer.broker.broker import Broker, StartFailed
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId

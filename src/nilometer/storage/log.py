@@ -23,9 +23,9 @@ from collections.abc import Iterable, Sequence
 from nilometer.storage import appending, checkpoints, flushing, names, reading, retention, time_search
 from nilometer.storage import truncation as cuts
 from nilometer.storage.appending import AppendInfo
+from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan
 from nilometer.storage.cleaning.cleaning_round import RoundOptions
 from nilometer.storage.cleaning.log_cleaning import LogCleaning
-from nilometer.storage.cleaning.plan import CleanableView, CleaningPlan
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache

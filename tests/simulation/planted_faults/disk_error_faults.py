@@ -10,7 +10,7 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker import tasks
 from nilometer.broker.housekeeping import Housekeeping
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Service, Tasks, describe

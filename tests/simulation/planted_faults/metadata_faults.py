@@ -9,7 +9,7 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.replicas import leader_liveness
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
-from nilometer.cluster.controller import alter_partition, brokers
+from nilometer.cluster.controller import brokers, isr_changes
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.local import LocalStore
 from nilometer.simulation.disk import VirtualDisk
@@ -57,7 +57,7 @@ def keep_deleted_topics(patch: Patch) -> None:
 
 
 def keep_the_fenced_in_sync(patch: Patch) -> None:
-    patch.setattr(alter_partition, "_why_ineligible", lambda image, member: None)
+    patch.setattr(isr_changes, "_why_ineligible", lambda image, member: None)
 
 
 def keep_the_leader_epoch(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from nilometer.broker.api import unregister_broker
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.decision import OK, Decision
 from nilometer.replication.effects import AdvanceLogStart, ReleaseProduce

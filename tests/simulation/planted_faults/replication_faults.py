@@ -9,7 +9,7 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.fetching.fetch_reader import FetchReader
 from nilometer.broker.fetching.fetch_session import FetchSession
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.replication import leader as leader_module
 from nilometer.replication.effects import NO_EFFECTS
 from nilometer.replication.epochs import NO_DIVERGENCE

@@ -6,7 +6,7 @@ from typing import Any
 
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_repair import ReplicaRepair
 from nilometer.simulation.plan import Kind
 from nilometer.storage import appending, reading, recovery

@@ -8,7 +8,7 @@ from dataclasses import replace
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.coordinators.shell import CoordinatorShell
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
 from nilometer.broker.transactions.verification import Asker, TransactionVerification
 from nilometer.client.consumer.fetched_records import FetchedRecords

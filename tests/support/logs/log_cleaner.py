@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.storage import Log
+from nilometer.storage.cleaning.cleaning_plan import plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import BUFFER_BYTES, RoundOptions, RoundStatistics
-from nilometer.storage.cleaning.plan import plan_cleaning
 
 
 def make_durable(log: Log) -> None:

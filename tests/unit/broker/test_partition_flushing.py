@@ -7,8 +7,8 @@ import random
 import uuid
 from collections.abc import Callable
 
-from nilometer.broker.replicas.partition import Partition
-from nilometer.cluster.partition import PartitionState
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
 from nilometer.replication.epochs import EpochEnd

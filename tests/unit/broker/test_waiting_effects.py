@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nilometer.broker.coordinators.waiting_effects import WaitingEffects
-from nilometer.broker.replicas.partition import CommitWait
+from nilometer.broker.replicas.hosted_partition import CommitWait
 from nilometer.coordinators.effects import Token
 from nilometer.wire.errors import ErrorCode
 

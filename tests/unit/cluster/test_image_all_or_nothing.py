@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nilometer.cluster import BrokerId, ClusterImage, ConfigResourceType, Entry, EntryNumber, TopicId
 from nilometer.cluster.entries import BadEntry, EntryFromTheFuture, decode_entry
-from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.records import (
     BrokerFenced,
     BrokerUnregistered,

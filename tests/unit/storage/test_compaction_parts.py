@@ -15,9 +15,9 @@ from log_model import build_batch, read_from
 from nilometer.runtime.disk import File
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import Log, LogManager, ManagerOptions, TopicPartition, checkpoints, names
+from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
 from nilometer.storage.cleaning.offset_map import NO_OFFSET, SLOT_BYTES, OffsetMap
-from nilometer.storage.cleaning.plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.wire.compression import Codec
 from nilometer.wire.control_records import ControlType

@@ -18,7 +18,7 @@ from nilometer.wire.fetch_response import (
     FetchedTopic,
     encode_fetch_response,
 )
-from nilometer.wire.follower_fetch import (
+from nilometer.wire.follower_fetch_body import (
     VERSION_MAX,
     VERSION_MIN,
     LeaderAnswer,

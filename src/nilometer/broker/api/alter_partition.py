@@ -12,13 +12,13 @@ from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.cluster.controller.alter_partition import (
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.isr_changes import (
     AlteredPartition,
     IsrChange,
     IsrMember,
     decide_alter_partitions,
 )
-from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import RecoveryState
 from nilometer.identifiers import (

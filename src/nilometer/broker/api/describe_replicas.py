@@ -12,9 +12,9 @@ from typing import assert_never
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.replication import (
     FollowerRole,

@@ -28,7 +28,7 @@ from nilometer.broker.fetching.fetch_session import (
 )
 from nilometer.broker.fetching.session_watch import watch_of
 from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

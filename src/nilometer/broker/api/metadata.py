@@ -19,9 +19,9 @@ from nilometer.broker.api.auto_topics import create_missing_topics
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.cluster.broker import Broker
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
+from nilometer.cluster.registered_broker import Broker
 from nilometer.cluster.topic import INTERNAL_TOPICS, Topic, why_invalid_name
 from nilometer.identifiers import NO_LEADER, BrokerId
 from nilometer.wire.api_keys import ApiKey

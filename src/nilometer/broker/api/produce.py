@@ -7,7 +7,7 @@ returns the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transaction
 If a batch begins a transaction in its partition, the request is first verified with the transaction's
 coordinator (``broker/transactions/verification.py``), and later requests of its connection wait for it.
 
-The path of a request: here → :class:`~nilometer.broker.replicas.partition.Partition` → log → segment; back
+The path of a request: here → :class:`~.replicas.hosted_partition.Partition` → log → segment; back
 up through :class:`~nilometer.broker.replicas.delayed_produce.DelayedProduce` if the acknowledgement has to
 wait.
 """
@@ -26,7 +26,7 @@ from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.refused_batches import RefusedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
 from nilometer.wire import messages

@@ -22,16 +22,16 @@ from typing import TypeVar
 from nilometer.broker.cleaning.cleaner_report import CleanerReport, RoundReport
 from nilometer.broker.cleaning.throttle import CleanerThrottle
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import CorruptRecordFound, Log, LogFenced, TopicPartition
+from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan, plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import ReadyGroup, RoundOptions
 from nilometer.storage.cleaning.log_cleaning import LogCleaning, RoundOvertaken
-from nilometer.storage.cleaning.plan import CleanableView, CleaningPlan, plan_cleaning
 from nilometer.storage.topic_config import LONG_MAX
 from nilometer.wire.errors import KafkaError
 

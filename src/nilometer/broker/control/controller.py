@@ -22,7 +22,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
 from nilometer.identifiers import BrokerId, EntryNumber, Incarnation
 from nilometer.wire.errors import ErrorCode, KafkaError

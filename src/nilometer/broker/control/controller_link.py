@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import REQUEST_TIMEOUT_MS, ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.cluster.controller import alter_partition as decisions
+from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
 from nilometer.cluster.controller.decision import OK, Outcome
 from nilometer.cluster.controller.forfeits import decide_forfeit_replicas

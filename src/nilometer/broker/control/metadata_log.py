@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 from nilometer.identifiers import EntryNumber

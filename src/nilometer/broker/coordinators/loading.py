@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias
 
 from nilometer.broker.coordinators.kind import CoordinatorKind, RecordT
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.wire.compression import Bytes

@@ -23,7 +23,7 @@ from typing import Generic, NamedTuple, cast
 from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT, Shard
 from nilometer.broker.coordinators.loading import read_records
 from nilometer.broker.coordinators.waiting_effects import WaitingEffects
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.effects import Effects, Producer, Token

@@ -17,7 +17,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT
 from nilometer.broker.coordinators.pending_responses import PendingResponse
 from nilometer.broker.coordinators.shell import CoordinatorShell
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.delta import ImageDelta

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol
 
 from nilometer.broker.coordinators.kind import ActionT, ReplyT
-from nilometer.broker.replicas.partition import CommitWait
+from nilometer.broker.replicas.hosted_partition import CommitWait
 from nilometer.coordinators.effects import Token
 from nilometer.wire.errors import ErrorCode
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from nilometer.broker.fetching.fetch_session import FetchPartition, PartitionKey
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.identifiers import BrokerEpoch, BrokerId

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime

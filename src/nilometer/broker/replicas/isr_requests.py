@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from nilometer.broker.control.controller_link import AlterPartitionAnswers, ControllerLink
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError

@@ -1,6 +1,6 @@
 """A partition as its readers see it: whether it may be read here, up to which offset, and where logs diverge.
 
-Nothing here changes the partition; :class:`~nilometer.broker.replicas.partition.Partition` adds the changes
+Nothing here changes the partition; :class:`~.hosted_partition.Partition` adds the changes
 and the waiting requests.
 """
 

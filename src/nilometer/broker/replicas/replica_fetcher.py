@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from nilometer.broker.control.broker_peers import BrokerPeers
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
-from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
@@ -34,7 +34,7 @@ from nilometer.storage import LogFenced
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.follower_fetch import (
+from nilometer.wire.follower_fetch_body import (
     VERSION_MAX,
     VERSION_MIN,
     FetchedFromLeader,

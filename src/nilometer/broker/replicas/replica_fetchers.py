@@ -6,8 +6,8 @@ import asyncio
 
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
-from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetcher import ReplicaFetcher
 from nilometer.broker.replicas.replication_quota import ReplicationQuota

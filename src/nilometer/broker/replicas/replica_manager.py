@@ -22,9 +22,9 @@ from uuid import UUID
 
 from nilometer.broker.control.own_session import OwnSession
 from nilometer.broker.replicas.hosted_logs import HostedLogs
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
-from nilometer.broker.replicas.partition import Partition
 from nilometer.broker.replicas.partition_host import PartitionHost
 from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.replicas.replica_failures import ReplicaFailures, ReplicaFenced
@@ -42,7 +42,7 @@ from nilometer.broker.tasks import describe
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
 from nilometer.cluster.topic import Topic
 from nilometer.identifiers import (

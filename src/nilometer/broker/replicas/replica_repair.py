@@ -20,7 +20,7 @@ import logging
 import posixpath
 
 from nilometer.broker.control.controller_link import ControllerLink
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.partition_host import PartitionHost
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     ConfigChanged,
     ConfigResourceType,

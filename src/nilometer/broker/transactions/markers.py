@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.storage import AppendInfo, AppendOrigin

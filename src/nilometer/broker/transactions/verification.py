@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.peer_connections import PeerConnections
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.transactions.coordinator import TransactionCoordinator
+from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
 from nilometer.storage import TopicPartition
 from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry

@@ -17,7 +17,7 @@ import msgspec
 from nilometer.cli.cluster_options import json_option, print_json, run_async, stop_on_signals
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields
-from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, open_reader
 from nilometer.runtime import Runtime
 

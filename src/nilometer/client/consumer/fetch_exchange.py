@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from nilometer.client.consumer.fetch_session import FetchPlan
+from nilometer.client.consumer.fetch_session_handler import FetchPlan
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.errors import ErrorCode

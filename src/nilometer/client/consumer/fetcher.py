@@ -26,7 +26,7 @@ from nilometer.client.consumer.fetch_exchange import (
     nodes_named,
     read_fetch_response,
 )
-from nilometer.client.consumer.fetch_session import FetchPlan, FetchSession, WantedPartition
+from nilometer.client.consumer.fetch_session_handler import FetchPlan, FetchSessionHandler, WantedPartition
 from nilometer.client.consumer.fetched_records import ConsumerRecord, FetchedRecords, damaged
 from nilometer.client.consumer.position_finder import FetchCommitted, PositionFinder
 from nilometer.client.network.backoff import Backoff
@@ -54,7 +54,7 @@ class Fetcher:
             settings.integer("retry.backoff.ms"), settings.integer("retry.backoff.max.ms")
         )
         self._loop = asyncio.get_running_loop()
-        self._sessions: dict[int, FetchSession] = {}
+        self._sessions: dict[int, FetchSessionHandler] = {}
         self._fetching: dict[int, FetchPlan] = {}
         """Broker id to its Fetch request in flight."""
         self._fetched: deque[FetchedRecords] = deque()
@@ -213,7 +213,7 @@ class Fetcher:
         ids = {name: topic.topic_id for name, topic in metadata.topics.items() if topic.topic_id is not None}
         all_have_ids = all(partition.topic in ids for partition, _ in wanted)
         generations = {partition: position.generation for partition, position in wanted}
-        session = self._sessions.setdefault(node_id, FetchSession())
+        session = self._sessions.setdefault(node_id, FetchSessionHandler())
         try:
             api = connection.api(ApiKey.FETCH, None if all_have_ids else TOPIC_IDS_SINCE - 1)
             plan = session.plan(

@@ -5,12 +5,6 @@ group of records that is applied together. Every change of a partition is made b
 :mod:`~nilometer.cluster.controller.partition_change`, which elects the leader.
 """
 
-from nilometer.cluster.controller.alter_partition import (
-    AlteredPartition,
-    IsrChange,
-    IsrMember,
-    decide_alter_partitions,
-)
 from nilometer.cluster.controller.brokers import (
     BrokerRegistration,
     ShutdownProgress,
@@ -49,6 +43,12 @@ from nilometer.cluster.controller.internal_topics import (
     decide_internal_topic_growth,
     fitting_replication_factor,
     internal_topic,
+)
+from nilometer.cluster.controller.isr_changes import (
+    AlteredPartition,
+    IsrChange,
+    IsrMember,
+    decide_alter_partitions,
 )
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.controller.reassignments import (

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nilometer.cluster.broker import Broker
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange
@@ -32,6 +31,7 @@ from nilometer.cluster.records import (
     Endpoint,
     SupportedFeature,
 )
+from nilometer.cluster.registered_broker import Broker
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     BrokerEpoch,

@@ -21,7 +21,7 @@ from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Controllership, Entry, sign
 from nilometer.cluster.features import LEVELS_OF_NEW_CLUSTERS
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     ClusterCreated,
     ConfigResourceType,

@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import Election, PartitionChanged, RecoveryState, Replicas
 from nilometer.identifiers import (
     NO_LEADER,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from nilometer.cluster.controller.partition_change import MayLead, RequestedChange, change_partition
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import PartitionChanged
 from nilometer.identifiers import TopicId, TopicIdPartition
 

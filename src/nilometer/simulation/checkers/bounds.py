@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from nilometer.broker.broker import Broker
 from nilometer.broker.connection import BYTES_QUEUED_MAX, FRAMES_QUEUED_MAX, Connection
 from nilometer.broker.control.metadata_log import ENTRIES_BETWEEN_SNAPSHOTS
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.replication import LeaderRole
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from nilometer.broker.replicas.partition import Partition
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.snapshot import encode_snapshot
 from nilometer.replication import LeaderRole

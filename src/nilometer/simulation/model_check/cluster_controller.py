@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nilometer.cluster.broker import Broker, broker_after
 from nilometer.cluster.controller import (
     BrokerRegistration,
     Decision,
@@ -24,7 +23,7 @@ from nilometer.cluster.controller import (
 )
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     BrokerFenced,
     BrokerInControlledShutdown,
@@ -33,6 +32,7 @@ from nilometer.cluster.records import (
     ConfigResourceType,
     PartitionChanged,
 )
+from nilometer.cluster.registered_broker import Broker, broker_after
 from nilometer.cluster.snapshot import ConfigSnapshot, ImageSnapshot, TopicSnapshot
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,

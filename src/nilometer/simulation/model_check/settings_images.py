@@ -26,7 +26,7 @@ from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.config.definition import ConfigValue

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from nilometer.runtime import Disk
 from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, CleaningRules, Newest
 from nilometer.storage.cleaning.cleaned_segment import CleanedSegmentWriter
+from nilometer.storage.cleaning.cleaning_plan import CleaningPlan, group_segments
 from nilometer.storage.cleaning.offset_map import LOAD_FACTOR, OffsetMap
-from nilometer.storage.cleaning.plan import CleaningPlan, group_segments
 from nilometer.storage.cleaning.record_spans import record_spans
 from nilometer.storage.cleaning.transactions import TransactionTracker
 from nilometer.storage.errors import CorruptRecordFound

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nilometer.storage import swapping
+from nilometer.storage.cleaning.cleaning_plan import CleaningPlan
 from nilometer.storage.cleaning.cleaning_round import CleaningRound, ReadyGroup, RoundOptions
-from nilometer.storage.cleaning.plan import CleaningPlan
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.segments.segment import LogSegment

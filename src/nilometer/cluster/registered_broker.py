@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.partition import BrokenInvariant
+from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.records import (
     BrokerFenced,
     BrokerInControlledShutdown,

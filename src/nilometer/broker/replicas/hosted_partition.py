@@ -21,7 +21,7 @@ from nilometer.broker.replicas.delayed_fetch import FetchWaiter
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
 from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.broker.replicas.readable_partition import ReadablePartition
-from nilometer.cluster.partition import PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import TopicIdPartition
 from nilometer.replication import (
     PENDING,

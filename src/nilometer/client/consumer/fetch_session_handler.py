@@ -49,7 +49,7 @@ class FetchPlan:
     """All partitions of this fetch, named in the request or remembered by the broker."""
 
 
-class FetchSession:
+class FetchSessionHandler:
     """The fetch session with one broker."""
 
     def __init__(self) -> None:
