@@ -17,7 +17,7 @@ from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import Log, LogManager, ManagerOptions, TopicPartition, checkpoints, names
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
-from nilometer.storage.cleaning.offset_map import NO_OFFSET, SLOT_BYTES, OffsetMap
+from nilometer.storage.cleaning.offset_map import NO_OFFSET, PIECE_SLOTS, SLOT_BYTES, OffsetMap
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.wire.compression import Codec
 from nilometer.wire.control_records import ControlType
@@ -44,6 +44,18 @@ def test_an_offset_map_is_a_dictionary_until_it_is_full(keys: list[bytes], slots
     assert len(found) == len(expected) <= found.capacity < slots
     assert found.is_full == (len(expected) == found.capacity)
     assert {key: found.get(key) for key in keys} == {key: expected.get(key, NO_OFFSET) for key in keys}
+
+
+@pytest.mark.parametrize("slots", [PIECE_SLOTS - 1, PIECE_SLOTS, 2 * PIECE_SLOTS + 3])
+def test_an_offset_map_has_all_slots_that_its_memory_holds_until_it_is_released(slots: int) -> None:
+    found = OffsetMap(slots * SLOT_BYTES, load_factor=1.0)
+    keys = [b"%d" % number for number in range(slots - 1)]
+    assert all(found.put(key, offset) for offset, key in enumerate(keys))
+    assert found.is_full
+    assert not found.put(b"one more", slots)
+    assert [found.get(key) for key in keys] == list(range(slots - 1))
+    found.release()
+    assert (len(found), found.get(b"0"), found.put(b"0", 1)) == (0, NO_OFFSET, False)
 
 
 def test_an_offset_map_is_not_larger_than_its_keys_need() -> None:

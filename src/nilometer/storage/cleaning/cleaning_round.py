@@ -105,18 +105,20 @@ class CleaningRound:
         self._options = options
         self._slice = 0
         self._writer: CleanedSegmentWriter | None = None
+        self._offsets: OffsetMap | None = None
         self.statistics = RoundStatistics()
         self.end_offset = plan.first_dirty_offset
         """The offset below which the log is clean after the round; final when all keys have been read."""
 
     def steps(self) -> Generator[Step, None, None]:
-        """Do the round slice by slice; yield after each slice. To abandon the round call :meth:`discard`.
+        """Do the round slice by slice; yield after each slice. In the end, also of an abandoned round, call
+        :meth:`discard`.
 
         Blocks on the disk. Raises CorruptRecordFound; KafkaError if a transaction index is damaged; OSError,
         also if a segment was removed meanwhile.
         """
         self._find_aborted()
-        offsets = OffsetMap(
+        self._offsets = offsets = OffsetMap(
             self._options.buffer_bytes,
             self._options.load_factor,
             self._plan.end_offset - self._plan.first_dirty_offset,
@@ -137,10 +139,14 @@ class CleaningRound:
             yield from self._rewrite(group, cleaner)
 
     def discard(self) -> None:
-        """Remove the files of a rewritten group that has not replaced its segments. Blocks. Raises OSError.
+        """Free the memory of the round, and remove the files of a rewritten group that has not replaced its
+        segments. Blocks. Raises OSError.
 
         The generator does not do this itself, because Python may close an abandoned generator at any time.
         """
+        offsets, self._offsets = self._offsets, None
+        if offsets is not None:
+            offsets.release()
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.discard()

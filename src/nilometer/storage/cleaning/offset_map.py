@@ -19,6 +19,10 @@ SLOT_BYTES = 3 * 8
 LOAD_FACTOR = 0.9
 """Kafka's default of ``log.cleaner.io.buffer.load.factor``."""
 
+PIECE_SLOTS = 1 << 15
+"""How many slots are allocated or freed at once. All 128 MB in one call would hold the interpreter, and with
+it the event loop, for 30 to 70 ms."""
+
 _SECOND = b"second "
 """The prefix of the key for the second half of its hash."""
 
@@ -40,9 +44,9 @@ class OffsetMap:
         if self.capacity < 1:
             raise ValueError(f"an offset map of {buffer_bytes} bytes holds no key")
         self._slots = slots
-        self._firsts = array("q", [0]) * slots
-        self._seconds = array("q", [0]) * slots
-        self._ends = array("q", [0]) * slots
+        self._firsts = _zeros(slots)
+        self._seconds = _zeros(slots)
+        self._ends = _zeros(slots)
         """The offset after the newest one of the key; 0: the slot is free."""
         self._count = 0
 
@@ -56,7 +60,16 @@ class OffsetMap:
     @property
     def utilization(self) -> float:
         """The share of the capacity that is in use, from 0 to 1."""
-        return self._count / self.capacity
+        return self._count / self.capacity if self.capacity else 0.0
+
+    def release(self) -> None:
+        """Free the memory, piece by piece; the map is empty and full afterwards."""
+        self._count = self.capacity = 0
+        self._slots = 1
+        for table in (self._firsts, self._seconds, self._ends):
+            while len(table) > PIECE_SLOTS:
+                del table[-PIECE_SLOTS:]
+        self._firsts, self._seconds, self._ends = _zeros(1), _zeros(1), _zeros(1)
 
     def put(self, key: bytes, offset: int) -> bool:
         """Set the newest offset of ``key``, above all offsets put before; False if the map is full."""
@@ -88,3 +101,12 @@ class OffsetMap:
             if slot == slots:
                 slot = 0
         return NO_OFFSET
+
+
+def _zeros(count: int) -> array[int]:
+    piece = array("q", bytes(8 * PIECE_SLOTS))
+    zeros = array("q")
+    for _ in range(count // PIECE_SLOTS):
+        zeros.extend(piece)
+    zeros.extend(piece[: count % PIECE_SLOTS])
+    return zeros
