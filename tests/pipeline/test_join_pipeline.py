@@ -60,7 +60,8 @@ def test_orders_meet_their_payments_as_they_do_in_plain_python(spark, topics, tm
     table.write_text(customers())
     given = {"table": str(table), "options": {"maxOffsetsPerTrigger": "500"}}
     run_pipeline(spark, topics, "join", ",".join(names), tmp_path / "out", **given)
-    wanted = expected(*([json.loads(value) for value in values] for values in sides.values()), customers())
+    orders, payments = ([json.loads(value) for value in values] for values in sides.values())
+    wanted = expected(orders, payments, customers())
     assert sum(one[3] is None for one in wanted) > 50
     assert sum(one[1] is None for one in wanted) > 10
     assert found(spark, tmp_path / "out") == wanted

@@ -212,7 +212,7 @@ def test_a_schema_names_the_columns_that_are_made(spark, broker, topic):
     assert rows(frame) == expected
     with pytest.raises(Exception, match="must be some of these columns") as error:
         reader.schema("offset int").load(str(broker.data_dir)).collect()
-    assert "offset bigint" in readable(error.value)
+    assert "offset bigint" in str(readable(error.value))
 
 
 # --- filters

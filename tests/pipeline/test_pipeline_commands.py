@@ -129,7 +129,7 @@ def test_a_problems_words_are_found_again_in_what_spark_makes_of_it():
     )
     assert readable(in_spark) == "offsets 1 to 2 of t-0 are gone"
     assert readable(OptionError("subscribe", "", "names no topic")) == "option subscribe = '': names no topic"
-    assert "failOnDataLoss=false" in readable(DataLoss("gone"))
+    assert "failOnDataLoss=false" in str(readable(DataLoss("gone")))
     assert readable(RuntimeError("something else")) is None
 
 

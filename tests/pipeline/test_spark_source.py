@@ -117,7 +117,7 @@ def test_records_deleted_before_they_are_read_are_a_loss_or_are_left_out(spark, 
     given = {"startingOffsets": json.dumps({topic: {"0": 2}})}
     with pytest.raises(Exception, match="offsets 2 to 7") as error:
         read(spark, topics, topic, **given).collect()
-    assert "log starts at 8" in readable(error.value)
+    assert "log starts at 8" in str(readable(error.value))
     assert len(values_of(read(spark, topics, topic, failOnDataLoss="false", **given))) == 12
 
 

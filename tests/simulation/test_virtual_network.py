@@ -47,7 +47,8 @@ class Scene:
 
     async def set_up(self) -> None:
         world = self.world
-        world.host("a"), world.host("b")
+        world.host("a")
+        world.host("b")
         self.server = world.host("b").start("server", self.serve)
         await asyncio.sleep(0.1)
         self.client = world.host("a").start("client", self.connect)

@@ -115,7 +115,11 @@ def mirrored(reader: CommittedReader) -> dict[int, list[tuple[bytes, bytes]]]:
 
 def assert_nothing_is_skipped(source: Side, offsets: list[int], reader: CommittedReader) -> None:
     """A group that goes on at these offsets on the other side gets every record that it has not read here."""
-    last_copy = {message.value(): message.offset() for message in reader.look()}
+    last_copy: dict[bytes | None, int] = {}
+    for message in reader.look():
+        offset = message.offset()
+        assert offset is not None
+        last_copy[message.value()] = offset
     for partition, offset in enumerate(offsets):
         assert all(last_copy[value] >= offset for _, value in source.sent[partition][READ:])
 

@@ -72,7 +72,8 @@ def test_refused_heartbeats(sides: tuple[Side, Side], version: int) -> None:
 
 def test_the_requests_of_one_member(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
-        topic(side, "shared-848"), topic(side, "other-848", 2)
+        topic(side, "shared-848")
+        topic(side, "other-848", 2)
         group = ConsumerGroup(side, "one")
         told = {"enters": group.enter("m")}
         told["beats"] = group.beat("m", 1)
@@ -142,7 +143,9 @@ def test_offsets_in_member_epochs(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         topic(side, "shared-848")
         group = ConsumerGroup(side, "offsets")
-        group.enter("a"), group.enter("b"), group.beat("a", 1)
+        group.enter("a")
+        group.enter("b")
+        group.beat("a", 1)
         told = {
             "commits in its epoch": group.commit("a", 1, 0, 3),
             "b commits": group.commit("b", 2, 3),
@@ -166,7 +169,8 @@ def test_regular_expressions(sides: tuple[Side, Side]) -> None:
     """Kafka matches in the background: only what it comes to is compared."""
 
     def scenario(side: Side) -> Plain:
-        topic(side, "regex-a", 2), topic(side, "regex-b", 1)
+        topic(side, "regex-a", 2)
+        topic(side, "regex-b", 1)
         group = ConsumerGroup(side, "by-regex")
         first = group.message("m", 0, regex="regex-[ab]", owned={}, rebalance_ms=30_000, assignor="range")
         assert first.error_code == ErrorCode.none

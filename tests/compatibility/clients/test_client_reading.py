@@ -7,6 +7,7 @@ from collections.abc import Callable
 import aiokafka
 import confluent_kafka
 import kafka
+import kafka.structs
 import pytest
 
 from support.brokers.serving import Serving
@@ -82,7 +83,7 @@ def _aiokafka_lookup(broker: Serving, topic: str, timestamp: int) -> int | None:
 def _kafka_python_lookup(broker: Serving, topic: str, timestamp: int) -> int | None:
     consumer = kafka.KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=None)
     try:
-        partition = kafka.TopicPartition(topic, 0)
+        partition = kafka.structs.TopicPartition(topic, 0)
         found = consumer.offsets_for_times({partition: timestamp})[partition]
         return None if found is None else found.offset
     finally:

@@ -48,7 +48,7 @@ class Shell:
     def json(self, *arguments: str, **options: Any) -> Any:
         return json.loads(self.run(*arguments, "--json", **options))
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(self.command(*arguments), env=self.environment, **options)
 
     def values(self, topic: str) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def find(bootstrap: str, *keys: str, version: int = 6) -> list[tuple[str, ErrorC
         return [(one.key, one.error_code, one.node_id) for one in found.coordinators]
 
 
-def topic_of(peer: WirePeer, name: str, *, create: bool = False) -> object:
+def topic_of(peer: WirePeer, name: str, *, create: bool = False) -> Any:
     asked = make(ApiKey.METADATA, 12, "MetadataRequestTopic", name=name)
     return peer.ask(ApiKey.METADATA, 12, topics=(asked,), allow_auto_topic_creation=create).topics[0]
 

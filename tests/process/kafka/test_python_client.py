@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 import nilometer
-from nilometer.kafka import Kafka, OffsetRange, Record, TopicPartition
+from nilometer.kafka import Kafka, OffsetRange, Record, Records, TopicPartition
 from nilometer.kafka.errors import (
     ConnectionLost,
     ErrorCode,
@@ -59,7 +59,7 @@ def connected(cluster: Cluster) -> Callable[[Callable[[Kafka], Awaitable[None]]]
 Run = Callable[[Callable[[Kafka], Awaitable[None]]], None]
 
 
-async def values(records: nilometer.kafka.Records) -> list[bytes | None]:
+async def values(records: Records) -> list[bytes | None]:
     return sorted([record.value async for record in records], key=lambda value: value or b"")
 
 

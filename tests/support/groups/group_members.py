@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import aiokafka
@@ -298,12 +299,14 @@ def kinds_of_members(driver: JavaDriver) -> dict[str, MakeMember]:
         )
 
     return {
-        "librdkafka": lambda *where: ConfluentMember(*where, "classic"),
+        "librdkafka": partial(ConfluentMember, protocol="classic"),
         "aiokafka": AiokafkaMember,
         "kafka-python": KafkaPythonMember,
         "java": java("classic"),
-        "ours": lambda *where: OurMember(*where, "classic"),
-        "librdkafka-848": lambda *where: ConfluentMember(*where, "consumer"),
+        "ours": partial(OurMember, protocol="classic"),
+        "librdkafka-848": lambda bootstrap, group, topic: ConfluentMember(
+            bootstrap, group, topic, "consumer"
+        ),
         "java-848": java("consumer"),
-        "ours-848": lambda *where: OurMember(*where, "consumer"),
+        "ours-848": partial(OurMember, protocol="consumer"),
     }

@@ -168,8 +168,7 @@ def test_batch_can_be_numbered_before_and_after_it_is_built(codec: Codec) -> Non
 
 def test_split_halves_carry_the_records_the_sequences_and_the_memory() -> None:
     gathered = accumulator(batch_size=5000)
-    for number in range(7):
-        batch = add(gathered, ZERO, b"%d" % number)
+    *_, batch = [add(gathered, ZERO, b"%d" % number) for number in range(7)]
     held = gathered.held_bytes
     taken = gathered.take_first(ZERO)
     taken.set_sequence(9, 0, 100)

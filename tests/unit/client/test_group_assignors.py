@@ -85,7 +85,7 @@ def test_each_wanted_partition_goes_to_one_who_wants_it(name: str, task: Assignm
         assert withheld == set()
     for partition in withheld:
         assert any(partition in said.owned for said in task.members.values())
-    turned = AssignmentTask(task.partition_counts, dict(reversed(task.members.items())))
+    turned = AssignmentTask(task.partition_counts, dict(reversed(list(task.members.items()))))
     assert assignor_by_name(name).assign(turned) == found
 
 

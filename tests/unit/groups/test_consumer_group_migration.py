@@ -160,7 +160,8 @@ def test_a_classic_member_that_does_not_do_its_part_is_removed(world: ConsumerWo
 def test_classic_members_leave_one_by_one_or_by_instance(world: ConsumerWorld) -> None:
     a = world.consumer("A")
     k, s = ClassicConsumer(world), ClassicConsumer(world, instance="one")
-    k.rejoin(), s.rejoin()
+    k.rejoin()
+    s.rejoin()
     world.settle_all(a, k, s)
     assert world.leave(("wrong", "one")) == [ErrorCode.fenced_instance_id]
     assert world.leave(k.member_id, k.member_id, ("", "one"), ("", "two")) == [
@@ -297,7 +298,8 @@ def test_a_group_with_too_many_members_stays_classic() -> None:
 def test_a_group_goes_down_when_the_last_member_of_the_consumer_protocol_leaves(world: ConsumerWorld) -> None:
     a = world.consumer("A")
     k, s = ClassicConsumer(world), ClassicConsumer(world, client="s", instance="one")
-    k.rejoin(), s.rejoin()
+    k.rejoin()
+    s.rejoin()
     world.settle_all(a, k, s)
     epoch = world.consumer_group().group_epoch
     a.leave()

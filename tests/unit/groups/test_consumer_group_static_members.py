@@ -11,7 +11,8 @@ from nilometer.wire.errors import ErrorCode
 
 def test_a_static_member_that_goes_away_keeps_its_place_and_its_partitions(world: ConsumerWorld) -> None:
     a, b = Consumer(world, "A", instance="one"), Consumer(world, "B")
-    a.enter(), b.enter()
+    a.enter()
+    b.enter()
     world.settle_all(a, b)
     mine = set(a.owned)
     reply = world.beat("A", -2, instance="one")

@@ -24,7 +24,7 @@ def test_json_has_sparks_form_and_always_the_same_order():
     one = Position(
         {TopicPartition("b", 10): 1, TopicPartition("b", 9): 2, TopicPartition("a", 0): 3}, {"a": "x"}
     )
-    other = Position(dict(reversed(one.offsets.items())), {"a": "x"})
+    other = Position(dict(reversed(list(one.offsets.items()))), {"a": "x"})
     text = '{"#topic-ids": {"a": "x"}, "a": {"0": 3}, "b": {"9": 2, "10": 1}}'
     assert json.dumps(one.to_json()) == json.dumps(other.to_json()) == text
     assert Position.from_json(json.loads(text)) == one

@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 
@@ -80,7 +80,7 @@ class _Child:
 
 def play_in_processes(
     seeds: Sequence[int], jobs: int, options: SeedOptions, *, keep_going: bool, play: Play = play_seed
-) -> Iterator[SeedReport]:
+) -> Generator[SeedReport, None, None]:
     """Yield the reports of ``seeds`` in order, simulated by ``jobs`` processes.
 
     Unless ``keep_going``, ends after the first failure. ``play`` simulates one seed; it must be a function

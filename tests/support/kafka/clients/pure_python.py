@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import kafka
+import kafka.errors
+import kafka.structs
 
 from .face import DEFAULTS, TIMEOUT_S, Options, Read, Refused, Written, constant_case, ordered
 
@@ -21,13 +23,16 @@ class KafkaPythonClient:
     def write(
         self, topic: str, records: Sequence[Written], options: Options = DEFAULTS
     ) -> list[tuple[int, int] | None]:
+        limits: dict[str, Any] = (
+            {"max_request_size": options.max_request_bytes} if options.max_request_bytes else {}
+        )
         producer = kafka.KafkaProducer(
             bootstrap_servers=self.bootstrap,
             acks="all" if options.acks == "all" else int(options.acks),
             enable_idempotence=options.idempotent and options.acks == "all",
             compression_type=None if options.codec == "none" else options.codec,
             linger_ms=20,
-            **({"max_request_size": options.max_request_bytes} if options.max_request_bytes else {}),
+            **limits,
         )
         try:
             sent = [
@@ -54,12 +59,12 @@ class KafkaPythonClient:
             bootstrap_servers=self.bootstrap, group_id=None, enable_auto_commit=False
         )
         try:
-            assigned = [kafka.TopicPartition(topic, partition) for partition in range(partitions)]
+            assigned = [kafka.structs.TopicPartition(topic, partition) for partition in range(partitions)]
             consumer.assign(assigned)
             consumer.seek_to_beginning(*assigned)
             ends = consumer.end_offsets(assigned)
             found: list[Read] = []
-            while any(consumer.position(each) < ends[each] for each in assigned):
+            while any((consumer.position(each) or 0) < ends[each] for each in assigned):
                 for batch in consumer.poll(timeout_ms=200).values():
                     found += [self.as_read(record) for record in batch]
             return ordered(found)
