@@ -16,7 +16,6 @@ The functions take DataFrames of ``format("nilometer")`` with ``includeHeaders``
 from __future__ import annotations
 
 from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def repeat_id() -> Column:
 
     place = F.concat_ws("/", F.lit("at"), "topic", "partition", "offset")
     parts = [_header(name) for name in REPEAT_HEADERS]
-    is_complete = reduce(and_, (part.isNotNull() for part in parts))
+    is_complete = reduce(lambda left, right: left & right, (part.isNotNull() for part in parts))
     return F.when(is_complete, F.concat_ws("/", F.lit("from"), *parts)).otherwise(place)
 
 

@@ -195,7 +195,8 @@ def _check_bins(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Check the segments of some bins; runs on an executor. ``numbers`` are the bins' indexes."""
     for batch in numbers:
-        for number in batch.column(0).to_pylist():
+        numbers_of_batch: list[int] = batch.column(0).to_pylist()
+        for number in numbers_of_batch:
             for work in bins[number]:
                 yield from _check_segment(work)
 

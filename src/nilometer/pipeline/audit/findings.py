@@ -54,4 +54,14 @@ class Finding:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Finding:
-        return cls(**{**value, "kind": Kind(value["kind"])})
+        """Return the finding from the value of :meth:`to_json`. Raises KeyError, ValueError."""
+        return cls(
+            Kind(value["kind"]),
+            value["topic"],
+            value["partition"],
+            value["replica"],
+            value["path"],
+            value["position"],
+            value["offset"],
+            value["what"],
+        )

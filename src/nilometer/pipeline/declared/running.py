@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from nilometer.pipeline.declared.project import CONF, SERVERS_KEY, TOPIC_KEYS
@@ -66,7 +66,7 @@ def job_of(spec: Path) -> Job | None:
 
 
 @contextlib.contextmanager
-def _environment(folder: Path) -> Iterator[None]:
+def _environment(folder: Path) -> Generator[None]:
     """Set Spark's environment variables that the user has not set; restore the environment at the end."""
     wanted = {
         "SPARK_REMOTE": MASTER,
@@ -85,7 +85,7 @@ def _environment(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _arguments(*arguments: str) -> Iterator[None]:
+def _arguments(*arguments: str) -> Generator[None]:
     before = sys.argv
     sys.argv = ["spark-pipelines", *arguments]
     try:

@@ -45,7 +45,7 @@ def arrow_schema(with_headers: bool = False, columns: Sequence[str] | None = Non
         "offset": pa.int64(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "timestampType": pa.int32(),
-        "headers": _headers_type(pa),
+        "headers": _headers_type(),
         "leader_epoch": pa.int32(),
         "producer_id": pa.int64(),
         "batch_attributes": pa.int32(),
@@ -53,7 +53,9 @@ def arrow_schema(with_headers: bool = False, columns: Sequence[str] | None = Non
     return pa.schema([pa.field(name, types[name]) for name in columns or kafka_columns(with_headers)])
 
 
-def _headers_type(pa: Any) -> Any:
+def _headers_type() -> pyarrow.DataType:
+    import pyarrow as pa
+
     return pa.list_(
         pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     )
@@ -85,16 +87,18 @@ class ColumnRoom:
     def record_batch(self, constants: ConstantColumns, per_section: SectionColumns) -> pyarrow.RecordBatch:
         import pyarrow as pa
 
-        arrays = [self._column(pa, name, constants, per_section) for name in self._columns]
+        arrays = [self._column(name, constants, per_section) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns=self._columns))
 
-    def _column(self, pa: Any, name: str, constants: ConstantColumns, per_section: SectionColumns) -> Any:
+    def _column(self, name: str, constants: ConstantColumns, per_section: SectionColumns) -> pyarrow.Array:
+        import pyarrow as pa
+
         rows = self._rows
         match name:
             case "key":
-                return _binary(pa, rows, self.keys, self._null_keys)
+                return _binary(rows, self.keys, self._null_keys)
             case "value":
-                return _binary(pa, rows, self.values, self._null_values)
+                return _binary(rows, self.values, self._null_values)
             case "topic" | "partition":
                 return constants.column(name, rows)
             case "offset":
@@ -103,7 +107,7 @@ class ColumnRoom:
                 buffers = [None, pa.py_buffer(self.timestamps)]
                 return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, buffers)
             case "headers":
-                return self.headers.column(pa, rows)
+                return self.headers.column(rows)
             case _:
                 return pa.array(per_section.column(name))
 
@@ -113,9 +117,9 @@ class ConstantColumns:
 
     def __init__(self, topic: str, partition: int) -> None:
         self._topic, self._partition = topic, partition
-        self._built: dict[str, Any] = {}
+        self._built: dict[str, pyarrow.Array] = {}
 
-    def column(self, name: str, rows: int) -> Any:
+    def column(self, name: str, rows: int) -> pyarrow.Array:
         built = self._built.get(name)
         if built is None or len(built) < rows:
             import pyarrow as pa
@@ -162,7 +166,13 @@ def _bytes_column(np: Any, rows: int, size: int) -> BytesColumn:
     return offsets, np.empty(size, np.uint8), np.zeros((rows + 7) // 8, np.uint8)
 
 
-def _binary(pa: Any, rows: int, arrays: tuple[Any, Any, Any], nulls: int) -> Any:
+def _binary(rows: int, arrays: tuple[Any, Any, Any], nulls: int) -> pyarrow.Array:
+    """Return a binary column from its buffers for offsets, data and validity bits.
+
+    The validity bits are not used if there are no ``nulls``.
+    """
+    import pyarrow as pa
+
     offsets, data, valid = arrays
     return pa.Array.from_buffers(
         pa.binary(),
@@ -188,22 +198,26 @@ class _HeaderColumns:
         self.lists = (list_offsets, np.zeros((rows + 7) // 8, np.uint8))
         self.arrays = (keys[0], keys[1], *values)
 
-    def column(self, pa: Any, rows: int) -> Any:
+    def column(self, rows: int) -> pyarrow.Array:
+        import pyarrow as pa
+
         key_offsets, key_data, value_offsets, value_data, value_valid = self.arrays
         values = (value_offsets, value_data, value_valid)
-        keys = _binary(pa, self._count, (key_offsets, key_data, None), 0)
+        keys = _binary(self._count, (key_offsets, key_data, None), 0)
         structs = pa.StructArray.from_arrays(
-            [_as_text(pa, keys), _binary(pa, self._count, values, self._null_values)],
+            [_as_text(keys), _binary(self._count, values, self._null_values)],
             fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],
         )
         offsets, valid = self.lists
         return pa.Array.from_buffers(
-            _headers_type(pa), rows, [pa.py_buffer(valid), pa.py_buffer(offsets)], children=[structs]
+            _headers_type(), rows, [pa.py_buffer(valid), pa.py_buffer(offsets)], children=[structs]
         )
 
 
-def _as_text(pa: Any, keys: Any) -> Any:
+def _as_text(keys: pyarrow.Array) -> pyarrow.Array:
     """Return header keys as strings; invalid UTF-8 is replaced, as the Java clients do."""
+    import pyarrow as pa
+
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

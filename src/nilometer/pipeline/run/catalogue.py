@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ class Shipped:
 
     def load(self) -> PipelineModule:
         """Import and return its module, which imports pyspark."""
-        return importlib.import_module(self.module)  # pyright: ignore[reportReturnType]
+        return cast(PipelineModule, importlib.import_module(self.module))
 
 
 SHIPPED = {

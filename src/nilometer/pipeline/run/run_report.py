@@ -49,13 +49,13 @@ class Report:
 def write_report(report: Report, path: Path) -> None:
     parts = [f"<h1>{_text(report.name)}</h1><p>{_text(report.summary)}</p>"]
     for title, frame in report.charts.items():
-        rows = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
+        rows: list[tuple[Any, ...]] = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
         if rows:
             parts.append(_section(title, draw(frame.columns, rows)))
     if report.progress:
         parts.append(_section("Batches over time", draw_progress(report.progress)))
     for title, frame in report.tables.items():
-        rows = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
+        rows: list[tuple[Any, ...]] = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
         parts.append(_section(title, _table(frame.columns, rows)))
     body = "\n".join(parts)
     page = (
@@ -134,7 +134,8 @@ def _svg(figure: Any) -> str:
     drawn = io.StringIO()
     # The same data gives the same SVG: no date, and no random ids. A dollar sign in a label does not begin a
     # formula.
-    with mpl.rc_context({"svg.hashsalt": "nilometer", "svg.fonttype": "none", "text.parse_math": False}):
+    settings: Any = {"svg.hashsalt": "nilometer", "svg.fonttype": "none", "text.parse_math": False}
+    with mpl.rc_context(settings):  # pyright: ignore[reportUnknownMemberType]: it declares a plain dict
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()[drawn.getvalue().index("<svg") :]
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from nilometer.client.consumer.fetched_records import ConsumerRecord
@@ -194,8 +194,8 @@ class Deliverer:
 
 def _id_of(value: bytes | None) -> str | None:
     try:
-        said: Any = json.loads(value or b"")
+        message: Any = json.loads(value or b"")
     except ValueError:
         return None
-    message_id = said.get("id") if isinstance(said, dict) else None
+    message_id = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
     return message_id if isinstance(message_id, str) and message_id else None

@@ -164,7 +164,8 @@ def columns(rows: DataFrame, schema: str) -> DataFrame:
 def _batches(spark: SparkSession, output: str) -> list[int]:
     """Return the batches whose folder of ``versions`` is complete: Spark marks it by a file _SUCCESS."""
     pattern, files = _hadoop(spark, f"{output}/versions/batch=*/_SUCCESS")
-    folders = [found.getPath().getParent().getName() for found in files.globStatus(pattern) or []]
+    marks: list[Any] = files.globStatus(pattern) or []
+    folders: list[str] = [mark.getPath().getParent().getName() for mark in marks]
     return sorted(int(name.removeprefix("batch=")) for name in folders)
 
 
@@ -177,8 +178,9 @@ def _forget_old(spark: SparkSession, output: str, batch_id: int) -> None:
 
 def _hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
     """Return a Hadoop path and its file system."""
-    jvm: Any = spark._jvm
-    java: Any = spark._jsc
+    # PySpark has no public way to Hadoop's file systems.
+    jvm: Any = spark._jvm  # pyright: ignore[reportPrivateUsage]
+    java: Any = spark._jsc  # pyright: ignore[reportPrivateUsage]
     path = jvm.org.apache.hadoop.fs.Path(where)
     return path, path.getFileSystem(java.hadoopConfiguration())
 

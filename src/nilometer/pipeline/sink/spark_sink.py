@@ -161,11 +161,16 @@ def _records(
     columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
     count = batch.num_rows
     nothing: list[Any] = [None] * count
-    topics = [options.topic] * count if options.topic is not None else columns["topic"].to_pylist()
-    partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
+    topic_option = options.topic
+    topics: list[str | None] = (
+        columns["topic"].to_pylist() if topic_option is None else [topic_option] * count
+    )
+    partitions: list[int | None] = columns["partition"].to_pylist() if "partition" in columns else nothing
     keys = _as_bytes(columns["key"]) if "key" in columns else nothing
     values = _as_bytes(columns["value"])
-    headers = columns["headers"].to_pylist() if "headers" in columns else nothing
+    headers: list[list[dict[str, Any]] | None] = (
+        columns["headers"].to_pylist() if "headers" in columns else nothing
+    )
     records: list[Outgoing] = []
     for index, (topic, partition, key, value, own) in enumerate(
         zip(topics, partitions, keys, values, headers, strict=True)
@@ -179,7 +184,7 @@ def _records(
     return records
 
 
-def _as_bytes(column: Any) -> list[bytes | None]:
+def _as_bytes(column: pyarrow.Array) -> list[bytes | None]:
     import pyarrow as pa
 
     return (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.source.positions import OffsetRange
@@ -134,7 +134,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def _values(value: Any) -> frozenset[Any]:
-    return frozenset(value if isinstance(value, list | tuple) else [value])
+    return frozenset(cast(Sequence[Any], value) if isinstance(value, list | tuple) else [value])
 
 
 def _both(known: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:

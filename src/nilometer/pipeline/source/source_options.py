@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
@@ -258,11 +258,10 @@ def _selection(own: Mapping[str, str]) -> Selection:
 def _assigned(text: str) -> Mapping[str, tuple[int, ...]]:
     assigned: dict[str, tuple[int, ...]] = {}
     for topic, numbers in sorted(_json("assign", text).items()):
-        if not isinstance(numbers, list) or not numbers:
+        partitions = cast(list[Any], numbers) if isinstance(numbers, list) else []
+        if not partitions or not all(type(one) is int and one >= 0 for one in partitions):
             raise OptionError("assign", text, f"must be {ALLOWED['assign']}")
-        if not all(type(one) is int and one >= 0 for one in numbers):
-            raise OptionError("assign", text, f"must be {ALLOWED['assign']}")
-        assigned[topic] = tuple(sorted(set(numbers)))
+        assigned[topic] = tuple(sorted(set(partitions)))
     if not assigned:
         raise OptionError("assign", text, f"must be {ALLOWED['assign']}")
     return assigned
@@ -284,7 +283,7 @@ def _by_partition(own: Mapping[str, str], name: str, minimum: int) -> PartitionO
     for topic, partitions in _json(name, text).items():
         if not isinstance(partitions, dict):
             raise OptionError(name, text, f"must be {ALLOWED[name]}")
-        for partition, offset in partitions.items():
+        for partition, offset in cast(dict[str, Any], partitions).items():
             if not partition.isdecimal() or type(offset) is not int or offset < minimum:
                 raise OptionError(name, text, f"must be {ALLOWED[name]}")
             offsets.setdefault(topic, {})[int(partition)] = offset
@@ -301,12 +300,12 @@ def _names(offsets: int | PartitionOffsets, special: int) -> bool:
 
 def _json(name: str, text: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(text)
+        parsed: Any = json.loads(text)
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
         raise OptionError(name, text, f"must be {ALLOWED[name]}")
-    return parsed
+    return cast(dict[str, Any], parsed)
 
 
 def _positive(own: Mapping[str, str], name: str) -> int | None:

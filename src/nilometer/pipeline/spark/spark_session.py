@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +119,7 @@ def build_session(
     log_file.parent.mkdir(parents=True, exist_ok=True)
     log4j = Path(work, "log4j2.properties")
     log4j.write_text(_LOG4J)
-    builder = SparkSession.builder.appName(f"nilometer {name}").master(master)  # pyright: ignore
+    builder = SparkSession.builder.appName(f"nilometer {name}").master(master)  # pyright: ignore[reportAttributeAccessIssue]
     shipped = {} if master.startswith("local") else shipping_settings(write_archive(Path(work)))
     given = dict(settings or {})
     java_options = f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (_QUICK_JAVA if quick else "")
@@ -169,7 +169,7 @@ def _socket_folder(master: str, folder: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _stderr_into(path: Path) -> Iterator[None]:
+def _stderr_into(path: Path) -> Generator[None]:
     """Redirect standard error to ``path``, so that the JVM started meanwhile, and its workers, inherit it."""
     sys.stderr.flush()
     saved = os.dup(2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from nilometer.pipeline.errors import OptionError
 from nilometer.pipeline.source.source_options import SourceOptions, parse_options
@@ -82,17 +83,21 @@ def _places(own: Mapping[str, str]) -> tuple[str, ...]:
     if own.get("path"):
         places.append(own["path"])
     if "paths" in own:
-        try:
-            listed = json.loads(own["paths"])
-        except ValueError:
-            listed = None
-        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-            raise OptionError("paths", own["paths"], f"must be {OWN['paths']}")
-        places += listed
+        places += _listed(own["paths"])
     places += [place.strip() for place in own.get("logDirs", "").split(",") if place.strip()]
     if not places:
         raise OptionError("path", None, f"one of path, paths and logDirs must be given: {OWN['path']}")
     return tuple(dict.fromkeys(places))
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        parsed: Any = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, list) or not all(isinstance(one, str) for one in cast(list[Any], parsed)):
+        raise OptionError("paths", text, f"must be {OWN['paths']}")
+    return cast(list[str], parsed)
 
 
 def _one_of(own: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

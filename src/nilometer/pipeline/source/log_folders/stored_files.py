@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from nilometer.runtime import Disk, Runtime
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem, FileType, NativeFile
 
 _SCHEME = "://"
 
@@ -44,7 +44,7 @@ def join(place: str, *names: str) -> str:
 class ArrowFile:
     """An open file of an Arrow file system, read at any position."""
 
-    def __init__(self, path: str, file: Any) -> None:
+    def __init__(self, path: str, file: NativeFile) -> None:
         self._path = path
         self._file = file
 
@@ -102,12 +102,12 @@ class ArrowDisk:
         raise io.UnsupportedOperation(f"{name}: storage behind a URI is only read")
 
     @property
-    def _kinds(self) -> Any:
+    def _kinds(self) -> type[FileType]:
         from pyarrow.fs import FileType
 
         return FileType
 
-    def _info(self, path: str) -> Any:
+    def _info(self, path: str) -> FileInfo:
         return self._store.get_file_info(path)
 
     def _refuse(self) -> NoReturn:
