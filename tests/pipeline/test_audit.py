@@ -239,7 +239,7 @@ class _Lent:
 
 
 def test_a_topic_that_is_not_there_is_said(spark, data_dirs):
-    with pytest.raises(PipelineError, match="topic nowhere is not in"):
+    with pytest.raises(PipelineError, match="topic nowhere has no replica in"):
         audit(spark, [str(place) for place in data_dirs], topic="nowhere")
 
 

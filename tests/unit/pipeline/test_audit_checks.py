@@ -282,9 +282,9 @@ def test_an_entry_for_a_transaction_that_was_not_aborted_is_found(tmp_path):
 def test_an_epoch_chain_that_does_not_fit_the_log_is_found(log):
     path = log.folder / "leader-epoch-checkpoint"
     for lines, says in (
-        ("0 0\n1 160\n2 330", "epoch 1 wrote offset 320; the log says epoch 2"),
-        ("0 0\n1 160\n2 310", "epoch 2 begins at offset 310; the log has epoch 1"),
-        ("0 0\n2 160", "epoch 2 wrote offset 160; the log says epoch 1"),
+        ("0 0\n1 160\n2 330", "epoch 1 at offset 320; the log has epoch 2"),
+        ("0 0\n1 160\n2 310", "epoch 2 at offset 310; the log has epoch 1"),
+        ("0 0\n2 160", "epoch 2 at offset 160; the log has epoch 1"),
         ("0 0\n1 160\n2 320\n3 900", "after the end of the log"),
         ("0 0\n2 160\n1 320", "epoch 1 from offset 320 after epoch 2"),
     ):
@@ -294,7 +294,7 @@ def test_an_epoch_chain_that_does_not_fit_the_log_is_found(log):
         assert {one.path for one in found} == {str(path)}
         assert says in " ".join(one.what for one in found)
     path.write_text("0\n7\n0 0\n")
-    assert only(log, Kind.EPOCH).what == "cannot be read"
+    assert only(log, Kind.EPOCH).what == "the checkpoint cannot be read"
 
 
 def test_an_epoch_that_goes_back_in_the_log_is_found(log):

@@ -107,7 +107,7 @@ def few_attempts(monkeypatch):
 
 def test_a_log_that_ends_before_the_planned_end_for_long_is_a_loss(few_attempts):
     """As after an election that was not clean, between the plan and the reading."""
-    with pytest.raises(DataLoss, match="can be read up to 3 only, not to 9"):
+    with pytest.raises(DataLoss, match="can be read up to offset 3 only, not to 9"):
         read_from_a_broker_that_answers(three_records, nothing_more, end=9)
 
 

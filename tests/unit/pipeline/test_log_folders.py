@@ -311,13 +311,13 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
         ({"highWatermark": "guess"}, "checkpoint, logEnd"),
         ({"isolation.level": "dirty"}, "read_uncommitted, read_committed"),
         ({"bytesPerPartition": "0"}, "1 or more"),
-        ({"subscribe": "others"}, "others is not in"),
-        ({"assign": '{"events": [0, 3]}'}, "events-3 is not in"),
+        ({"subscribe": "others"}, "others has no replica in"),
+        ({"assign": '{"events": [0, 3]}'}, "events-3 has no replica in"),
         ({"kafka.bootstrap.servers": "h:1"}, "no broker is contacted"),
         ({"maxOffsetsPerTrigger": "5"}, "has no effect in a batch"),
         ({"startOffset": "1"}, "no such option"),
         ({"startingOffsets": '{"events": {"0": 401}}'}, "beyond its end offset, 400"),
-        ({"endingOffsets": '{"events": {"1": 4}}'}, "lacks events-0"),
+        ({"endingOffsets": '{"events": {"1": 4}}'}, "events-0 has none"),
     ],
 )
 def test_what_is_wrong_is_said(log, given, says):

@@ -80,7 +80,7 @@ def audit(
     began = time.monotonic()
     first = _round(spark, places, lambda part: topic is None or part.topic == topic, on_round)
     if topic is not None and not first.replicas:
-        raise PipelineError(f"topic {topic} is not in {', '.join(places)}")
+        raise PipelineError(f"topic {topic} has no replica in {', '.join(places)}")
     findings = first.findings
     for number in range(CONFIRMATIONS):
         wrong = {one.key for one in findings if one.is_wrong}
@@ -331,6 +331,6 @@ def _directory_findings(replicas: Sequence[ReplicaFolder]) -> list[Finding]:
     for part, ids in sorted(topic_ids.items()):
         if len(ids) > 1:
             place = sorted(ids.values())[-1]
-            what = f"its folders are of {len(ids)} topics of that name: {', '.join(sorted(ids))}"
+            what = f"its replicas have {len(ids)} topic ids: {', '.join(sorted(ids))}"
             found.append(Finding(Kind.NOTE, part.topic, part.partition, "", place, None, None, what))
     return found

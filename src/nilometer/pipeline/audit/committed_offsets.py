@@ -105,7 +105,7 @@ def check_committed(committed: Iterable[CommittedOffset], replicas: Sequence[Rep
         elif one.offset < starts[one.part]:
             what = (
                 f"group {one.group} committed offset {one.offset}, below the log start {starts[one.part]}: "
-                "it has lost records to retention"
+                "records were deleted before the group read them"
             )
             found.append(_finding(Kind.NOTE, one, what))
     return found

@@ -119,13 +119,14 @@ def _told(
         versions[outline].append(place)
     common = max(versions, key=lambda one: len(versions[one]))
     agreeing = ", ".join(by_place[place].replica.directory.name for place in versions[common])
-    others = f"{agreeing}: {_described(base_offset, common)}"
+    have = "have" if len(versions[common]) > 1 else "has"
+    others = f"{agreeing} {have} {_described(base_offset, common)}"
     found: list[Finding] = []
     for outline, places in versions.items():
         for place in places if outline != common else []:
-            what = f"has {_described(base_offset, outline)}; {others}"
+            what = f"the replica has {_described(base_offset, outline)}; {others}"
             found.append(_finding(by_place[place], base_offset, what))
-    missing = f"has no batch that starts at this offset; {others}"
+    missing = f"the replica has no batch that starts at this offset; {others}"
     found += [
         _finding(by_place[one.place], base_offset, missing)
         for one in members

@@ -106,7 +106,7 @@ class _ReplicaCheck:
         watermark = replica.high_watermark
         if watermark is None:
             self._note(
-                "no high watermark is checkpointed beside it, so it is not compared with other replicas"
+                "its log directory has no high watermark checkpoint: it is not compared with other replicas"
             )
         elif watermark > end:
             what = (
@@ -127,29 +127,32 @@ class _ReplicaCheck:
         runs = [run for segment in self._segments for run in segment.epochs]
         written = [run for run in runs if run[0] >= 0]
         if self._epochs is None:
-            self._find(Kind.EPOCH, path, None, None, "cannot be read")
+            self._find(Kind.EPOCH, path, None, None, "the checkpoint cannot be read")
             return
         chain = list(self._epochs)
         if not chain:
             if written:
-                self._find(Kind.EPOCH, path, None, written[0][1], "has no epoch, but the log has")
+                self._find(
+                    Kind.EPOCH, path, None, written[0][1], "the checkpoint has no epoch, but the log has"
+                )
             return
         self._check_chain(path, chain)
         for epoch, offset in written:
             known = _epoch_at(chain, offset)
             if known is not None and known != epoch:
-                what = f"says that epoch {known} wrote offset {offset}; the log says epoch {epoch}"
+                what = f"the checkpoint has epoch {known} at offset {offset}; the log has epoch {epoch}"
                 self._find(Kind.EPOCH, path, None, offset, what)
         for epoch, start in chain:
             if self._first <= start < self._end and (found := _epoch_at(runs, start)) not in (None, epoch):
-                what = f"says that epoch {epoch} begins at offset {start}; the log has epoch {found} there"
+                what = f"the checkpoint starts epoch {epoch} at offset {start}; the log has epoch {found}"
                 self._find(Kind.EPOCH, path, None, start, what)
 
     def _check_chain(self, path: str, chain: Sequence[tuple[int, int]]) -> None:
         for before, here in pairwise(chain):
             if here[0] <= before[0] or here[1] <= before[1]:
                 what = (
-                    f"epoch {here[0]} from offset {here[1]} after epoch {before[0]} from offset {before[1]}"
+                    f"the checkpoint has epoch {here[0]} from offset {here[1]} "
+                    f"after epoch {before[0]} from offset {before[1]}"
                 )
                 self._find(Kind.EPOCH, path, None, here[1], what)
         if chain[-1][1] > self._end:

@@ -192,7 +192,7 @@ class SegmentCheck:
             epoch, base = int(epochs[index]), int(rows[index, fields.BASE_OFFSET])
             if runs and epoch < runs[-1][0]:
                 position = start + int(rows[index, fields.POSITION])
-                what = f"leader epoch {epoch} after epoch {runs[-1][0]}"
+                what = f"leader epoch {epoch} comes after epoch {runs[-1][0]}"
                 self._find(Kind.EPOCH, names.LOG_SUFFIX, position, base, what)
             runs.append((epoch, base))
 
@@ -274,15 +274,15 @@ def _damage(table: BatchTable, row: int) -> str:
         BatchTable(table.buffer, table.rows[row : row + 1], table.end, table.is_header).check()
     except KafkaError as error:
         return error.message.partition(": ")[2]
-    raise AssertionError("a batch that was damaged at the first read")
+    raise AssertionError("the batch was damaged when it was read first, and is valid now")
 
 
 def _no_header(buffer: bytes, at: int) -> str:
     try:
         read_header(buffer, at)
     except KafkaError as error:
-        return f"no batch: {error.message}"
-    return "no batch"
+        return f"the bytes are no batch: {error.message}"
+    return "the bytes are no batch"
 
 
 def _is_header(file: File, position: int) -> bool:

@@ -169,7 +169,7 @@ class ColumnDecoder:
         if back.any():
             at = int(back.argmax())
             raise CorruptBatch(
-                f"batch at offset {bases[at + 1]}: offsets go back, the one before it ends at {following[at]}"
+                f"batch at offset {bases[at + 1]}: the previous batch ends at {following[at]}, after it"
             )
 
     def _measure_all(self, buffer: bytes | memoryview, rows: Any) -> Iterator[pyarrow.RecordBatch]:

@@ -193,11 +193,11 @@ class Capture:
             schema, name,
         )  # fmt: skip
         if not found:
-            raise PipelineError(f"there is no table {schema}.{name} in the database")
+            raise PipelineError(f"the database has no table {schema}.{name}")
         key = tuple(column for column, _, is_key in found if is_key)
         if not key:
             raise PipelineError(
-                f"table {schema}.{name} has no primary key, which capturing needs to identify rows"
+                f"table {schema}.{name} has no primary key, which capturing needs to identify rows: add one"
             )
         return Table(schema, name, tuple(Column(column, oid) for column, oid, _ in found), key)
 

@@ -117,7 +117,7 @@ class Decoder:
                     before = reader.row()
                     kind = reader.take(1)
                 if kind != b"N":
-                    raise BadMessage(f"an update with a row of kind {kind!r}")
+                    raise BadMessage(f"pgoutput sent an update with a row of unknown kind {kind!r}")
                 yield self._change(UPDATED, relation, before, reader.row())
             case b"D":
                 relation = self._relation(reader)
@@ -130,7 +130,7 @@ class Decoder:
             case b"Y" | b"O" | b"M":
                 pass  # names of types, origins of transactions, and messages of other programs
             case kind:
-                raise BadMessage(f"a message of kind {kind!r}")
+                raise BadMessage(f"pgoutput sent a message of unknown kind {kind!r}")
 
     def _describe(self, reader: _Reader) -> None:
         (oid,) = reader.unpack(">i")
@@ -147,7 +147,7 @@ class Decoder:
     def _relation(self, reader: _Reader) -> Relation:
         (oid,) = reader.unpack(">i")
         if oid not in self._relations:
-            raise BadMessage(f"a change of a table that was not described: {oid}")
+            raise BadMessage(f"pgoutput sent a change of table {oid}, but no description of the table")
         return self._relations[oid]
 
     def _change(
@@ -159,7 +159,7 @@ class Decoder:
     ) -> Change:
         transaction = self._transaction
         if transaction is None:
-            raise BadMessage("a change outside a transaction")
+            raise BadMessage("pgoutput sent a change outside a transaction")
         change = Change(
             op, relation, before, after, transaction.lsn, transaction.seq, transaction.at, transaction.xid
         )
@@ -175,7 +175,7 @@ class _Reader:
     def take(self, count: int) -> bytes:
         part = self._data[self._at : self._at + count]
         if len(part) < count:
-            raise BadMessage("a message is cut off")
+            raise BadMessage("pgoutput sent an incomplete message")
         self._at += count
         return part
 
@@ -185,12 +185,12 @@ class _Reader:
     def expect(self, kind: bytes) -> None:
         found = self.take(1)
         if found != kind:
-            raise BadMessage(f"{found!r} where {kind!r} belongs")
+            raise BadMessage(f"pgoutput sent {found!r} instead of {kind!r}")
 
     def text(self) -> str:
         end = self._data.find(b"\0", self._at)
         if end < 0:
-            raise BadMessage("a name without an end")
+            raise BadMessage("pgoutput sent a name without its terminating zero byte")
         text = self._data[self._at : end].decode()
         self._at = end + 1
         return text
@@ -209,7 +209,7 @@ class _Reader:
                 (size,) = self.unpack(">i")
                 return self.take(size).decode()
             case kind:
-                raise BadMessage(f"a value of kind {kind!r}")
+                raise BadMessage(f"pgoutput sent a value of unknown kind {kind!r}")
 
 
 # --- JSON
@@ -239,7 +239,9 @@ def json_row(relation: Relation, row: tuple[Value, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for column, value in zip(relation.columns, row, strict=True):
         if isinstance(value, _Unchanged):
-            raise BadMessage(f"the value of {relation.full_name}.{column.name} is not in the log")
+            raise BadMessage(
+                f"the database's log does not contain the value of {relation.full_name}.{column.name}"
+            )
         values[column.name] = json_value(value, column.type_oid)
     return values
 

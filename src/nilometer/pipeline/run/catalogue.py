@@ -55,41 +55,41 @@ SHIPPED = {
     for one in (
         Shipped(
             "logs",
-            "Parse access, syslog and package manager logs; count by minute, status or level, name.",
+            "Parses access, syslog and package manager logs; counts by minute, status or level, name.",
             ("logs",),
         ),
         Shipped(
             "activity",
-            "Sessions, page views, funnels and top paths from access logs.",
+            "Finds sessions, page views, funnels and top paths in access logs.",
             ("access",),
         ),
         Shipped(
             "metrics",
-            "Measurements rolled up by minute; rules that are broken raise alerts in a topic.",
+            "Rolls up measurements by minute; writes an alert to a topic when a rule is broken.",
             ("measurements",),
             writes="alerts",
         ),
         Shipped(
             "changelog",
-            "A database's change events as its current table and its history (SCD 1 and 2).",
+            "Makes the current table and its history (SCD 1 and 2) from a database's change events.",
             ("changes",),
         ),
         Shipped(
             "join",
-            "Orders met with their payments within an hour, and with a table of customers.",
+            "Joins orders with their payments within an hour, and with a table of customers.",
             ("orders", "payments"),
             table="customer,name,country",
         ),
         Shipped(
             "notifications",
-            "Messages to users, rendered where events reach a threshold, for a webhook.",
+            "Writes messages to users, for a webhook, when events reach a threshold.",
             ("events",),
             writes="notifications",
             table="user,name,language,address",
         ),
         Shipped(
             "burst",
-            "A burst of records absorbed by its topic and drained at a set rate.",
+            "Processes a burst of records, which its topic holds, at a fixed rate.",
             ("burst",),
         ),
     )

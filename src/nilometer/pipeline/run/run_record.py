@@ -112,8 +112,8 @@ class RunFolder:
         while _process_started(record.pid) == record.process_started:
             if time.monotonic() > deadline:
                 raise PipelineError(
-                    f"{self.name} (process {record.pid}) has not stopped within {timeout_s:.0f} s: its batch "
-                    "continues; it will stop after it"
+                    f"{self.name} (process {record.pid}) has not stopped within {timeout_s:.0f} s: it "
+                    "will stop at the end of its batch"
                 )
             time.sleep(_POLL_S)
         return self.read() or record

@@ -108,8 +108,8 @@ def check_source(job: Job) -> dict[str, int]:
         topics = reader.topics(Selection(topics=job.topics))
     except SourceError as error:
         raise PipelineError(
-            f"no broker answers at {job.bootstrap_servers} ({error.__cause__}). Is one running? "
-            "nilometer up starts one; --bootstrap-server names another"
+            f"no broker answers at {job.bootstrap_servers} ({error.__cause__}). "
+            "Start one with `nilometer up`, or name another with --bootstrap-server"
         ) from error
     finally:
         reader.close()
@@ -138,7 +138,7 @@ def check_output(output: str) -> None:
 def check_table(table: str | None) -> None:
     """Raise PipelineError if ``table`` is a local path that does not exist."""
     if table is not None and "://" not in table and not Path(table).exists():
-        raise PipelineError(f"--table: there is no file {table}")
+        raise PipelineError(f"--table: the file {table} does not exist")
 
 
 def read_topics(spark: SparkSession, pipeline: PipelineModule, job: Job) -> list[DataFrame]:

@@ -80,7 +80,7 @@ class ClusterWriter:
             self.run(acknowledged(under_way))
         except KafkaError as error:
             servers = self._settings["bootstrap.servers"]
-            raise SinkError(f"writing to {servers}: {error}") from error
+            raise SinkError(f"writing to {servers} failed: {error}") from error
         return count
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -78,7 +78,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         producer.setdefault("transaction.timeout.ms", str(TRANSACTION_TIMEOUT_MS))
     _check_producer(producer, exactly_once)
     if own.get("topic") == "":
-        raise OptionError("topic", "", "names no topic")
+        raise OptionError(
+            "topic", "", "names no topic: give one, or omit the option and write a column topic"
+        )
     return SinkOptions(
         producer=tuple(sorted(producer.items())),
         topic=own.get("topic"),

@@ -70,7 +70,9 @@ class TransactionalWriter:
                     self._runner.run(producer.close())
         except KafkaError as error:
             servers = self._settings["bootstrap.servers"]
-            raise SinkError(f"writing {self._task.transactional_id} to {servers}: {error}") from error
+            raise SinkError(
+                f"the transaction of {self._task.transactional_id} at {servers} failed: {error}"
+            ) from error
 
     def _write(self, producer: TransactionalProducer, chunks: Iterable[Sequence[Outgoing]]) -> int:
         count = 0
@@ -103,7 +105,11 @@ class TransactionalWriter:
                 f"and has {count} rows now: exactlyOnce needs a batch that is run again to have the same "
                 "rows in the same tasks"
             )
-        logger.info("%s: batch %d is committed already", self._task.transactional_id, self._task.batch)
+        logger.info(
+            "%s has committed batch %d already; its rows are not written again",
+            self._task.transactional_id,
+            self._task.batch,
+        )
         return count
 
     # --- in the event loop's thread
@@ -121,7 +127,8 @@ class TransactionalWriter:
         rows = note.metadata.removeprefix(_ROWS)
         if not note.metadata.startswith(_ROWS) or not rows.isdecimal():
             raise SinkError(
-                f"the group {self._task.transactional_id} has committed offsets that are not from a sink"
+                f"consumer group {self._task.transactional_id} has offsets that the sink did not commit: "
+                "delete the group, since exactlyOnce keeps its progress in it"
             )
         return Committed(note.offset - 1, int(rows))
 

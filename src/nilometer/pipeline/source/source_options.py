@@ -137,7 +137,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     most, least = _positive(own, "maxOffsetsPerTrigger"), _positive(own, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise OptionError(
-            "minOffsetsPerTrigger", own["minOffsetsPerTrigger"], f"is above maxOffsetsPerTrigger, {most}"
+            "minOffsetsPerTrigger",
+            own["minOffsetsPerTrigger"],
+            f"must not be above maxOffsetsPerTrigger, {most}",
         )
     return SourceOptions(
         consumer=consumer,
@@ -243,7 +245,9 @@ def _selection(own: Mapping[str, str]) -> Selection:
         case "subscribe":
             topics = tuple(sorted({name.strip() for name in own["subscribe"].split(",")} - {""}))
             if not topics:
-                raise OptionError("subscribe", own["subscribe"], "names no topic")
+                raise OptionError(
+                    "subscribe", own["subscribe"], "names no topic: give topic names, separated by commas"
+                )
             return Selection(topics=topics)
         case "assign":
             return Selection(assigned=_assigned(own["assign"]))
@@ -251,7 +255,11 @@ def _selection(own: Mapping[str, str]) -> Selection:
             try:
                 re.compile(own["subscribePattern"])
             except re.error as error:
-                raise OptionError("subscribePattern", own["subscribePattern"], str(error)) from error
+                raise OptionError(
+                    "subscribePattern",
+                    own["subscribePattern"],
+                    f"is not a valid regular expression: {error}",
+                ) from error
             return Selection(pattern=own["subscribePattern"])
 
 

@@ -82,7 +82,9 @@ def _parts(options: SourceOptions, topics: Mapping[str, TopicMetadata]) -> list[
     for name, numbers in assigned.items():
         count = len(topics[name].partitions) if name in topics else 0
         if count and numbers[-1] >= count:
-            raise SourceError(f"topic {name} has {count} partitions, and no partition {numbers[-1]}")
+            raise SourceError(
+                f"partition {name}-{numbers[-1]} does not exist: the topic has {count} partitions"
+            )
         parts += [TopicPartition(name, number) for number in numbers if number < count]
     return parts
 
@@ -128,7 +130,7 @@ def _at_time(
                 asked.option,
                 str(times[part]),
                 f"{part} has no record with this timestamp or a later one. "
-                "startingOffsetsByTimestampStrategy=latest starts at its end",
+                "startingOffsetsByTimestampStrategy=latest starts at its end offset",
             )
     return {part: latest.offsets[part] if at == NOT_FOUND else at for part, at in found.items()}
 
@@ -145,7 +147,7 @@ def _for_each(
     }
     missing, unknown = sorted(set(parts) - set(wanted)), sorted(set(wanted) - set(parts))
     if missing or unknown:
-        reason = f"lacks {missing[0]}" if missing else f"names {unknown[0]}, which is not read"
+        reason = f"{missing[0]} has none" if missing else f"{unknown[0]} is not read"
         what = "a time" if "Timestamp" in name else "an offset"
-        raise OptionError(name, None, f"must have {what} for each partition that is read; it {reason}")
+        raise OptionError(name, None, f"must have {what} for each partition that is read: {reason}")
     return wanted

@@ -144,7 +144,7 @@ class ClusterReader:
             return future.result()
         except KafkaError as error:
             servers = ",".join(self._settings.strings("bootstrap.servers"))
-            raise SourceError(f"{what} from {servers}: {error}") from error
+            raise SourceError(f"reading {what} from {servers} failed: {error}") from error
 
     async def _started(self) -> Client:
         if self._client is None:
@@ -252,7 +252,7 @@ class _RangeFetcher:
         if not answers:
             raise KafkaError(
                 ErrorCode.network_exception,
-                f"the response of broker {leader.node_id} lacks {self._partition}",
+                f"the Fetch response of broker {leader.node_id} does not contain {self._partition}",
             )
         answer = answers[0]
         if answer.error_code == ErrorCode.offset_out_of_range:
@@ -273,7 +273,7 @@ class _RangeFetcher:
             return Fetched(self._offset, records, next_offset, named)
         if records:
             raise KafkaError(
-                ErrorCode.corrupt_message, f"no complete batch from {self._partition} at {self._offset}"
+                ErrorCode.corrupt_message, f"{self._partition} has no complete batch at offset {self._offset}"
             )
         readable = answer.high_watermark
         if self._isolation_level == READ_COMMITTED:
@@ -281,7 +281,7 @@ class _RangeFetcher:
         if readable < self._wanted.end:
             # Perhaps a new leader whose high watermark is not up to date yet: retry.
             self._ends_early = (
-                f"{self._partition} can be read up to {readable} only, not to {self._wanted.end}"
+                f"{self._partition} can be read up to offset {readable} only, not to {self._wanted.end}"
             )
             raise KafkaError(ErrorCode.offset_not_available, self._ends_early)
         self._empty_answers += 1

@@ -51,7 +51,9 @@ def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
             return _plan(options, bounds)
         except FileNotFoundError as error:
             missing = error.filename
-    raise SourceError(f"{missing} was listed but did not exist, {ATTEMPTS} times in a row")
+    raise SourceError(
+        f"{missing} was listed and then deleted, {ATTEMPTS} times in a row: run the query again"
+    )
 
 
 def _plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
@@ -94,7 +96,7 @@ def _require_one_topic_id(part: TopicPartition, replicas: Sequence[ReplicaFolder
         if first.topic_id and other.topic_id and first.topic_id != other.topic_id:
             raise SourceError(
                 f"{first.place} and {other.place} belong to two topics named {part.topic} "
-                f"({first.topic_id}, {other.topic_id}): name the one to read"
+                f"({first.topic_id}, {other.topic_id}): give only the folders of the topic to read"
             )
 
 
@@ -112,11 +114,11 @@ def _require_selected(options: LogOptions, found: set[TopicPartition]) -> None:
     topics = {part.topic for part in found}
     for name in selection.names or ():
         if name not in topics:
-            raise SourceError(f"topic {name} is not in {places}")
+            raise SourceError(f"topic {name} has no replica in {places}")
     for topic, numbers in (selection.assigned or {}).items():
         for number in numbers:
             if TopicPartition(topic, number) not in found:
-                raise SourceError(f"partition {topic}-{number} is not in {places}")
+                raise SourceError(f"partition {topic}-{number} has no replica in {places}")
 
 
 def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None:
@@ -194,7 +196,10 @@ def _at_times(asked: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict
         offset = offset_for_time(log.replica, times[part], log.start, log.end)
         if offset is None and not asked.or_latest:
             raise OptionError(
-                asked.option, str(times[part]), f"{part} has no record with this timestamp or a later one"
+                asked.option,
+                str(times[part]),
+                f"{part} has no record with this timestamp or a later one. "
+                "startingOffsetsByTimestampStrategy=latest starts at its end offset",
             )
         found[part] = log.end if offset is None else offset
     return found
@@ -210,8 +215,8 @@ def _for_each(
     }
     missing, unknown = sorted(set(logs) - set(wanted)), sorted(set(wanted) - set(logs))
     if missing or unknown:
-        reason = f"lacks {missing[0]}" if missing else f"names {unknown[0]}, which is not read"
-        raise OptionError(name, None, f"must have a value for each partition that is read; it {reason}")
+        reason = f"{missing[0]} has none" if missing else f"{unknown[0]} is not read"
+        raise OptionError(name, None, f"must have a value for each partition that is read: {reason}")
     return wanted
 
 

@@ -60,7 +60,8 @@ class SliceReader:
             file = self._open(bases[slot])
             if file is None:
                 if missing == bases[slot]:
-                    raise SourceError(f"{self._path(missing, names.LOG_SUFFIX)} cannot be opened")
+                    path = self._path(missing, names.LOG_SUFFIX)
+                    raise SourceError(f"{path} is listed but does not exist: run the query again")
                 missing = bases[slot]  # removed since it was listed: look again
                 continue
             try:

@@ -99,7 +99,7 @@ class ArrowDisk:
             return stream.read()
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise io.UnsupportedOperation(f"{name}: storage behind a URI is only read")
+        raise io.UnsupportedOperation(f"{name}: a place with a URI is read-only")
 
     @property
     def _kinds(self) -> type[FileType]:
@@ -111,4 +111,4 @@ class ArrowDisk:
         return self._store.get_file_info(path)
 
     def _refuse(self) -> NoReturn:
-        raise io.UnsupportedOperation("storage behind a URI is only read")
+        raise io.UnsupportedOperation("a place with a URI is read-only")
