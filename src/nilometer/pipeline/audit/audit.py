@@ -124,16 +124,18 @@ def _round(
     checked.persist()
     try:
         results = _segment_results(checked)
-        judged = [check_replica(one, _known(results[one.place]), read_epochs(one)) for one in replicas]
-        bounds = bounds_of(judged, _log_starts(judged))
+        replica_results = [
+            check_replica(one, _known(results[one.place]), read_epochs(one)) for one in replicas
+        ]
+        bounds = bounds_of(replica_results, _log_starts(replica_results))
         outlines = checked.where("result is null")
-        findings = [found for one in judged for found in one.findings]
-        findings += compare(spark, outlines, bounds, judged)
+        findings = [found for one in replica_results for found in one.findings]
+        findings += compare(spark, outlines, bounds, replica_results)
     finally:
         checked.unpersist()
-    findings += check_committed(committed, judged)
+    findings += check_committed(committed, replica_results)
     findings += _directory_findings(replicas)
-    return _Round(judged, findings, committed)
+    return _Round(replica_results, findings, committed)
 
 
 # --- segments
@@ -282,15 +284,18 @@ def read_epochs(replica: ReplicaFolder) -> list[tuple[int, int]] | None:
         return None
 
 
-def _log_starts(judged: Sequence[ReplicaResult]) -> dict[str, int]:
+def _log_starts(replica_results: Sequence[ReplicaResult]) -> dict[str, int]:
     """Return the present log start offset of each replica by its folder; without deleted replicas."""
     starts: dict[str, int] = {}
     fresh = (
-        {one.place: one for one in find_replicas(sorted({one.replica.directory.place for one in judged}))}
-        if judged
+        {
+            one.place: one
+            for one in find_replicas(sorted({one.replica.directory.place for one in replica_results}))
+        }
+        if replica_results
         else {}
     )
-    for one in judged:
+    for one in replica_results:
         now = fresh.get(one.replica.place)
         if now is None:
             continue
@@ -326,7 +331,7 @@ def _directory_findings(replicas: Sequence[ReplicaFolder]) -> list[Finding]:
                     None,
                     what,
                 )
-                for what in directory.problems
+                for what in directory.errors
             ]
     for part, ids in sorted(topic_ids.items()):
         if len(ids) > 1:

@@ -72,11 +72,11 @@ def finding_rows(findings: Iterable[Finding]) -> list[tuple[Any, ...]]:
 
 def summary(result: AuditResult) -> str:
     wrong = len(result.wrong)
-    verdict = "no errors found" if not wrong else f"{wrong} error{'s' if wrong > 1 else ''} found"
+    outcome = "no errors found" if not wrong else f"{wrong} error{'s' if wrong > 1 else ''} found"
     return (
         f"{len(result.replicas)} replicas, {result.bytes / 1e6:,.1f} MB in {result.seconds:.1f} s "
         f"({result.bytes / 1e9 / max(result.seconds, 1e-9):.2f} GB/s), "
-        f"{len(result.committed)} committed offsets: {verdict}"
+        f"{len(result.committed)} committed offsets: {outcome}"
     )
 
 

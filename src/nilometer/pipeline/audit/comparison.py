@@ -98,7 +98,7 @@ def compare(
     return [
         finding
         for row in sorted(first.collect(), key=lambda row: row.group)
-        for finding in _told(
+        for finding in _differences_at(
             row.first.base_offset,
             {one.place: tuple(one.outline) for one in row.first.copies},
             groups[row.group],
@@ -107,7 +107,7 @@ def compare(
     ]
 
 
-def _told(
+def _differences_at(
     base_offset: int,
     copies: Mapping[str, Outline],
     members: Sequence[Bounds],

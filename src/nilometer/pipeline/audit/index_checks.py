@@ -57,10 +57,12 @@ class OffsetIndexCheck:
         for number in inside.tolist():
             self._seen[number] = True
             row = int(np.searchsorted(positions, self._positions[number], "right")) - 1
-            self._judge(number, rows[row], int(positions[row]), int(lasts[row]), lasts[row:], ends[row:])
+            self._check_entry(
+                number, rows[row], int(positions[row]), int(lasts[row]), lasts[row:], ends[row:]
+            )
         self._end = int(ends[-1])
 
-    def _judge(self, number: int, row: Any, position: int, last: int, lasts: Any, ends: Any) -> None:
+    def _check_entry(self, number: int, row: Any, position: int, last: int, lasts: Any, ends: Any) -> None:
         from nilometer.pipeline.decode import batch_kernels as fields
 
         offset = int(self._offsets[number])
@@ -91,7 +93,7 @@ class OffsetIndexCheck:
                 del self._waiting[offset]
                 self._findings.setdefault(number, "has an offset at which no batch ends")
 
-    def problems(self, is_sealed: bool) -> Iterator[IndexFinding]:
+    def findings(self, is_sealed: bool) -> Iterator[IndexFinding]:
         if self._is_missing and is_sealed:
             yield None, None, "the file does not exist"
         for number in (~self._seen).nonzero()[0].tolist():
@@ -138,7 +140,7 @@ class TimeIndexCheck:
             self._next += 1
         self._newest = int(newest[-1])
 
-    def problems(self, is_sealed: bool) -> Iterator[IndexFinding]:
+    def findings(self, is_sealed: bool) -> Iterator[IndexFinding]:
         if self._is_missing and is_sealed:
             yield None, None, "the file does not exist"
             return

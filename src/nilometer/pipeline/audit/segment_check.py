@@ -234,9 +234,9 @@ class SegmentCheck:
 
     def _close_indexes(self) -> None:
         work, sealed = self.work, self.work.is_sealed
-        for position, offset, what in self._offsets.problems(sealed):
+        for position, offset, what in self._offsets.findings(sealed):
             self._find(Kind.INDEX, names.INDEX_SUFFIX, position, offset, what)
-        for position, offset, what in self._times.problems(sealed):
+        for position, offset, what in self._times.findings(sealed):
             self._find(Kind.TIME_INDEX, names.TIME_INDEX_SUFFIX, position, offset, what)
         if self._transactions is not None and work.base_offset >= work.cleaned_up_to:
             for position, offset, what in check_transaction_index(

@@ -42,8 +42,8 @@ def run_project(spec: Path, command: str, *arguments: str) -> None:
         except PySparkException as error:
             log = folder / "spark.log"
             more = f" (more in {log})" if log.exists() else ""
-            words = readable(error) or str(error).strip().partition("\n")[0]
-            raise PipelineError(words + more) from error
+            message = readable(error) or str(error).strip().partition("\n")[0]
+            raise PipelineError(message + more) from error
 
 
 def job_of(spec: Path) -> Job | None:
@@ -55,8 +55,8 @@ def job_of(spec: Path) -> Job | None:
     import yaml
 
     try:
-        said = yaml.safe_load(spec.read_text(encoding="utf-8"))
-        configuration: Mapping[str, str] = dict(said.get("configuration") or {})
+        parsed = yaml.safe_load(spec.read_text(encoding="utf-8"))
+        configuration: Mapping[str, str] = dict(parsed.get("configuration") or {})
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         raise PipelineError(f"{spec} is not a specification of a pipeline: {error}") from error
     topics = [str(topic) for key, topic in sorted(configuration.items()) if str(key).startswith(TOPIC_KEYS)]

@@ -117,10 +117,10 @@ class ColumnDecoder:
         ``wanted`` selects batches. Raises CorruptBatch.
         """
         position = 0
-        asked = _one_by_one(wanted) if wanted is not None else None
+        row_filter = _row_filter_of(wanted) if wanted is not None else None
         while True:
             table = walk(record_set, position)
-            yield from self.add_table(table, asked)
+            yield from self.add_table(table, row_filter)
             if not table.is_header and self._next_offset < self._end:
                 read_header(record_set, table.end)  # raises CorruptBatch: these bytes are no batch header
             if not len(table) or not table.is_header or self._next_offset >= self._end:
@@ -246,7 +246,7 @@ class ColumnDecoder:
         sections[:, kernels.PRODUCER_ID] = rows[:, fields.PRODUCER_ID]
         error, number = kernels.measure(data, sections, HEADERS_COLUMN in self._columns, self._sizes)
         if error != kernels.OK:
-            raise CorruptBatch(f"batch at offset {bases[number]}: {kernels.PROBLEMS[error]}")
+            raise CorruptBatch(f"batch at offset {bases[number]}: {kernels.ERROR_TEXTS[error]}")
         self._measured.append(_Measured(data, sections))
         self._bytes += int((ends - starts).sum())
 
@@ -277,8 +277,8 @@ class ColumnDecoder:
         )
 
 
-def _one_by_one(wanted: BatchPredicate) -> RowFilter:
-    def asked(table: BatchTable) -> Any:
+def _row_filter_of(wanted: BatchPredicate) -> RowFilter:
+    def row_filter(table: BatchTable) -> Any:
         import numpy as np
 
         from nilometer.pipeline.decode import batch_kernels as fields
@@ -287,4 +287,4 @@ def _one_by_one(wanted: BatchPredicate) -> RowFilter:
         answers = [wanted(table.buffer, at, read_header(table.buffer, at)) for at in positions]
         return np.array(answers, np.bool_)
 
-    return asked
+    return row_filter

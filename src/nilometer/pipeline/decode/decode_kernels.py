@@ -30,7 +30,7 @@ HEADER_KEY = 6
 BYTES_LEFT = 7
 OFFSET_DELTA = 8
 
-PROBLEMS = {
+ERROR_TEXTS = {
     PAST_THE_END: "a record extends beyond the end of the batch",
     VARINT_TOO_LONG: "a varint has too many bytes",
     RECORD_LENGTH: "a record's length does not fit its fields",

@@ -178,10 +178,10 @@ def run(
     except PipelineError:
         raise
     except Exception as error:
-        words = readable(error)
-        if words is None:
+        message = readable(error)
+        if message is None:
             raise
-        raise PipelineError(words) from error
+        raise PipelineError(message) from error
     finally:
         if query is not None and query.isActive:
             query.stop()

@@ -34,8 +34,8 @@ CUSTOMER = "customer string, name string, country string"
 
 
 def parse(records: DataFrame, schema: str) -> DataFrame:
-    said = F.from_json(F.col("value").cast("string"), schema)
-    return records.select(said.alias("r")).select("r.*").dropna()
+    parsed = F.from_json(F.col("value").cast("string"), schema)
+    return records.select(parsed.alias("r")).select("r.*").dropna()
 
 
 def settled_of(orders: DataFrame, payments: DataFrame, customers: DataFrame) -> DataFrame:

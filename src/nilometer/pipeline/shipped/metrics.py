@@ -39,8 +39,8 @@ MEASUREMENT = "at timestamp, service string, metric string, value double"
 
 def parse(records: DataFrame) -> DataFrame:
     """Return one row per measurement; without records that are no complete measurement."""
-    said = F.from_json(F.col("value").cast("string"), MEASUREMENT)
-    return records.select(said.alias("m")).select("m.*").dropna()
+    parsed = F.from_json(F.col("value").cast("string"), MEASUREMENT)
+    return records.select(parsed.alias("m")).select("m.*").dropna()
 
 
 def rollups_of(measurements: DataFrame) -> DataFrame:

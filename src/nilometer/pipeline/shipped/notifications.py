@@ -47,8 +47,8 @@ USER = "user string, name string, language string, address string"
 
 def parse(records: DataFrame) -> DataFrame:
     """Return one row per event; without records that are no complete event."""
-    said = F.from_json(F.col("value").cast("string"), EVENT)
-    return records.select(said.alias("e")).select("e.*").dropna(subset=["id", "user", "kind", "at"])
+    parsed = F.from_json(F.col("value").cast("string"), EVENT)
+    return records.select(parsed.alias("e")).select("e.*").dropna(subset=["id", "user", "kind", "at"])
 
 
 def tallies_of(events: DataFrame) -> DataFrame:

@@ -178,9 +178,9 @@ def _records(
         if topic is None:
             raise SinkError(f"row {first_row + index} of a task has no topic: its column topic is null")
         # Drop the repeat headers of a record that another sink wrote and that is forwarded.
-        said = tuple((one["key"], one["value"]) for one in own or () if one["key"] not in REPEAT_HEADERS)
+        kept = tuple((one["key"], one["value"]) for one in own or () if one["key"] not in REPEAT_HEADERS)
         more = origin.headers(first_row + index) if origin is not None else ()
-        records.append(Outgoing(topic, partition, key, value, said + more))
+        records.append(Outgoing(topic, partition, key, value, kept + more))
     return records
 
 

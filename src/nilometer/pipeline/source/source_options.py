@@ -236,12 +236,12 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, s
 
 
 def _selection(own: Mapping[str, str]) -> Selection:
-    said = [name for name in _STRATEGIES if name in own]
-    if len(said) != 1:
+    chosen = [name for name in _STRATEGIES if name in own]
+    if len(chosen) != 1:
         raise OptionError(
-            " + ".join(said) or "subscribe", None, f"exactly one of {', '.join(_STRATEGIES)} must be given"
+            " + ".join(chosen) or "subscribe", None, f"exactly one of {', '.join(_STRATEGIES)} must be given"
         )
-    match said[0]:
+    match chosen[0]:
         case "subscribe":
             topics = tuple(sorted({name.strip() for name in own["subscribe"].split(",")} - {""}))
             if not topics:

@@ -30,10 +30,10 @@ def require_java() -> str:
     if java is None or not os.access(java, os.X_OK):
         where = f"JAVA_HOME is {home}, where there is no bin/java" if home else "No java was found"
         raise PipelineError(f"{where}. {_HOW_TO_INSTALL}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = _VERSION.search(said)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = _VERSION.search(output)
     if found is None or int(found[1]) < JAVA_MIN:
-        version = found[1] if found else said.strip() or "of unknown version"
+        version = found[1] if found else output.strip() or "of unknown version"
         raise PipelineError(f"{java} is Java {version}. {_HOW_TO_INSTALL}")
     return java
 

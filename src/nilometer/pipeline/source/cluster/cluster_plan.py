@@ -96,15 +96,15 @@ def _topic_ids(topics: Mapping[str, TopicMetadata]) -> dict[str, str]:
     }
 
 
-def _resolved(options: SourceOptions, name: str, asked: Bound, latest: Position) -> dict[TopicPartition, int]:
-    """Return the offset of each partition for option ``name``, whose value is ``asked``.
+def _resolved(options: SourceOptions, name: str, bound: Bound, latest: Position) -> dict[TopicPartition, int]:
+    """Return the offset of each partition for option ``name``, whose value is ``bound``.
 
     Raises OptionError for an offset above the end offset.
     """
     parts = sorted(latest.offsets)
-    if isinstance(asked, AtTime):
-        return _at_time(options, asked, parts, latest)
-    wanted = _for_each(name, asked, parts)
+    if isinstance(bound, AtTime):
+        return _at_time(options, bound, parts, latest)
+    wanted = _for_each(name, bound, parts)
     earliest = ClusterReader.shared(options.consumer).offsets(
         {part: EARLIEST for part, offset in wanted.items() if offset == EARLIEST}
     )
@@ -120,14 +120,14 @@ def _resolved(options: SourceOptions, name: str, asked: Bound, latest: Position)
 
 
 def _at_time(
-    options: SourceOptions, asked: AtTime, parts: Sequence[TopicPartition], latest: Position
+    options: SourceOptions, bound: AtTime, parts: Sequence[TopicPartition], latest: Position
 ) -> dict[TopicPartition, int]:
-    times = _for_each(asked.option, asked.milliseconds, parts)
+    times = _for_each(bound.option, bound.milliseconds, parts)
     found = find_times(options, times)
     for part in parts:
-        if found[part] == NOT_FOUND and not asked.or_latest:
+        if found[part] == NOT_FOUND and not bound.or_latest:
             raise OptionError(
-                asked.option,
+                bound.option,
                 str(times[part]),
                 f"{part} has no record with this timestamp or a later one. "
                 "startingOffsetsByTimestampStrategy=latest starts at its end offset",
@@ -136,13 +136,13 @@ def _at_time(
 
 
 def _for_each(
-    name: str, asked: int | PartitionOffsets, parts: Sequence[TopicPartition]
+    name: str, bound: int | PartitionOffsets, parts: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    if isinstance(asked, int):
-        return dict.fromkeys(parts, asked)
+    if isinstance(bound, int):
+        return dict.fromkeys(parts, bound)
     wanted = {
         TopicPartition(topic, number): at
-        for topic, numbers in asked.items()
+        for topic, numbers in bound.items()
         for number, at in numbers.items()
     }
     missing, unknown = sorted(set(parts) - set(wanted)), sorted(set(wanted) - set(parts))

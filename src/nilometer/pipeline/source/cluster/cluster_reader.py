@@ -259,9 +259,9 @@ class _RangeFetcher:
             return await self._out_of_range(client)
         if answer.error_code != ErrorCode.none:
             raise KafkaError(answer.error_code, f"fetch from {self._partition}")
-        return self._judge(answer)
+        return self._fetched(answer)
 
-    def _judge(self, answer: Message) -> Fetched:
+    def _fetched(self, answer: Message) -> Fetched:
         records = answer.records or b""
         next_offset = self._offset
         for _, header in batches(records):
@@ -290,7 +290,7 @@ class _RangeFetcher:
 
     async def _out_of_range(self, client: Client) -> Fetched:
         part = self._partition
-        earliest = await self._ask(client, EARLIEST)
+        earliest = await self._list_offset(client, EARLIEST)
         if earliest > self._offset:
             until = min(earliest, self._wanted.end)
             return self._lost(
@@ -298,14 +298,14 @@ class _RangeFetcher:
                 f"its log starts at {earliest}",
                 until,
             )
-        latest = await self._ask(client, LATEST)
+        latest = await self._list_offset(client, LATEST)
         return self._lost(
             f"offsets {self._offset} to {self._wanted.end - 1} of {part} are no longer available: "
             f"its log ends at {latest}",
             self._wanted.end,
         )
 
-    async def _ask(self, client: Client, which: int) -> int:
+    async def _list_offset(self, client: Client, which: int) -> int:
         part = self._partition
         found = await _list_offsets(client, {part: which}, self._isolation_level, self._timeout_ms)
         return found[part]

@@ -112,8 +112,8 @@ class FilteringBatchReader(BatchReader):
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
-    asked = parse_options(options, streaming=False).push_down_filters
-    return (FilteringBatchReader if asked and _pushes_filters() else BatchReader)(options, schema)
+    is_enabled = parse_options(options, streaming=False).push_down_filters
+    return (FilteringBatchReader if is_enabled and _pushes_filters() else BatchReader)(options, schema)
 
 
 def _pushes_filters() -> bool:

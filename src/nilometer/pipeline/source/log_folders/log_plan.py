@@ -168,13 +168,13 @@ def _not_before_the_log(options: LogOptions, log: ReadableLog, start: int) -> in
 
 
 def _resolved(
-    options: LogOptions, name: str, asked: Bound, logs: Mapping[TopicPartition, ReadableLog]
+    options: LogOptions, name: str, bound: Bound, logs: Mapping[TopicPartition, ReadableLog]
 ) -> dict[TopicPartition, int]:
-    if isinstance(asked, int):
-        return {part: log.start if asked == EARLIEST else log.end for part, log in logs.items()}
-    if isinstance(asked, AtTime):
-        return _at_times(asked, logs)
-    given = _for_each(name, asked, logs)
+    if isinstance(bound, int):
+        return {part: log.start if bound == EARLIEST else log.end for part, log in logs.items()}
+    if isinstance(bound, AtTime):
+        return _at_times(bound, logs)
+    given = _for_each(name, bound, logs)
     found: dict[TopicPartition, int] = {}
     for part, log in logs.items():
         found[part] = {EARLIEST: log.start, LATEST: log.end}.get(given[part], given[part])
@@ -185,18 +185,18 @@ def _resolved(
     return found
 
 
-def _at_times(asked: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict[TopicPartition, int]:
+def _at_times(bound: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict[TopicPartition, int]:
     times = (
-        dict.fromkeys(logs, asked.milliseconds)
-        if isinstance(asked.milliseconds, int)
-        else _for_each(asked.option, asked.milliseconds, logs)
+        dict.fromkeys(logs, bound.milliseconds)
+        if isinstance(bound.milliseconds, int)
+        else _for_each(bound.option, bound.milliseconds, logs)
     )
     found: dict[TopicPartition, int] = {}
     for part, log in logs.items():
         offset = offset_for_time(log.replica, times[part], log.start, log.end)
-        if offset is None and not asked.or_latest:
+        if offset is None and not bound.or_latest:
             raise OptionError(
-                asked.option,
+                bound.option,
                 str(times[part]),
                 f"{part} has no record with this timestamp or a later one. "
                 "startingOffsetsByTimestampStrategy=latest starts at its end offset",

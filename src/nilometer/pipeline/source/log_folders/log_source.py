@@ -56,8 +56,8 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     Spark rejects a reader that takes filters in other sessions. See ``FilteringBatchReader`` of
     ``cluster_source`` for the reason of the option.
     """
-    asked = parse_log_options(options).common.push_down_filters
-    return (FilteringLogReader if asked and _pushes_filters() else LogReader)(options, schema)
+    is_enabled = parse_log_options(options).common.push_down_filters
+    return (FilteringLogReader if is_enabled and _pushes_filters() else LogReader)(options, schema)
 
 
 def _pushes_filters() -> bool:

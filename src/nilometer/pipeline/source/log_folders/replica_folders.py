@@ -41,7 +41,7 @@ class LogDirectoryView:
     log_start_offsets: dict[TopicPartition, int]
     recovery_points: dict[TopicPartition, int]
     cleaned: dict[TopicPartition, int]
-    problems: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -171,15 +171,15 @@ def _is_replica(disk: Disk, path: str, name: str) -> bool:
 
 
 def view_directory(place: str) -> LogDirectoryView:
-    """Read the checkpoints of a log directory; an unreadable one is empty and listed in ``problems``."""
+    """Read the checkpoints of a log directory; an unreadable one is empty and listed in ``errors``."""
     disk, path = open_place(place)
-    problems: list[str] = []
+    errors: list[str] = []
 
     def read(name: str) -> dict[TopicPartition, int]:
         try:
             return checkpoints.read_offsets(disk, posixpath.join(path, name))
         except CorruptCheckpoint as error:
-            problems.append(str(error))
+            errors.append(str(error))
             return {}
 
     has_watermarks = disk.exists(posixpath.join(path, names.REPLICATION_OFFSET_CHECKPOINT))
@@ -187,7 +187,7 @@ def view_directory(place: str) -> LogDirectoryView:
     try:
         identity = meta_properties.read(disk, posixpath.join(path, names.META_PROPERTIES))
     except CorruptCheckpoint as error:
-        problems.append(str(error))
+        errors.append(str(error))
         identity = None
     return LogDirectoryView(
         place,
@@ -196,7 +196,7 @@ def view_directory(place: str) -> LogDirectoryView:
         read(names.LOG_START_OFFSET_CHECKPOINT),
         read(names.RECOVERY_POINT_CHECKPOINT),
         read(CLEANER_CHECKPOINT),
-        tuple(problems),
+        tuple(errors),
     )
 
 
