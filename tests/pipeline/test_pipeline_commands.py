@@ -88,7 +88,7 @@ def test_a_table_that_is_not_there_is_named(tmp_path):
     missing = tmp_path / "customers.csv"
     result = run("run", "join", "--table", str(missing), "--home", str(tmp_path))
     assert result.exit_code == 1
-    assert f"--table: there is no file {missing}" in result.output
+    assert f"--table: the file {missing} does not exist" in result.output
 
 
 def test_missing_java_is_said_with_how_to_get_it(topics, tmp_path, monkeypatch):
