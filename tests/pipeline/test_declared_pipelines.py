@@ -162,7 +162,7 @@ def test_what_cannot_be_declared_is_refused_with_what_can(tmp_path):
     assert all(f"'{name}'" in result.output for name in DECLARED)
     result = CliRunner().invoke(pipeline, ["declare", "logs", str(tmp_path / "p"), "--to", "t"])
     assert result.exit_code == 2
-    assert "--to: logs does not take it" in result.output
+    assert "--to: logs does not have this option" in result.output
 
 
 def test_faults_of_a_project_are_told_before_spark_starts(tmp_path):

@@ -176,7 +176,7 @@ def test_faults_of_an_ensemble_excuse_brokers_that_cannot_reach_it__but_no_id_in
         error.__cause__ = cause
         return error
 
-    unreachable, in_use = failed(StoreUnavailable("no server answered")), failed(BrokerIdInUse(1, "another"))
+    unreachable, in_use = failed(StoreUnavailable("no server responded")), failed(BrokerIdInUse(1, "another"))
 
     def excused(error: BaseException | None, *felt: Kind, failed: Iterable[str] = ()) -> bool:
         return UnexpectedExit(error, 10.0, ("/data/1", "/data/1-b"), frozenset(failed)).is_excused(felt)

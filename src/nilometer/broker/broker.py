@@ -335,7 +335,7 @@ class Broker:
         await retry_while_starting(self._runtime.clock, self._config.session_timeout_ms, step)
 
     def _on_service_died(self, name: str, error: BaseException) -> None:
-        self.fail(f"the service {name!r} cannot go on: {describe(error)}")
+        self.fail(f"the service {name!r} failed: {describe(error)}")
 
     # ── shutdown ────────────────────────────────────────────────────────────────────────────────
     async def _announce_shutdown(self, parts: BrokerParts) -> None:

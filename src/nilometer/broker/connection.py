@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         are dispatched."""
         if size & 0x8000_0000 or size > self._frame_bytes_max:
             self._close_reason = (
-                f"announced a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
+                f"sent a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
             )
             return -1
         return size

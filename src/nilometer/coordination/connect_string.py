@@ -24,7 +24,7 @@ def parse_connect_string(text: str) -> ConnectString:
     """Parse a connect string. Raises ValueError with the reason."""
     servers, slash, chroot = text.partition("/")
     if not servers.strip():
-        raise ValueError("it names no server; use host:port,host:port or host:port,host:port/chroot")
+        raise ValueError("it contains no server; use host:port,host:port or host:port,host:port/chroot")
     return ConnectString(
         tuple(_server(server.strip()) for server in servers.split(",")),
         _chroot(slash + chroot) if chroot else "",
@@ -33,7 +33,7 @@ def parse_connect_string(text: str) -> ConnectString:
 
 def _server(text: str) -> str:
     if not text:
-        raise ValueError("a server is missing beside a comma")
+        raise ValueError("there is an empty server name next to a comma")
     match = _SERVER.fullmatch(text)
     if match is None:
         raise ValueError(f"{text} is not a server: use host:port, with a number for the port")
@@ -47,7 +47,7 @@ def _chroot(path: str) -> str:
     for name in path.split("/")[1:]:
         if name in ("", ".", "..") or not name.isprintable() or "," in name or ":" in name:
             raise ValueError(
-                f"{path} is no chroot: use /name or /name/name, once, behind the last server, "
-                "without a slash at the end"
+                f"{path} is not a chroot: use /name or /name/name, once, after the last server, "
+                "without a trailing slash"
             )
     return path

@@ -43,7 +43,7 @@ def make_store(
             session_timeout_ms=session_timeout_ms,
             cluster_id=cluster_id,
         )
-    raise _not_understood(setting)
+    raise _invalid(setting)
 
 
 class StoreReader(Protocol):
@@ -66,7 +66,7 @@ async def open_reader(setting: str, runtime: Runtime) -> StoreReader:
         store = ZooKeeperStore(runtime, str(where), _connect(where), create=False)
         await store.open()
         return store
-    raise _not_understood(setting)
+    raise _invalid(setting)
 
 
 def _connect(where: ConnectString) -> Connect:
@@ -79,11 +79,11 @@ def _parsed(setting: str, text: str) -> ConnectString:
     try:
         return parse_connect_string(text)
     except ValueError as error:
-        raise StoreRefused(f"nilometer.coordination={setting} is not understood: {error}") from None
+        raise StoreRefused(f"invalid value nilometer.coordination={setting}: {error}") from None
 
 
-def _not_understood(setting: str) -> StoreRefused:
+def _invalid(setting: str) -> StoreRefused:
     return StoreRefused(
-        f"nilometer.coordination={setting} is not understood; say local, local:/folder "
+        f"invalid value nilometer.coordination={setting}: use local, local:/folder, "
         "or zookeeper://host:port,host:port/chroot"
     )

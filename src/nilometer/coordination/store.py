@@ -80,7 +80,7 @@ class EntriesRetired(CoordinationError):
 
     def __init__(self, asked: int, snapshot_number: int) -> None:
         super().__init__(
-            f"entry {asked} is retired: the newest snapshot stands for all below {snapshot_number}"
+            f"entry {asked} was deleted: the newest snapshot covers all entries below {snapshot_number}"
         )
         self.snapshot_number = snapshot_number
 

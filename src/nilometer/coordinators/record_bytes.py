@@ -175,7 +175,9 @@ class Reader:
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if size < 0 or end > len(self._data):
-            raise MalformedMessage(f"{size} bytes wanted, {len(self._data) - self._position} left")
+            raise MalformedMessage(
+                f"field of {size} bytes, but {len(self._data) - self._position} bytes remain"
+            )
         taken = self._data[self._position : end]
         self._position = end
         return taken

@@ -196,7 +196,12 @@ class FollowerRole:
     def _on_diverging(self, diverging: EpochEnd) -> Effects:
         log = self._log
         if diverging.epoch < 0 or diverging.end_offset < 0:
-            return (BackOff(ErrorCode.unknown_server_error, f"leader {self.leader} sent {diverging}"),)
+            return (
+                BackOff(
+                    ErrorCode.unknown_server_error,
+                    f"leader {self.leader} sent an invalid diverging epoch: {diverging}",
+                ),
+            )
         offset = truncation_offset(log, diverging)
         if offset < log.log_start_offset:
             return self._truncate_fully(offset)
@@ -211,7 +216,10 @@ class FollowerRole:
             begins_log = end_offset == self._log.log_start_offset
             fits = answer.base_offset >= end_offset or begins_log
             if fetch.fetch_offset != end_offset or not fits or answer.end_offset <= end_offset:
-                reason = f"batches {answer.base_offset} to {answer.end_offset} do not follow {end_offset}"
+                reason = (
+                    f"batches {answer.base_offset} to {answer.end_offset} do not continue "
+                    f"the log, which ends at {end_offset}"
+                )
                 return (BackOff(ErrorCode.corrupt_message, reason),)
             end_offset = answer.end_offset
             effects.append(AppendBatches(end_offset))

@@ -213,7 +213,7 @@ def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms
 
     ``base_offset`` is that of a batch that contains the log start offset.
     """
-    assert segment.size == 0, "only an empty log takes a straddling batch"
+    assert segment.size == 0, "only the first segment of an empty log is replaced"
     log.new_segment(base_offset, wall_ms)
     log.segments.remove([segment])
     for path in segment.mark_deleted():

@@ -96,13 +96,13 @@ def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:
     except UnicodeDecodeError:
         raise CorruptCheckpoint(path, "is not text") from None
     if not text.endswith("\n"):
-        raise CorruptCheckpoint(path, "does not end with a newline: it was torn")
+        raise CorruptCheckpoint(path, "does not end with a newline: it was not written completely")
     lines = text.splitlines()
     if _number(path, lines[0]) != VERSION:
         raise CorruptCheckpoint(path, f"has version {lines[0]}, not {VERSION}")
     entries = [line.split() for line in lines[2:] if line.strip()]
     if len(lines) < 2 or _number(path, lines[1]) != len(entries):
-        raise CorruptCheckpoint(path, f"has {len(entries)} entries, not as many as it says")
+        raise CorruptCheckpoint(path, f"has {len(entries)} entries, which does not match its entry count")
     for entry in entries:
         if len(entry) != fields:
             raise CorruptCheckpoint(path, f"has a line of {len(entry)} fields, not {fields}")
@@ -113,4 +113,4 @@ def _number(path: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise CorruptCheckpoint(path, f"has {text!r} where a number should be") from None
+        raise CorruptCheckpoint(path, f"has {text!r} instead of a number") from None

@@ -139,7 +139,7 @@ def _dump_log(disk: Disk, path: str, deep: bool) -> Iterator[DumpLine]:
             end = position + header.size
             yield _batch_line(position, header, buffer, at, deep)
         if end < file.size():
-            yield ErrorLine(end, f"{file.size() - end} bytes are not a whole batch")
+            yield ErrorLine(end, f"{file.size() - end} bytes are not a complete batch")
     except KafkaError as error:
         yield ErrorLine(end, str(error))
     finally:

@@ -117,7 +117,12 @@ def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) 
             header = read_header_at(segment, position, buffer, at, offset)
             base_offset = header.base_offset
             if base_offset < floor:
-                raise damage(segment, position + at, floor, "offsets go back")
+                raise damage(
+                    segment,
+                    position + at,
+                    floor,
+                    f"base offset {base_offset} is below the expected offset {floor}",
+                )
             if base_offset > floor:
                 if before is None and not is_start:
                     return Outcome.UNPROVEN
@@ -132,12 +137,19 @@ def _walk(search: Search, position: int, floor: int, *, is_start: bool = False) 
             break
         position += at
     if position != size:
-        raise damage(segment, position, offset, f"no batch ends at the end of the file, {size}")
+        raise damage(
+            segment, position, offset, f"the last batch does not end at the end of the file, byte {size}"
+        )
     if floor < search.end_offset:
         if before is None and size:
             return Outcome.UNPROVEN
         if size and not search.may_have_gaps:
-            raise damage(segment, size, floor, f"the next segment begins at {search.end_offset}")
+            raise damage(
+                segment,
+                size,
+                floor,
+                f"offsets up to {search.end_offset}, where the next segment begins, are missing",
+            )
         if (outcome := _check_before(search, before)) is not None:
             return outcome
     return Outcome.EXHAUSTED
@@ -151,7 +163,9 @@ def _prove_gap(
     Returns None if both are intact, else why this cannot be decided. Raises CorruptRecordFound for damage.
     """
     if not search.may_have_gaps:
-        raise damage(search.segment, position, floor, f"a batch of offset {behind.base_offset}")
+        raise damage(
+            search.segment, position, floor, f"batch with base offset {behind.base_offset} instead of {floor}"
+        )
     if (outcome := _check_before(search, before)) is not None:
         return outcome
     following, end_offset = position + behind.size, search.end_offset
@@ -162,7 +176,7 @@ def _prove_gap(
         header = _header_or_none(data)
         end_offset = end_offset if header is None else header.base_offset
     if behind.next_offset > end_offset:
-        reason = f"a batch from {behind.base_offset} to {behind.last_offset} where {floor} is due"
+        reason = f"batch with offsets {behind.base_offset} to {behind.last_offset}, but {floor} is expected"
         raise damage(search.segment, position, floor, reason)
     return None
 

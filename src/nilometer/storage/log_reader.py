@@ -138,7 +138,7 @@ class LogFolderReader:
                 yield FolderBatch(file.path, found, header, buffer, at)
                 end, next_offset = found + header.size, header.next_offset
             if verify and is_sealed and end != file.size():
-                raise CorruptBatch("no batch ends at the end of the file")
+                raise CorruptBatch("the last batch does not end at the end of the file")
         except KafkaError as error:
             raise CorruptRecordFound(file.path, end, next_offset, str(error)) from error
 
@@ -193,5 +193,7 @@ def _in_order(
 
 
 def _out_of_order(batch: FolderBatch, due: int) -> CorruptRecordFound:
-    reason = f"a batch from {batch.header.base_offset} to {batch.header.last_offset} where {due} is due"
+    reason = (
+        f"batch with offsets {batch.header.base_offset} to {batch.header.last_offset}, but {due} is expected"
+    )
     return CorruptRecordFound(batch.path, batch.position, due, reason)

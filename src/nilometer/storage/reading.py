@@ -109,12 +109,22 @@ def _read_segment(
             return window
         first = window.header
         if first.next_offset > log.log_end_offset:
-            raise damage(segment, window.position + window.at, offset, "a batch beyond the end of the log")
+            raise damage(
+                segment,
+                window.position + window.at,
+                offset,
+                f"batch with offsets up to {first.last_offset}, but the log ends at {log.log_end_offset}",
+            )
         if first.next_offset > upper or (first.size > max_bytes and not min_one):
             return LogSlice(b"", offset, segment.log_path, window.position + window.at)
         rest = segment.size - window.position - window.at
         if first.size > rest:
-            raise damage(segment, window.position + window.at, offset, f"{first.size} bytes in {rest} left")
+            raise damage(
+                segment,
+                window.position + window.at,
+                offset,
+                f"batch of {first.size} bytes, but only {rest} bytes remain",
+            )
         needed = min(max(first.size, max_bytes), rest)
         if len(window.buffer) - window.at < needed:
             buffer = read_bytes(window.position + window.at, needed)
@@ -158,7 +168,12 @@ def _take(
             if following > limit or header.next_offset > upper:
                 break
             if end > start and not next_offset <= header.base_offset < log.log_end_offset:
-                raise damage(segment, position + end, next_offset, "offsets do not follow")
+                raise damage(
+                    segment,
+                    position + end,
+                    next_offset,
+                    f"base offset {header.base_offset}, but {next_offset} is expected",
+                )
             leaves_gap = end > start and header.base_offset > next_offset
             if leaves_gap and not (log.may_have_gaps and _is_followed(buffer, following, header)):
                 break  # the next read, which starts here, checks whether the gap is damage

@@ -65,7 +65,7 @@ def judge_batches(records: Bytes, config: LogConfig, origin: AppendOrigin, wall_
         written += batch.header.size
         judged.append(batch)
     if not judged or total != len(records):
-        raise CorruptBatch(f"{len(records) - total} bytes are not a whole batch")
+        raise CorruptBatch(f"{len(records) - total} bytes are not a complete batch")
     if written > config.segment_bytes:
         raise KafkaError(
             ErrorCode.record_list_too_large,

@@ -202,7 +202,7 @@ class LogLoader:
             if not is_whole:
                 self._recover(loaded, active.base_offset)
                 loaded.log_end_offset, is_whole = segments.active.activate()
-                assert is_whole, "a recovered segment is whole"
+                assert is_whole, "a recovered segment ends with a complete batch"
         if not len(segments) or loaded.log_end_offset < options.log_start_offset:
             self._start_empty(loaded)
         loaded.log_start_offset = max(options.log_start_offset, segments.first.base_offset)
@@ -337,7 +337,9 @@ class LogLoader:
             for position, header, buffer, at in scan(segment.open_log(), 0, segment.size):
                 check_batch(buffer, at, header)
                 if header.base_offset < next_offset or not segment.can_hold(header.last_offset):
-                    raise CorruptBatch(f"batch of offset {header.base_offset} where {next_offset} is due")
+                    raise CorruptBatch(
+                        f"batch with base offset {header.base_offset}, but {next_offset} is expected"
+                    )
                 if header.partition_leader_epoch > loaded.epochs.latest_epoch:
                     loaded.epochs.assign(header.partition_leader_epoch, header.base_offset)
                 aborted = loaded.producers.replay(buffer, at, header)

@@ -91,7 +91,7 @@ def _delete_while(log: LocalLog, high_watermark: int, wall_ms: int, is_due: IsDu
 
 def _delete(log: LocalLog, due: list[LogSegment]) -> list[str]:
     following = log.segments.higher(due[-1].base_offset)
-    assert following is not None, "the active segment stays"
+    assert following is not None, "the active segment is never deleted"
     log.move_log_start(following.base_offset)
     log.segments.remove(due)
     log.segments_deleted(due)

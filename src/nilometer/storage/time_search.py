@@ -64,7 +64,7 @@ def _first_not_before(
         if segment.largest_timestamp() < timestamp or not segment.size:
             continue
         indexes = find_indexes(log, segment, only_cached=False)
-        assert indexes is not None, "reading may wait here"
+        assert indexes is not None, "a read that may wait always returns the indexes"
         start = max(_start(log, segment, indexes, timestamp), _log_start(log, segment, indexes))
         with _batches(log, segment, start) as batches:
             for batch in batches:
@@ -84,7 +84,7 @@ def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> Timestamp
     if newest < 0:
         return None
     indexes = find_indexes(log, segment, only_cached=False)
-    assert indexes is not None, "reading may wait here"
+    assert indexes is not None, "a read that may wait always returns the indexes"
     start = _before(log, segment, indexes, segment.offset_of_max_timestamp)
     found = _first_with(log, segment, start, newest)
     return _look_at_all(log, segments) if found is None else found

@@ -84,7 +84,7 @@ def _absent_feature(name: str, kind: ConfigKind, default: ConfigValue, doc: str,
     """Return a key that accepts only its default, because the feature is not implemented."""
 
     def validate(value: ConfigValue) -> str | None:
-        return None if value == default else f"there is no {feature} here"
+        return None if value == default else f"{feature} is not supported"
 
     return ConfigKey(name=name, kind=kind, default=default, doc=doc, validate=validate, dynamic=True)
 
@@ -288,22 +288,40 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "preallocate",
             _K.BOOLEAN,
             False,
-            "Whether to reserve a new segment's space; files grow as needed.",
+            "Whether to preallocate new segment files. Not supported: files grow as needed.",
             "preallocation",
         ),
-        _absent_feature("remote.copy.lag.bytes", _K.LONG, -1, "Bytes kept back from tiering.", _TIERED),
-        _absent_feature("remote.copy.lag.ms", _K.LONG, 0, "Time kept back from tiering.", _TIERED),
         _absent_feature(
-            "remote.log.copy.disable", _K.BOOLEAN, False, "Stops copying to remote storage.", _TIERED
+            "remote.copy.lag.bytes",
+            _K.LONG,
+            -1,
+            "Bytes of the newest records that are not copied to remote storage yet.",
+            _TIERED,
+        ),
+        _absent_feature(
+            "remote.copy.lag.ms",
+            _K.LONG,
+            0,
+            "The time for which new records are not copied to remote storage yet.",
+            _TIERED,
+        ),
+        _absent_feature(
+            "remote.log.copy.disable",
+            _K.BOOLEAN,
+            False,
+            "Whether copying to remote storage is stopped.",
+            _TIERED,
         ),
         _absent_feature(
             "remote.log.delete.on.disable",
             _K.BOOLEAN,
             False,
-            "Deletes the remote part when tiering is switched off.",
+            "Whether the remote part is deleted when tiered storage is disabled.",
             _TIERED,
         ),
-        _absent_feature("remote.storage.enable", _K.BOOLEAN, False, "Switches tiered storage on.", _TIERED),
+        _absent_feature(
+            "remote.storage.enable", _K.BOOLEAN, False, "Whether tiered storage is enabled.", _TIERED
+        ),
         _key(
             "retention.bytes",
             _K.LONG,
@@ -323,7 +341,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "segment.bytes",
             _K.INT,
             1 << 30,
-            "Size above which a new segment is begun.",
+            "Size above which a new segment is rolled.",
             synonym="log.segment.bytes",
             minimum=SEGMENT_BYTES_MIN,
         ),
@@ -331,7 +349,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "segment.index.bytes",
             _K.INT,
             10 << 20,
-            "Size of an offset index above which a new segment is begun.",
+            "Size of an offset index above which a new segment is rolled.",
             synonym="log.index.size.max.bytes",
             minimum=4,
         ),
@@ -347,7 +365,7 @@ TOPIC_CONFIG = ConfigDefinition.of(
             "segment.ms",
             _K.LONG,
             WEEK_MS,
-            "Time after which a new segment is begun even if the old one is not full.",
+            "Time after which a new segment is rolled even if the active one is not full.",
             synonym="log.roll.ms",
             minimum=1,
         ),

@@ -76,7 +76,7 @@ class Transaction:
 
         ``last_epoch``: the epoch from which a repeated request is accepted; -1: none.
         """
-        check(self.producer_epoch <= epoch <= EPOCH_MAX, "a producer's epoch never falls", self, epoch)
+        check(self.producer_epoch <= epoch <= EPOCH_MAX, "a producer's epoch never decreases", self, epoch)
         return self._become(
             TransactionState.EMPTY,
             producer_epoch=epoch,

@@ -47,7 +47,7 @@ class BodyReader:
         """Read an array's count. Raises MalformedRequest if the rest of the frame is too short for it."""
         count = self.length32()
         if not 0 <= count <= self.end - self.position:
-            raise MalformedRequest(f"an array of {count} in the {self.end - self.position} bytes left")
+            raise MalformedRequest(f"array of {count} elements in {self.end - self.position} remaining bytes")
         return count
 
     def nullable_string(self) -> str | None:
@@ -57,7 +57,7 @@ class BodyReader:
     def string(self) -> str:
         text = self.nullable_string()
         if text is None:
-            raise MalformedRequest("null where there must be a name")
+            raise MalformedRequest("null in a string field that is not nullable")
         return text
 
     def skip_tags(self) -> None:
@@ -84,7 +84,7 @@ class BodyReader:
     def take(self, length: int) -> memoryview:
         end = self.position + length
         if length < 0 or end > self.end:
-            raise MalformedRequest(f"{length} bytes announced where {self.end - self.position} are left")
+            raise MalformedRequest(f"field of {length} bytes, but {self.end - self.position} bytes remain")
         taken = self.frame[self.position : end]
         self.position = end
         return taken
@@ -105,7 +105,7 @@ class BodyReader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise MalformedRequest("a length of more than five bytes")
+        raise MalformedRequest("variable-length integer of more than five bytes")
 
     def _length16(self) -> int:
         (value,) = _INT16(self.frame, self.position)

@@ -122,7 +122,7 @@ class _Reader:
     def version(self) -> int:
         version = self._short()
         if version < 0:
-            raise MalformedMessage(f"version {version} of the consumer protocol")
+            raise MalformedMessage(f"invalid version {version} of the consumer protocol")
         return min(version, HIGHEST_VERSION)
 
     def count(self, smallest: int) -> int:
@@ -138,7 +138,7 @@ class _Reader:
     def string(self) -> str:
         value = self.nullable_string()
         if value is None:
-            raise MalformedMessage("a name that is null")
+            raise MalformedMessage("null in a string field that is not nullable")
         return value
 
     def nullable_string(self) -> str | None:
@@ -148,7 +148,7 @@ class _Reader:
         try:
             return self._take(size).decode()
         except UnicodeDecodeError:
-            raise MalformedMessage("a name that is not UTF-8") from None
+            raise MalformedMessage("a string is not UTF-8") from None
 
     def nullable_bytes(self) -> bytes | None:
         size = self.int()
@@ -167,7 +167,9 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if size < 0 or end > len(self._data):
-            raise MalformedMessage(f"{size} bytes wanted, {len(self._data) - self._position} left")
+            raise MalformedMessage(
+                f"field of {size} bytes, but {len(self._data) - self._position} bytes remain"
+            )
         taken = self._data[self._position : end]
         self._position = end
         return taken

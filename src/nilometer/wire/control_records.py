@@ -46,7 +46,7 @@ def control_type(record: Record) -> ControlType:
         raise CorruptBatch("control record without a type")
     version, number = _KEY.unpack_from(record.key)
     if version < 0:
-        raise CorruptBatch(f"control record of version {version}")
+        raise CorruptBatch(f"invalid control record version {version}")
     try:
         return ControlType(number)
     except ValueError:
@@ -59,10 +59,10 @@ def end_txn_marker(record: Record) -> EndTxnMarker | None:
     if found not in (ControlType.COMMIT, ControlType.ABORT):
         return None
     if record.value is None or len(record.value) < _MARKER.size:
-        raise CorruptBatch("end of transaction without a coordinator epoch")
+        raise CorruptBatch("end transaction marker without a coordinator epoch")
     version, coordinator_epoch = _MARKER.unpack_from(record.value)
     if version < 0:
-        raise CorruptBatch(f"end of transaction of version {version}")
+        raise CorruptBatch(f"invalid end transaction marker version {version}")
     return EndTxnMarker(found, coordinator_epoch, record.timestamp)
 
 

@@ -67,7 +67,9 @@ class UnsupportedVersion(KafkaError):
     """There is no schema for this API key or version."""
 
     def __init__(self, api_key: int, version: int) -> None:
-        super().__init__(ErrorCode.unsupported_version, f"API key {api_key} version {version}")
+        super().__init__(
+            ErrorCode.unsupported_version, f"API key {api_key} version {version} is not supported"
+        )
         self.api_key = api_key
         self.version = version
 
@@ -84,7 +86,8 @@ class UnsupportedMagic(KafkaError):
 
     def __init__(self, magic: int) -> None:
         super().__init__(
-            ErrorCode.unsupported_for_message_format, f"record format with magic {magic}, only 2 is supported"
+            ErrorCode.unsupported_for_message_format,
+            f"record format with magic {magic}; only magic 2 is supported",
         )
         self.magic = magic
 

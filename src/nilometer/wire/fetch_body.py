@@ -88,7 +88,7 @@ def decode_fetch_body(version: int, frame: memoryview, position: int) -> FetchBo
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"the Fetch request ends too early: {error}") from None
     except UnicodeDecodeError:
-        raise MalformedRequest("a name is not UTF-8") from None
+        raise MalformedRequest("a string is not UTF-8") from None
 
 
 def _body(reader: BodyReader, version: int) -> FetchBody:

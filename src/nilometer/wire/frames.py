@@ -20,7 +20,9 @@ class FrameTooLarge(KafkaError):
     """A frame's length is negative or above the limit. The connection must be closed."""
 
     def __init__(self, length: int, limit: int) -> None:
-        super().__init__(ErrorCode.invalid_request, f"frame of {length} bytes, the limit is {limit}")
+        super().__init__(
+            ErrorCode.invalid_request, f"frame of {length} bytes exceeds the limit of {limit} bytes"
+        )
         self.length = length
         self.limit = limit
 

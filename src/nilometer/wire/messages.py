@@ -143,7 +143,7 @@ class KafkaApi:
 def decode_request_header(frame: bytes) -> RequestHeader:
     """Decode only the header, without tagged fields. Raises MalformedRequest."""
     if len(frame) < 10:
-        raise MalformedRequest(f"request of {len(frame)} bytes")
+        raise MalformedRequest(f"request of {len(frame)} bytes is too short for a header")
     api_key, version, correlation_id, length = _REQUEST_START.unpack_from(frame)
     size = 10 + max(length, 0)
     if len(frame) < size or length < -1:
@@ -221,7 +221,7 @@ def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Mess
 def decode_correlation_id(frame: bytes) -> int:
     """Return the correlation id of a response frame, by which its request is found."""
     if len(frame) < 4:
-        raise MalformedResponse(f"response of {len(frame)} bytes")
+        raise MalformedResponse(f"response of {len(frame)} bytes is too short for a header")
     return int.from_bytes(frame[:4], "big", signed=True)
 
 

@@ -59,7 +59,7 @@ def decode_produce_body(version: int, frame: memoryview, position: int) -> Produ
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"the Produce request ends too early: {error}") from None
     except UnicodeDecodeError:
-        raise MalformedRequest("a name is not UTF-8") from None
+        raise MalformedRequest("a string is not UTF-8") from None
     return ProduceBody(transactional_id, acks, timeout_ms, topics)
 
 

@@ -185,7 +185,7 @@ def check_batch(buffer: Bytes, position: int, header: BatchHeader) -> None:
     with memoryview(buffer) as view:
         crc = crc32c(view[position + _CRC_START : end])
     if crc != header.crc:
-        raise CorruptBatch(f"CRC is {crc:#010x}, the batch says {header.crc:#010x}")
+        raise CorruptBatch(f"computed CRC {crc:#010x} differs from the stored CRC {header.crc:#010x}")
     if header.last_offset_delta < 0 or not 0 <= header.records_count <= header.last_offset_delta + 1:
         raise CorruptBatch(
             f"{header.records_count} records cannot have a last offset delta of {header.last_offset_delta}"

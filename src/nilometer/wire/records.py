@@ -101,18 +101,18 @@ def _decode_all(data: bytes, header: BatchHeader) -> list[Record]:
         elif size == -1:
             value = None
         else:
-            raise CorruptBatch(f"value of length {size}")
+            raise CorruptBatch(f"invalid value length {size}")
         if position < end and data[position] == 0:
             headers: tuple[Header, ...] = ()
             position += 1
         else:
             headers, position = _decode_headers(data, position, end)
         if position != end:
-            raise CorruptBatch(f"record ends at {position}, its length says {end}")
+            raise CorruptBatch(f"record ends at byte {position}, but by its length at byte {end}")
         timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
         records.append(make((base_offset + offset_delta, timestamp, key, value, headers)))
     if position != data_end:
-        raise CorruptBatch(f"{data_end - position} bytes behind the last record")
+        raise CorruptBatch(f"{data_end - position} bytes after the last record")
     return records
 
 
@@ -124,7 +124,7 @@ def _decode_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, i
     length, position = decode_zigzag(data, position)
     if length < 0:
         if length != -1:
-            raise CorruptBatch(f"length {length}")
+            raise CorruptBatch(f"invalid length {length}")
         return None, position
     following = position + length
     if following > end:

@@ -46,7 +46,7 @@ def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
     except IndexError:
         stop = end + 1
     if stop > end:
-        raise MalformedMessage(f"{entity.__name__} reaches beyond its {end - position} bytes")
+        raise MalformedMessage(f"{entity.__name__} exceeds its {end - position} bytes")
     return _apply(buffer, position, stop, cuts) if cuts else None
 
 
@@ -141,7 +141,7 @@ def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
         count, position = read_count(buffer, position)
         if count <= 0:
             if count < 0 and not field.nullable:
-                raise MalformedMessage(f"{field.name} is null, which it may not be")
+                raise MalformedMessage(f"{field.name} is null, but not nullable")
             return position
         if count * item_min > end - position:
             raise MalformedMessage(f"{count} elements of {field.name} in {end - position} bytes")
@@ -218,7 +218,7 @@ def _entity_size_min(shape: EntityShape) -> int:
 def _count(buffer: bytes, position: int) -> tuple[int, int]:
     count = int.from_bytes(buffer[position : position + 4], "big", signed=True)
     if count < -1:
-        raise MalformedMessage(f"array of {count} elements")
+        raise MalformedMessage(f"invalid array length {count}")
     return count, position + 4
 
 
@@ -241,14 +241,14 @@ def _survey_compact_bytes(buffer: bytes, position: int, end: int, cuts: list[Cut
 def _survey_string(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
     size = int.from_bytes(buffer[position : position + 2], "big", signed=True)
     if size < -1:
-        raise MalformedMessage(f"string of {size} bytes")
+        raise MalformedMessage(f"invalid string length {size}")
     return position + 2 + max(size, 0)
 
 
 def _survey_bytes(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
     size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
     if size < -1:
-        raise MalformedMessage(f"bytes of length {size}")
+        raise MalformedMessage(f"invalid bytes length {size}")
     return position + 4 + max(size, 0)
 
 

@@ -266,4 +266,4 @@ def test_a_broker_starts_with_the_settings_of_a_kraft_node_and_opens_no_controll
         assert [(each.broker_id, each.port) for each in found.brokers] == [(1, client_port)]
         with pytest.raises(ConnectionRefusedError):
             WirePeer(f"127.0.0.1:{controller_port}")
-        assert "Not opened: CONTROLLER" in broker.output
+        assert "Controller listeners are not opened: CONTROLLER" in broker.output

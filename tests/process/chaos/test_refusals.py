@@ -198,12 +198,12 @@ def test_a_store_that_vanishes_and_one_created_again(tmp_path: Path) -> None:
         os.rename(store_of(cluster), moved)
         for broker in cluster.brokers.values():
             said = wait_ended(broker)
-            assert f"the coordination store in {store_of(cluster)} was deleted; put it back" in said
+            assert f"{store_of(cluster)} was deleted; restore it from a copy" in said
             assert "Traceback" not in said
         first = cluster.brokers[1]
         before = kept_files(first)
         said = start_and_fail(first.data_dir, 1, cluster.coordination)
-        assert "the coordination store was created again, or has lost entries" in said
+        assert "the coordination store was recreated, or has lost entries" in said
         assert kept_files(first) == before == [f"{TOPIC}-0/00000000000000000000.log"]
         shutil.rmtree(store_of(cluster))
         os.rename(moved, store_of(cluster))

@@ -120,7 +120,7 @@ def test_a_move_is_called_off(cluster: NilometerCluster, nilometer: Nilometer, t
     assert TopicPartition("undone", 0) in cluster.operate(list_reassignments)
     answer = nilometer("reassign", "cancel", move)
     assert answer.code == 0
-    assert "undone-0 stays where it was." in answer.out
+    assert "undone-0 keeps its replicas." in answer.out
     assert cluster.operate(list_reassignments) == {}
     eventually(lambda: sorted(replicas(cluster, "undone")) == [1, 3], "undone on 1 and 3 again")
     status = nilometer("reassign", "status", move, "--json")

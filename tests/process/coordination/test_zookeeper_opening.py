@@ -60,10 +60,12 @@ def test_a_foreign_tree_is_refused_by_name_and_left_as_it_is(
         client.ensure_path(f"/kafka/{path}")
     client.create("/kafka/controller", b'{"version":2,"brokerid":1,"timestamp":"1"}')
     before = tree(client, "/kafka")
-    with pytest.raises(StoreRefused, match=r"tree at .*/kafka is Apache Kafka's: it holds admin, brokers"):
+    with pytest.raises(StoreRefused, match=r"tree at .*/kafka is Apache Kafka's: it contains admin, brokers"):
         opened(f"zookeeper://{zookeeper_server.hosts}/kafka")
     client.ensure_path("/other/master")
-    with pytest.raises(StoreRefused, match=r"is something else's: it holds master.*a chroot of its own"):
+    with pytest.raises(
+        StoreRefused, match=r"is another application's: it contains master.*a chroot of its own"
+    ):
         opened(f"zookeeper://{zookeeper_server.hosts}/other")
     assert tree(client, "/kafka") == before
     assert tree(client, "/other") == ["/other/master"]
@@ -73,7 +75,7 @@ def test_a_store_beside_those_of_others() -> None:
     """The top of an ensemble belongs to no cluster while it is empty, but for ZooKeeper's own node."""
     with running_ensemble(1) as ensemble:
         inner = opened(f"zookeeper://{ensemble.hosts}/one")
-        with pytest.raises(StoreRefused, match="it holds one, and no coordination store"):
+        with pytest.raises(StoreRefused, match="it contains one, and no coordination store"):
             opened(f"zookeeper://{ensemble.hosts}")
         assert opened(f"zookeeper://{ensemble.hosts}/one") == inner
     with running_ensemble(1) as ensemble:
@@ -84,7 +86,7 @@ def test_a_store_beside_those_of_others() -> None:
 
 def test_a_chroot_of_several_levels_is_made(client: Any, zookeeper_server: ZooKeeperEnsemble) -> None:
     setting = f"zookeeper://{zookeeper_server.hosts}/several/levels/deep"
-    with pytest.raises(StoreRefused, match="holds no coordination store"):
+    with pytest.raises(StoreRefused, match="contains no coordination store"):
         asyncio.run(open_reader(setting, Runtime.system()))
     assert client.exists("/several") is None, "who reads makes nothing"
     assert opened(setting) == opened(setting)

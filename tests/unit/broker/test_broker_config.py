@@ -106,12 +106,12 @@ def test_kafkas_own_server_properties_are_taken():
     for name in ("controller.quorum.bootstrap.servers", "share.coordinator.state.topic.min.isr"):
         assert name in noted
     assert "transaction.state.log.min.isr" not in noted
-    assert "Not opened: CONTROLLER" in controllers
+    assert "Controller listeners are not opened: CONTROLLER" in controllers
 
 
 @pytest.mark.parametrize("roles", ["controller", " controller "])
 def test_a_process_that_is_only_a_controller_is_refused(roles: str):
-    assert "no processes that are only controllers" in str(refusal(process_roles=roles))
+    assert "only controllers are not supported" in str(refusal(process_roles=roles))
     assert refusal(process_roles="broker,observer").key == "process.roles"
 
 

@@ -9,21 +9,21 @@ from nilometer.config import ConfigError
 from nilometer.coordination.connect_string import parse_connect_string
 
 REFUSED = {
-    "": "names no server",
-    "/chroot": "names no server",
-    ",": "missing beside a comma",
-    "a:2181,": "missing beside a comma",
-    "a:2181,,b:2181": "missing beside a comma",
+    "": "contains no server",
+    "/chroot": "contains no server",
+    ",": "an empty server name next to a comma",
+    "a:2181,": "an empty server name next to a comma",
+    "a:2181,,b:2181": "an empty server name next to a comma",
     "host:notaport": "host:notaport is not a server",
     "host:": "host: is not a server",
     "host:0": "there is no port 0",
     "host:65536": "there is no port 65536",
     "two words:2181": "is not a server",
     "zookeeper://host:2181": "zookeeper: is not a server",
-    "a:2181//b": "is no chroot",
-    "a:2181/b/": "is no chroot",
-    "a:2181/b/../c": "is no chroot",
-    "a:2181/x,b:2181/x": "once, behind the last server",
+    "a:2181//b": "is not a chroot",
+    "a:2181/b/": "is not a chroot",
+    "a:2181/b/../c": "is not a chroot",
+    "a:2181/x,b:2181/x": "once, after the last server",
 }
 
 

@@ -157,7 +157,7 @@ def test_a_reader_without_a_lock_sees_what_is_whole_and_a_dump_every_line() -> N
     batch_lines = [line for line in lines if isinstance(line, dump.BatchLine)]
     assert [line.error for line in batch_lines] == [None] * len(batch_lines)
     assert batch_lines[-1].records[0].value == b"11"
-    assert lines[-1] == dump.ErrorLine(log.segments.active.size, "40 bytes are not a whole batch")
+    assert lines[-1] == dump.ErrorLine(log.segments.active.size, "40 bytes are not a complete batch")
     epochs = list(dump.dump_file(disk, f"{log.folder}/leader-epoch-checkpoint"))
     assert epochs == [dump.EpochLine(0, 0)]
     index = list(dump.dump_file(disk, log.segments.first.path(".index")))

@@ -148,5 +148,5 @@ def test_a_count_that_cannot_be_is_refused_at_once() -> None:
     frame = bytearray(frame_of(4))
     start = messages.decode_request_header(bytes(frame)).size
     frame[start + 17 : start + 21] = (0x7FFF_FFFF).to_bytes(4, "big")
-    with pytest.raises(MalformedRequest, match="an array of"):
+    with pytest.raises(MalformedRequest, match="array of"):
         decode_fetch_body(4, memoryview(frame), start)

@@ -114,5 +114,5 @@ def test_a_count_that_cannot_be_is_refused_at_once():
     frame = bytearray(frame_of(3))
     start = messages.decode_request_header(bytes(frame)).size
     frame[start + 8 : start + 12] = (0x7FFF_FFFF).to_bytes(4, "big")
-    with pytest.raises(MalformedRequest, match="an array of"):
+    with pytest.raises(MalformedRequest, match="array of"):
         decode_produce_body(3, memoryview(frame), start)

@@ -168,7 +168,7 @@ def a_header(**changes: int) -> BatchHeader:
         "value beyond the record",
         "key of length -2",
         "header without a name",
-        "bytes behind the last record",
+        "bytes after the last record",
     ],
 )
 def test_damaged_records(records: bytes) -> None:

@@ -46,7 +46,7 @@ def _levels(services: Services, resource: Message) -> dict[str, str | None]:
     """
     if resource.resource_type != RESOURCE_BROKER_LOGGER:
         raise KafkaError(
-            ErrorCode.invalid_request, "Settings of loggers are altered in a request of their own."
+            ErrorCode.invalid_request, "The settings of loggers must be altered in a separate request."
         )
     check_names_this_broker(services, resource.resource_name)
     times = Counter(config.name for config in resource.configs)

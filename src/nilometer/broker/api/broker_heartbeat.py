@@ -26,7 +26,9 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
 
     def decide(image: ClusterImage) -> Decision[ShutdownProgress]:
         if not body.want_shut_down:
-            why = "only announcements of a controlled shutdown are served; sessions replace heartbeats"
+            why = (
+                "BrokerHeartbeat is only for a controlled shutdown: liveness is by session, not by heartbeat"
+            )
             return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
         return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 

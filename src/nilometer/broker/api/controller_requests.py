@@ -66,7 +66,10 @@ def on_controller(
 
     def decide_in_time(image: ClusterImage) -> Decision[R]:
         if timeout_ms is not None and clock.monotonic_ms() >= deadline_ms:
-            raise KafkaError(ErrorCode.request_timed_out, f"not decided within {timeout_ms} ms")
+            raise KafkaError(
+                ErrorCode.request_timed_out,
+                f"The controller did not process the request within {timeout_ms} ms.",
+            )
         return decide(image)
 
     async def answer() -> Reply:

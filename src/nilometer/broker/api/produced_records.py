@@ -27,7 +27,7 @@ def check_produced_records(records: Bytes, version: int, *, in_transaction: bool
     ``version``: that of the Produce request. ``in_transaction``: the request has a transactional id.
     """
     if len(records) < HEADER_BYTES:
-        raise InvalidRecord(f"{len(records)} bytes are not a whole record batch")
+        raise InvalidRecord(f"{len(records)} bytes are not a complete record batch")
     if records[_MAGIC] < MAGIC:
         raise InvalidRecord(
             f"a message of magic {records[_MAGIC]}: only record batches (magic 2) are accepted"

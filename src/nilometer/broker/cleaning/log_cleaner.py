@@ -268,7 +268,7 @@ class LogCleaner:
             try:
                 self._check(partition, cleaning)
                 if isinstance(error, FileNotFoundError) and log.has_lost(cleaning.plan.segments):
-                    raise RoundOvertaken("its segments are gone")
+                    raise RoundOvertaken("its segments no longer exist")
             except (RoundOvertaken, LogFenced) as overtaken:
                 error = overtaken if isinstance(overtaken, RoundOvertaken) else RoundOvertaken(str(overtaken))
         if (report := self.report.current.get(log.topic_partition)) is not None:

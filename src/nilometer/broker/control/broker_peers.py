@@ -94,8 +94,8 @@ class BrokerPeers:
             )
         except ConnectionLost as error:
             raise PeerDoesNotAnswer(
-                f"broker {broker_id} at {connection.host}:{connection.port} did not prove itself "
-                f"({error.message}); while it runs a version that cannot, both sides need "
+                f"broker {broker_id} at {connection.host}:{connection.port} did not authenticate "
+                f"({error.message}); while it runs a version without authentication, both brokers need "
                 "nilometer.inter.broker.authentication=accept"
             ) from None
         exchange = ProofExchange(self._cluster_id, self._broker_id, broker_id, nonce, answer.nonce)

@@ -111,8 +111,8 @@ class MetadataLog:
         if self.image.number < number:
             raise StoreRefused(
                 f"the metadata log ends with entry {self.image.number}, but entry {number} registered this "
-                "broker: the coordination store was created again, or has lost entries. Restore it from a "
-                "copy; nothing of this broker's data was touched"
+                "broker: the coordination store was recreated, or has lost entries. Restore it from a "
+                "copy; this broker's data was not changed"
             )
 
     async def maybe_write_snapshot(self) -> None:
@@ -160,14 +160,14 @@ class MetadataLog:
         self.entry_bytes.pop(number - READ_ENTRIES_MAX, None)
         if not delta.accepted:
             logger.warning(
-                "Entry %d of the metadata log is of a deposed controller and changes nothing", number
+                "Entry %d of the metadata log was written by a deposed controller and is ignored", number
             )
         for subscriber in self._subscribers:
             subscriber(delta, self.image)
 
     def _block(self, what: str, error: Exception) -> MetadataBlocked:
         self.blocked = (
-            f"{what} cannot be folded by this version of the broker: {error}. Nothing of it was applied; "
+            f"{what} cannot be applied by this version of the broker: {error}. None of it was applied; "
             "restart the broker with a version that can read it"
         )
         self._on_blocked(self.blocked)

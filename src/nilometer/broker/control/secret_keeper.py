@@ -71,7 +71,9 @@ class SecretKeeper:
     def _take(self, found: ClusterSecrets | None) -> None:
         known = self.secrets
         if found is None or found.current.number < known.current.number:
-            self._warn("the cluster's secret is gone from the store; the one known so far stays in use")
+            self._warn(
+                "the coordination store has no current secret; the last one that was read remains in use"
+            )
             return
         self._last_error = ""
         if found != known:
@@ -81,7 +83,7 @@ class SecretKeeper:
     def _warn(self, error: str) -> None:
         if error != self._last_error:
             self._last_error = error
-            logger.warning("The cluster's secret cannot be read again: %s", error)
+            logger.warning("The cluster's secret could not be refreshed: %s", error)
 
 
 async def find_or_make_secrets(store: CoordinationStore, entropy: Entropy) -> ClusterSecrets:

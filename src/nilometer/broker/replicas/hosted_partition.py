@@ -187,7 +187,7 @@ class Partition(ReadablePartition):
             except AssertionError as broken:
                 raise self._fenced_by(broken) from broken
             if not self._carry_out(effects):
-                raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here")
+                raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline on this broker")
             self._after_append(info)
         return info
 
@@ -198,7 +198,7 @@ class Partition(ReadablePartition):
     def _fenced_by(self, broken: AssertionError) -> KafkaError:
         """Fence the replica because of a broken invariant, and return the error for the current request."""
         self.fence(broken)
-        return KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline here: {broken}")
+        return KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline on this broker: {broken}")
 
     def _after_append(self, info: AppendInfo) -> None:
         if self.fetch_waiters:

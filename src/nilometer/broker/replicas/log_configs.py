@@ -78,7 +78,7 @@ class LogConfigs:
             return
         self._reported[topic_id, str(error)] = None
         logger.error(
-            "A setting of topic %s cannot be applied on this broker; its last valid value stays in force: %s",
+            "This broker cannot apply a setting of topic %s; its last valid value remains in effect: %s",
             topic,
             error,
         )

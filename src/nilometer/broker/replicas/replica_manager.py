@@ -148,9 +148,11 @@ class ReplicaManager:
             )
         if self._broker_id in state.replicas:
             return KafkaError(
-                ErrorCode.kafka_storage_error, f"The log of {topic.name}-{index} is offline here."
+                ErrorCode.kafka_storage_error, f"The log of {topic.name}-{index} is offline on this broker."
             )
-        return KafkaError(ErrorCode.not_leader_or_follower, f"{topic.name}-{index} is not hosted here.")
+        return KafkaError(
+            ErrorCode.not_leader_or_follower, f"This broker has no replica of {topic.name}-{index}."
+        )
 
     def preferred_read_replica(self, leader: LeaderRole, client_rack: str, fetch_offset: int) -> int | None:
         """Return the broker id of the replica from which a consumer in ``client_rack`` should read (KIP-392);

@@ -107,7 +107,7 @@ class ReplicaRepair:
         except CorruptRecordFound as damage:
             return damage
         if following is None and offset < end_offset and name[0] in reader.base_offsets():
-            error = f"no whole batch up to {end_offset}, where the log ends"
+            error = f"no complete batch before the log end offset {end_offset}"
             return CorruptRecordFound(path, place, offset, error)
         return None
 

@@ -115,7 +115,7 @@ class BrokerConfig(Settings):
         if roles and "broker" not in roles:
             raise ConfigError(
                 "process.roles",
-                f"process.roles is {','.join(roles)}: there are no processes that are only controllers here. "
+                f"process.roles is {','.join(roles)}: processes that are only controllers are not supported. "
                 "Every broker may become the controller; use process.roles=broker, or leave it out",
             )
 
@@ -152,10 +152,12 @@ def notices_at_start(config: BrokerConfig) -> list[str]:
     """Return log lines about given settings that are accepted but have no effect."""
     notices: list[str] = []
     if config.without_effect:
-        notices.append(f"Accepted, but without effect here: {', '.join(config.without_effect)}")
+        notices.append(f"Settings that are accepted but have no effect: {', '.join(config.without_effect)}")
     if config.strings("controller.listener.names"):
         names = ", ".join(config.strings("controller.listener.names"))
-        notices.append(f"Not opened: {names}. Brokers agree through the coordination store")
+        notices.append(
+            f"Controller listeners are not opened: {names}. Brokers use the coordination store instead"
+        )
     return notices
 
 

@@ -70,7 +70,7 @@ NETWORK = [
         "controller.listener.names",
         _LIST,
         (),
-        "Listeners that are not opened: of controllers, which are brokers here.",
+        "The listeners of controllers. They are not opened: any broker may become the controller.",
     ),
     _key(
         "security.inter.broker.protocol",
@@ -83,7 +83,7 @@ NETWORK = [
         "socket.request.max.bytes",
         _INT,
         104_857_600,
-        "The largest request accepted; a connection that announces more is closed unread.",
+        "The largest request accepted; a connection that sends a larger one is closed.",
         minimum=1,
     ),
     _key(

@@ -181,7 +181,7 @@ OFFSETS = [
         "offsets.retention.check.interval.ms",
         _LONG,
         600_000,
-        "How often the coordinator looks for offsets that have expired.",
+        "How often the coordinator checks for offsets that have expired.",
         minimum=1,
     ),
     _key(

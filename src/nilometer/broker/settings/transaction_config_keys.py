@@ -26,12 +26,12 @@ TRANSACTION_KEYS = [
     _number(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
-        "How often the coordinator looks for transactions that have timed out.",
+        "How often the coordinator checks for transactions that have timed out.",
     ),
     _number(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
-        "How often the coordinator looks for transactional ids that have expired.",
+        "How often the coordinator checks for transactional ids that have expired.",
     ),
     ConfigKey(
         name="transaction.partition.verification.enable",

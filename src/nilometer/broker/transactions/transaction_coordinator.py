@@ -147,7 +147,7 @@ class TransactionCoordinator:
             case SendMarkers():
                 self._markers.send(shell, action)
             case AllocateProducerId():
-                self._tasks.spawn(self._time_out(action.request), name="time-out of a transaction")
+                self._tasks.spawn(self._time_out(action.request), name="timeout of a transaction")
             case _:
                 assert_never(action)
 

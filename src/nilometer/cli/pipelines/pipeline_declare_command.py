@@ -39,7 +39,7 @@ def declare(
     if shipped.writes is not None:
         chosen[shipped.writes] = to_topic or shipped.writes
     elif to_topic is not None:
-        raise click.UsageError(f"--to: {name} does not take it")
+        raise click.UsageError(f"--to: {name} does not have this option")
     try:
         spec = write_project(name, folder or Path(name), bootstrap, chosen)
     except PipelineError as error:

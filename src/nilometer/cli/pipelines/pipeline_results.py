@@ -53,7 +53,7 @@ def print_position(console: Console, last: Progress) -> None:
     if last.event_time_watermark is not None:
         console.print(
             f"Event-time watermark {last.event_time_watermark:%Y-%m-%d %H:%M:%S}: "
-            "minutes before it are taken to be complete",
+            "minutes before it count as complete",
             highlight=False,
         )
 

@@ -214,7 +214,7 @@ def run(
 
 def _needed(pipeline_name: str, option: str, given: str | None, what: str | None) -> str | None:
     if given is not None and what is None:
-        raise click.UsageError(f"{option}: {pipeline_name} does not take it")
+        raise click.UsageError(f"{option}: {pipeline_name} does not have this option")
     if given is None and what is not None:
         raise click.UsageError(f"{option} is needed: {pipeline_name} takes a CSV file with columns {what}")
     return given

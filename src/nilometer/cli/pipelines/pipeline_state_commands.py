@@ -90,7 +90,7 @@ def _progress(progress: dict[str, Any]) -> list[str]:
 @click.argument("name")
 @home_option
 def stop(name: str, home: str) -> None:
-    """Stop a pipeline after its current batch, and wait for its end."""
+    """Stop a pipeline after its current batch, and wait until it has stopped."""
     try:
         record = RunFolder(home, name).stop()
     except PipelineError as error:

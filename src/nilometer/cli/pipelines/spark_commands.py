@@ -42,9 +42,7 @@ def archive(folder: Path) -> None:
 
 @spark.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
-@click.option(
-    "--kafka-connector", is_flag=True, help='Have Spark\'s own connector, format("kafka"), as well.'
-)
+@click.option("--kafka-connector", is_flag=True, help='Also provide Spark\'s own connector, format("kafka").')
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def submit(master: str, kafka_connector: bool, only_print: bool, arguments: tuple[str, ...]) -> None:

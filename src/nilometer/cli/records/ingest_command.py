@@ -92,8 +92,8 @@ def ingest(
     rotated in between. Records carry the headers path, line and source. With --key path, all lines of a file
     go to one partition, in order.
 
-    A line that is too long for a record (max.request.size, the topic's max.message.bytes) ends the reading of
-    its file with an error; the other files are still read. --oversized skip leaves such lines out, truncate
+    A line that is too long for a record (max.request.size, the topic's max.message.bytes) stops its file's
+    ingest with an error; other files are still read. --oversized skip leaves such lines out, truncate
     sends the part that fits (header truncated: the bytes of the whole line), split sends the line in several
     records (header piece counts from 1; the last one has the header pieces: their number). Each such line is
     counted and reported.

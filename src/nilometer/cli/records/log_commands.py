@@ -27,9 +27,9 @@ def log() -> None:
 def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> None:
     """Print the contents of log files: batches, index entries, leader epochs, producers.
 
-    A folder stands for all such files in it and its subfolders. The checksum of every batch is verified, and
-    every index entry is compared with its log. The exit code is 1 if a file is damaged. With --json each line
-    is one object.
+    For a folder, all such files in it and its subfolders are printed. The checksum of every batch is
+    verified, and every index entry is compared with its log. The exit code is 1 if a file is damaged. With
+    --json each line is one object.
     """
     damaged = False
     for path in _files(paths):

@@ -80,7 +80,7 @@ reassign.add_command(plan)
 def execute(
     file: Any, bytes_per_second: int | None, rollback: Path | None, as_json: bool, bootstrap: str
 ) -> None:
-    """Start the moves of FILE, and return. `status FILE --wait` waits for their end."""
+    """Start the moves of FILE, and return. `status FILE --wait` waits until they are complete."""
     targets = read_targets(file)
 
     async def work() -> tuple[Targets, PartitionOutcomes]:
@@ -218,7 +218,7 @@ def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str
 
     outcomes = run_async(work())
     for key in sorted(outcomes):
-        _print_outcome(key, outcomes[key], "stays where it was")
+        _print_outcome(key, outcomes[key], "keeps its replicas")
     if not outcomes:
         click.echo("No partition is being moved.")
     _fail_on(outcomes)

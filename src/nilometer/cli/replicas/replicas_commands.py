@@ -61,7 +61,7 @@ PLAIN_WIDTH = 200
     type=click.FloatRange(0.05),
     default=2.0,
     show_default=True,
-    help="Seconds after which a broker that does not answer is shown as unreachable.",
+    help="Seconds after which a broker that does not respond is shown as unreachable.",
 )
 @bootstrap_option
 def replicas(
@@ -77,7 +77,7 @@ def replicas(
 ) -> None:
     """Show every replica: log start and end offset, high watermark, what that waits for.
 
-    Each broker describes its own replicas; the answers are not of exactly the same moment. AGE is for how
+    Each broker describes its own replicas; the responses are not from exactly the same moment. AGE is for how
     long a follower has lacked records of the leader. REMOTE LEO is each follower's log end offset as the
     leader knows it. EPOCHS lists the leader epochs with their start offsets.
     """
@@ -181,7 +181,7 @@ class _Screen:
             click.echo(_json_line(found))
             sys.stdout.flush()
             return
-        drawn = f"No broker answers: {found.message}" if isinstance(found, KafkaError) else picture(found)
+        drawn = f"No broker responds: {found.message}" if isinstance(found, KafkaError) else picture(found)
         if self._live is not None:
             self._live.update(drawn, refresh=True)
         else:

@@ -27,7 +27,7 @@ from nilometer.simulation.model_check.report import report
     help="How many messages may arrive twice, or later than a newer one.",
 )
 @click.option("--rule", type=click.Choice([rule.value for rule in TruncationRule]), default="by-leader-epoch")
-@click.option("--only-loss", is_flag=True, help="Look only for acknowledged records that are lost.")
+@click.option("--only-loss", is_flag=True, help="Check only that no acknowledged record is lost.")
 @click.option("--states-max", type=click.IntRange(1), default=1_000_000, show_default=True)
 def model_check(
     brokers: int,

@@ -89,7 +89,7 @@ def list_transactions(
 @json_option
 @bootstrap_option
 def describe(ids: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
-    """Show the state, producer, time-out, start and partitions of transactional ids."""
+    """Show the state, producer, timeout, start and partitions of transactional ids."""
     outcomes = _run(bootstrap, lambda _, admin: admin.describe(ids))
     found = [one for one in outcomes.values() if not isinstance(one, KafkaError)]
     if as_json:

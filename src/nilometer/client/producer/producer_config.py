@@ -93,7 +93,7 @@ def _is_idempotent(settings: ClientSettings, acks: int) -> bool:
     for key, conflict, demand in conflicts:
         if conflict:
             if settings.is_given("enable.idempotence"):
-                raise ConfigError(key, f"{demand} where enable.idempotence is true")
+                raise ConfigError(key, f"{demand} if enable.idempotence is true")
             return False
     return True
 

@@ -175,7 +175,7 @@ class EntryFolders:
                 await self._folder_or_staged_file_gone(folder, staged_path, number)
                 continue
             except OSError as error:
-                raise unavailable(f"putting entry {number} in place", error) from error
+                raise unavailable(f"linking entry {number} of the coordination store", error) from error
             await self._settle(folder, number)
             return True
 
@@ -187,10 +187,10 @@ class EntryFolders:
         try:
             await self._disk.offload(lambda: self._disk.sync_directory(folder.path))
         except FileNotFoundError:
-            raise OutcomeUnknown(f"entry {number} was put in place just as its folder was retired") from None
+            raise OutcomeUnknown(f"entry {number} was linked while its folder was being replaced") from None
         except OSError as error:
             raise OutcomeUnknown(
-                f"entry {number} is in place, but not known to be durable: {error}"
+                f"entry {number} was linked, but its folder could not be synced: {error}"
             ) from error
         if folder.durable == number:
             folder.durable = number + 1
@@ -239,7 +239,7 @@ class EntryFolders:
                 f"entry {number} was removed from the store's folder of staged files before it was linked"
             )
         if self._disk.exists(folder.path):
-            raise StoreDamaged(f"cannot link into {folder.path}, though it exists")
+            raise StoreDamaged(f"cannot create a link in {folder.path}, although it exists")
         await self._succession.resolve()
 
     # ---- snapshots

@@ -78,11 +78,11 @@ class FolderGuard:
         except OSError as error:
             raise unavailable(f"opening the coordination store in {self._root}", error) from error
         if description is None:
-            raise StoreDamaged(f"{self._root}/{layout.STORE} vanished while the store was opened")
+            raise StoreDamaged(f"{self._root}/{layout.STORE} was deleted while the store was opened")
         if cluster_id is not None and description.cluster_id != cluster_id:
             raise StoreRefused(
                 f"{self._root} belongs to cluster {description.cluster_id}, but this broker to cluster "
-                f"{cluster_id}; point it to its own cluster's folder"
+                f"{cluster_id}; set nilometer.coordination to the folder of its own cluster"
             )
         return description
 
@@ -94,10 +94,10 @@ class FolderGuard:
         try:
             found = self._describe()
         except OSError as error:
-            raise unavailable(f"looking at the coordination store in {self._root}", error) from error
+            raise unavailable(f"checking the coordination store in {self._root}", error) from error
         if found is None:
             raise StoreDamaged(
-                f"the coordination store in {self._root} was deleted; put it back from a copy and start again"
+                f"the coordination store in {self._root} was deleted; restore it from a copy and restart"
             )
         if found != opened:
             raise StoreRefused(f"the coordination store in {self._root} was replaced by another one")
@@ -121,8 +121,9 @@ class FolderGuard:
         kind = self._disk.file_system_type(place)
         if kind in NETWORK_FILE_SYSTEMS:
             raise StoreRefused(
-                f"{self._root} lies on a network or shared file system ({kind}), whose locks cannot be "
-                "trusted; put it on a local disk, or use nilometer.coordination=zookeeper://… across machines"
+                f"{self._root} is on a network or shared file system ({kind}), whose "
+                "locks are unreliable; put it on a local disk, or use "
+                "nilometer.coordination=zookeeper://… across machines"
             )
 
     def _make_folders(self) -> None:

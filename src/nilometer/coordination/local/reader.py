@@ -35,7 +35,7 @@ class LocalReader:
         self._root = folder
         self._entries = posixpath.join(folder, layout.ENTRIES)
         if not disk.exists(posixpath.join(folder, layout.STORE)):
-            raise StoreRefused(f"{folder} holds no coordination store")
+            raise StoreRefused(f"{folder} contains no coordination store")
 
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""

@@ -161,7 +161,7 @@ class SessionFolder:
             if not self._disk.is_locked(self._path(layout.lock_name(session.broker_id))):
                 logger.info("Session %s expired: its process has died", session)
             elif counters_due and self._liveness.on_counter(session, self._counter(session), now_ms):
-                logger.warning("Session %s expired: its process hangs", session)
+                logger.warning("Session %s expired: its process does not respond", session)
             else:
                 continue
             self.expire(session)

@@ -47,7 +47,7 @@ class StagedFiles:
         except FileNotFoundError:
             pass  # another process removed it as stale
         except OSError as error:
-            logger.warning("Could not remove %s: %s. A later start removes it", path, error)
+            logger.warning("Could not remove %s: %s. The next start of a broker removes it", path, error)
 
 
 def unavailable(doing: str, error: OSError) -> StoreUnavailable:

@@ -88,9 +88,7 @@ class LocalSession:
             return False
         try:
             if self._folder.is_expired(self.name):
-                self.lose(
-                    "another broker ended it: this process did not answer for longer than the session timeout"
-                )
+                self.lose("another broker ended it: no heartbeat came for longer than the session timeout")
                 return False
             self.own.heartbeat()
         except OSError as error:

@@ -96,7 +96,9 @@ class Succession:
         except OSError as error:
             raise unavailable(f"reading {self.path}", error) from error
         if found is None:
-            raise StoreDamaged(f"{self.path} holds no entries folder; restore the store's folder from a copy")
+            raise StoreDamaged(
+                f"{self.path} contains no entries folder; restore the store's folder from a copy"
+            )
         if self.current is None or self.current.name != found.text:
             path = posixpath.join(self.path, found.text)
             self.current = EntriesFolder(found.base, found.text, path, found.base, found.base)
@@ -132,4 +134,4 @@ class Succession:
         except FileNotFoundError:
             pass  # another process removes it too
         except OSError as error:
-            logger.warning("Could not remove %s: %s. A later start removes it", path, error)
+            logger.warning("Could not remove %s: %s. The next start of a broker removes it", path, error)

@@ -120,7 +120,7 @@ class KazooBridge:
         except Exception as error:
             await self.stop()
             why = f" ({self._log.last})" if self._log.last else ""
-            raise Disconnected(f"no server answered within {timeout_s:g} s{why}") from error
+            raise Disconnected(f"no server responded within {timeout_s:g} s{why}") from error
 
     async def stop(self) -> None:
         assert self._loop is not None
@@ -235,7 +235,7 @@ class KazooBridge:
         timeout_s, before = self.session_timeout_ms / 1000, self._answers
         await asyncio.wait((future,), timeout=timeout_s * UNANSWERED_FRACTION)
         if not future.done() and self._answers == before and self._client.connected:
-            logger.warning("ZooKeeper server %s does not answer: trying another one", self.server)
+            logger.warning("ZooKeeper server %s does not respond: trying another one", self.server)
             self._connection.leave()
         await asyncio.wait((future,), timeout=timeout_s * (1 - UNANSWERED_FRACTION))
         if not future.done():
@@ -266,7 +266,7 @@ class KazooBridge:
             self._on_loop(self._on_lost)
         else:
             logger.warning(
-                "Lost the connection to ZooKeeper server %s: %s; trying others",
+                "Lost the connection to ZooKeeper server %s: %s; trying another one",
                 self.server,
                 self._log.last or "closed",
             )

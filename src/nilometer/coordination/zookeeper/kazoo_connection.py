@@ -79,7 +79,7 @@ class ObservedConnection(ConnectionHandler):
             # For example, a response to a request that is not the oldest waiting one. The outcome of the
             # requests on this connection is unknown, as when the connection is lost.
             logger.warning(
-                "ZooKeeper server %s sent an answer that cannot be parsed: %r; trying others",
+                "ZooKeeper server %s sent a malformed response: %r; trying another one",
                 self.trying,
                 error,
             )

@@ -50,7 +50,7 @@ async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreF
         node = await ensemble.get(STORE)
         found = msgspec.json.decode(node.data, type=StoreNode)
     except NoNode:
-        raise StoreRefused(f"{hosts} holds no coordination store") from None
+        raise StoreRefused(f"{hosts} contains no coordination store") from None
     except msgspec.MsgspecError as error:
         raise StoreRefused(f"{STORE} at {hosts} is not a store's description: {error}") from error
     if found.format > FORMAT:
@@ -76,9 +76,9 @@ async def _is_there(ensemble: Ensemble, hosts: str) -> bool:
         return True
     if names:
         listed = ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
-        whose = "Apache Kafka's" if KAFKA_NODES & set(names) else "something else's"
+        whose = "Apache Kafka's" if KAFKA_NODES & set(names) else "another application's"
         raise StoreRefused(
-            f"the tree at {hosts} is {whose}: it holds {listed}, and no coordination store. Nothing was "
+            f"the tree at {hosts} is {whose}: it contains {listed}, and no coordination store. Nothing was "
             "written. Give this cluster a chroot of its own, as in host:port,host:port/nilometer"
         )
     return False

@@ -104,7 +104,7 @@ class ZooKeeperStore:
             found = await self._find()
         except Disconnected as error:
             await self._ensemble.stop()
-            raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer: {error}") from error
+            raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not respond: {error}") from error
         except BaseException:
             await self._ensemble.stop()
             raise
@@ -339,7 +339,7 @@ class ZooKeeperStore:
             raise StoreDamaged(f"{path} is missing at {self._hosts}: the store was deleted") from None
 
     def _unavailable(self, error: Disconnected) -> StoreUnavailable:
-        return StoreUnavailable(f"ZooKeeper at {self._hosts} does not answer: {error}")
+        return StoreUnavailable(f"ZooKeeper at {self._hosts} does not respond: {error}")
 
     def _check_open(self) -> None:
         if not self._opened:

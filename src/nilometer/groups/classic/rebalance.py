@@ -174,7 +174,7 @@ class ClassicRebalance:
         member_at_fault = group.members[silent[0]]
         for member_id in silent:
             self._forget_member(group, member_id)
-        reason = f"removing {', '.join(silent)}: no SyncGroup within the rebalance time-out"
+        reason = f"removing {', '.join(silent)}: no SyncGroup within the rebalance timeout"
         self.prepare(turn, group, RebalanceCause.by(member_at_fault, reason))
 
     def _end_sync_phase(self, group: ClassicGroup) -> None:

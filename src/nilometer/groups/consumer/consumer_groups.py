@@ -62,9 +62,9 @@ CONSUMER_GROUP_KEYS = (
 
 _REASONS = {
     TimerKind.CONSUMER_SESSION: "its session timed out",
-    TimerKind.CONSUMER_REBALANCE: "it did not revoke partitions within its rebalance time-out",
-    TimerKind.CONSUMER_JOIN: "it did not rejoin within its rebalance time-out",
-    TimerKind.CONSUMER_SYNC: "it did not ask for its assignment within its rebalance time-out",
+    TimerKind.CONSUMER_REBALANCE: "it did not revoke partitions within its rebalance timeout",
+    TimerKind.CONSUMER_JOIN: "it did not rejoin within its rebalance timeout",
+    TimerKind.CONSUMER_SYNC: "it did not request its assignment within its rebalance timeout",
 }
 
 

@@ -83,7 +83,7 @@ class VirtualBridge:
                 await self._client.live.wait()
         except TimeoutError as error:
             await self.stop()
-            raise Disconnected(f"no server answered within {timeout_s:g} s") from error
+            raise Disconnected(f"no server responded within {timeout_s:g} s") from error
 
     async def stop(self) -> None:
         self._stopped = True

@@ -64,7 +64,7 @@ class CleanedSegmentWriter:
         """Write the indexes and the manifest, and make all files durable. Blocks. Raises OSError."""
         self._write_gathered()
         log = self._log
-        assert log is not None, "a segment is finished once"
+        assert log is not None, "a cleaned segment is finished only once"
         log.sync()
         log.close()
         self._log = None

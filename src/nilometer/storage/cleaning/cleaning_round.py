@@ -236,12 +236,12 @@ class CleaningRound:
                 check_batch(batch.buffer, batch.at, batch.header)
                 if batch.header.base_offset < next_offset:
                     raise CorruptBatch(
-                        f"batch of offset {batch.header.base_offset} where {next_offset} is due"
+                        f"batch with base offset {batch.header.base_offset}, but {next_offset} is expected"
                     )
                 end, next_offset = batch.position + batch.header.size, batch.header.next_offset
                 yield batch
             if end != size:
-                raise CorruptBatch(f"no batch ends at the end of the segment, {size}")
+                raise CorruptBatch(f"the last batch does not end at the end of the segment, byte {size}")
         except KafkaError as error:
             if isinstance(error, CorruptRecordFound):
                 raise

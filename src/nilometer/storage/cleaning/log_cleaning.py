@@ -57,7 +57,7 @@ class LogCleaning:
         if not log.config.is_compacted:
             raise RoundOvertaken("the topic is not compacted any more")
         if inputs and not self._are_live(inputs):
-            raise RoundOvertaken("its segments are gone")
+            raise RoundOvertaken("its segments no longer exist")
 
     def _are_live(self, inputs: Sequence[LogSegment]) -> bool:
         """Whether ``inputs`` are still adjacent segments of the log, and none of them is the active one."""

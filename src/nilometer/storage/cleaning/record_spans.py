@@ -60,17 +60,17 @@ def _spans(data: bytes, count: int) -> Iterator[RecordSpan]:
             key = data[position : position + size]
             position += size
         if position >= end:
-            raise CorruptBatch(f"a key of {size} bytes ends behind its record")
+            raise CorruptBatch(f"a key of {size} bytes exceeds its record")
         if (low := data[position]) < 0x80:
             size, position = (low >> 1) ^ -(low & 1), position + 1
         else:
             size, position = decode_zigzag(data, position)
         if position + size > end:
-            raise CorruptBatch(f"a value of {size} bytes ends behind its record")
+            raise CorruptBatch(f"a value of {size} bytes exceeds its record")
         yield start, end, timestamp_delta, behind, offset_delta, key, size >= 0
         start = end
     if start != data_end:
-        raise CorruptBatch(f"{data_end - start} bytes behind the last record")
+        raise CorruptBatch(f"{data_end - start} bytes after the last record")
 
 
 def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:

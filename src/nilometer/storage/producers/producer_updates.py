@@ -68,7 +68,7 @@ class ProducerUpdates:
             if self._origin is not AppendOrigin.REPLICATION:
                 raise KafkaError(
                     ErrorCode.invalid_txn_state,
-                    f"producer {header.producer_id} has a transaction open and sent a batch outside it",
+                    f"producer {header.producer_id} sent a batch outside of its open transaction",
                 )
         elif header.is_transactional and not in_transaction:
             entry.current_txn_first_offset = base_offset
@@ -108,14 +108,14 @@ class ProducerUpdates:
         if producer_epoch < entry.producer_epoch and self._origin is not AppendOrigin.REPLICATION:
             raise KafkaError(
                 ErrorCode.invalid_producer_epoch,
-                f"producer {entry.producer_id} sent epoch {producer_epoch}, known is {entry.producer_epoch}",
+                f"producer {entry.producer_id} has epoch {entry.producer_epoch}, but sent {producer_epoch}",
             )
 
     def _check_sequence(self, entry: ProducerStateEntry, header: BatchHeader) -> None:
         first = header.base_sequence
         if header.producer_epoch != entry.producer_epoch:
             if first != 0:
-                raise _out_of_order(header, "0, since its epoch is new")
+                raise _out_of_order(header, "0, because its epoch is new")
             return
         last = entry.last_sequence
         expected = 0 if last in (NO_SEQUENCE, SEQUENCE_MAX) else last + 1
@@ -127,5 +127,5 @@ def _out_of_order(header: BatchHeader, expected: str) -> KafkaError:
     return KafkaError(
         ErrorCode.out_of_order_sequence_number,
         f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence {header.base_sequence}"
-        f" where the log expects {expected}",
+        f", but the log expects {expected}",
     )

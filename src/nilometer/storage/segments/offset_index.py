@@ -74,7 +74,7 @@ class OffsetIndex:
     def append(self, offset: int, position: int) -> None:
         relative = offset - self.base_offset
         if self._offsets and (relative <= self._offsets[-1] or position <= self._positions[-1]):
-            raise CorruptIndex(f"entry ({offset}, {position}) does not rise above the last one")
+            raise CorruptIndex(f"entry ({offset}, {position}) is not above the last entry")
         self._offsets.append(relative)
         self._positions.append(position)
 
@@ -131,7 +131,7 @@ class OffsetIndex:
             if column and column[0] < 0:
                 raise CorruptIndex("a negative entry")
             if any(later <= earlier for earlier, later in pairwise(column)):
-                raise CorruptIndex("entries do not rise")
+                raise CorruptIndex("entries are not in ascending order")
 
 
 def _to_or_from_big_endian(column: array[int]) -> None:

@@ -247,7 +247,7 @@ class LogSegment:
 
     def _checked(self, found: SegmentIndexes) -> SegmentIndexes:
         if len(found.offsets) and found.offsets.last_position >= self.size:
-            raise CorruptIndex(f"{self.log_path} has {self.size} bytes, its index points behind them")
+            raise CorruptIndex(f"{self.log_path} has {self.size} bytes, but its index points beyond them")
         return found
 
     def reset_indexes(self, *, keep_aborted: bool = False) -> None:
@@ -297,7 +297,7 @@ class LogSegment:
             indexes = self.indexes()
         except (CorruptIndex, FileNotFoundError):
             return 0
-        assert indexes is not None, "reading may wait here"
+        assert indexes is not None, "a read that may wait always returns the indexes"
         entry = indexes.offsets.lookup_entry(offset - 1)
         return entry[1] if entry is not None and self._is_true(*entry) else 0
 
@@ -316,7 +316,7 @@ class LogSegment:
         CorruptIndex, KafkaError.
         """
         found = self.indexes()
-        assert found is not None, "reading may wait here"
+        assert found is not None, "a read that may wait always returns the indexes"
         self._files.index_cache.forget(self.log_path)
         self._indexes = found
         self._index_files.cut_to(found)

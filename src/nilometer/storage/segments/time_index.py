@@ -70,7 +70,7 @@ class TimeIndex:
         if timestamp <= last_timestamp:
             return
         if self._timestamps and offset < last_offset:
-            raise CorruptIndex(f"entry ({timestamp}, {offset}) lies before the last one")
+            raise CorruptIndex(f"entry ({timestamp}, {offset}) is before the last entry")
         self._timestamps.append(timestamp)
         self._offsets.append(offset - self.base_offset)
 
@@ -114,4 +114,4 @@ class TimeIndex:
         stamps, offsets = self._timestamps, self._offsets
         for slot in range(1, len(stamps)):
             if stamps[slot] <= stamps[slot - 1] or offsets[slot] < offsets[slot - 1]:
-                raise CorruptIndex("entries do not rise")
+                raise CorruptIndex("entries are not in ascending order")

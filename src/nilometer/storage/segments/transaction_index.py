@@ -42,7 +42,7 @@ def parse(base_offset: int, data: bytes) -> list[AbortedTxn]:
         if entry.last_offset < base_offset:
             raise CorruptIndex(f"{entry} ends before the segment begins at {base_offset}")
         if entries and entry.last_offset <= entries[-1].last_offset:
-            raise CorruptIndex("entries do not rise")
+            raise CorruptIndex("entries are not in ascending order")
         entries.append(entry)
     return entries
 
