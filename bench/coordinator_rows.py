@@ -18,7 +18,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
 from .rows import Column, Numbers, Row
-from .systems import OneBroker, System, create_topic
+from .systems import OneBroker, System, create_topic, shut_down
 
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -59,7 +59,7 @@ def _load(
     seconds: list[float] = []
     loading: list[float] = []
     for _ in range(repetitions):
-        broker.stop()
+        shut_down(broker, TIMEOUT_S)
         began = time.monotonic()
         broker.launch()
         answered_at, loaded_at = _wait_loaded(system, f"group-{groups - 1}", newest)
