@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Partition
+from tests.support.wire.wire_peer import WirePeer, make
 
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, TopicPartition, checkpoints, names
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.records import BatchBuilder
 
 from . import load
@@ -38,7 +38,9 @@ RECORD_BYTES = 1_000
 BATCHES_AT_ONCE = 64
 WALL_MS = 1_700_000_000_000
 REPETITIONS = 3
-READY_TIMEOUT_S = 120.0
+CREATED_TIMEOUT_S = 30.0
+EARLIEST, LATEST = -2, -1
+"""Timestamps of ListOffsets that mean the start and the end of the log."""
 SOURCE = Path(".nilometer") / "bench-logs"
 """Kept until the row has ended for both systems and again for the next run: it takes longest to write."""
 
@@ -53,6 +55,7 @@ def _recover(
     system.wait_ready()
     create_topic(system, TOPIC)
     broker = cast(OneBroker, system)
+    _wait_exists(broker.log_dir / f"{TOPIC}-0" / names.PARTITION_METADATA)
     found: dict[str, list[float]] = {"cached_s": [], "dropped_s": []}
     for key, seconds in found.items():
         for _ in range(repetitions):
@@ -61,6 +64,15 @@ def _recover(
             (_drop_from_cache if key == "dropped_s" else _read_into_cache)(broker.log_dir / f"{TOPIC}-0")
             seconds.append(_start(broker, end_offset))
     return dict(found)
+
+
+def _wait_exists(path: Path) -> None:
+    """Apache Kafka writes the topic's id some time after it has created the log."""
+    deadline = time.monotonic() + CREATED_TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{path} is not there after {CREATED_TIMEOUT_S:.0f} s")
+        time.sleep(0.05)
 
 
 def _write_log(folder: Path, total: int, tail: int) -> None:
@@ -111,9 +123,7 @@ def _put_log(system: OneBroker, source: Path) -> int:
     recovery_point, end_offset = map(int, (source / "offsets").read_text().split())
     disk, partition = Runtime.system().disk, TopicPartition(TOPIC, 0)
     for name in (names.RECOVERY_POINT_CHECKPOINT, names.REPLICATION_OFFSET_CHECKPOINT):
-        path = str(system.log_dir / name)
-        offsets = {**checkpoints.read_offsets(disk, path), partition: recovery_point}
-        checkpoints.write_offsets(disk, path, offsets)
+        checkpoints.write_offsets(disk, str(system.log_dir / name), {partition: recovery_point})
     return end_offset
 
 
@@ -141,12 +151,27 @@ def _start(system: OneBroker, end_offset: int) -> float:
     waiting = load.start("first", system.bootstrap, TOPIC)
     seconds = load.finish(waiting)["acknowledged_at"] - began
     system.wait_ready()
-    consumer = Consumer({"bootstrap.servers": system.bootstrap, "group.id": "bench", "log_level": 0})
-    found = consumer.get_watermark_offsets(Partition(TOPIC, 0), timeout=READY_TIMEOUT_S)
-    consumer.close()
+    found = (_offset_at(system, EARLIEST), _offset_at(system, LATEST))
     if found != (0, end_offset + 1):
         raise RuntimeError(f"{system.name} has offsets {found}, not 0 to {end_offset + 1}")
     return seconds
+
+
+def _offset_at(system: OneBroker, timestamp: int) -> int:
+    """Asked without a client of a group, which would have the topic of groups created."""
+    key, version = ApiKey.LIST_OFFSETS, 4
+    partition = make(
+        key,
+        version,
+        "ListOffsetsPartition",
+        partition_index=0,
+        current_leader_epoch=-1,
+        timestamp=timestamp,
+    )
+    topic = make(key, version, "ListOffsetsTopic", name=TOPIC, partitions=(partition,))
+    with WirePeer(system.bootstrap) as peer:
+        answer = peer.ask(key, version, replica_id=-1, isolation_level=0, topics=(topic,))
+    return answer.topics[0].partitions[0].offset
 
 
 RECOVERY_ROWS: tuple[Row, ...] = (
