@@ -5,9 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+from typing import Any
 
 import pytest
 import uvloop
+
+ON_ONE_WORKER = (
+    "tests/compatibility/as_kafka",
+    "tests/compatibility/clients",
+    "tests/pipeline/connectors",
+    "tests/pipeline/jobs",
+)
+"""Folders whose conftest starts Spark, Apache Kafka or clients once for a run of tests: a start costs more
+than what another worker would save."""
 
 # A shell starts what it runs in the background with SIGINT ignored, and every child would inherit that: tests
 # that interrupt a command would wait for something that cannot come.
@@ -19,6 +29,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with a test marked ``long`` come first: several workers then end at about the same time."""
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """``--dist loadfile``, but that one worker runs all files of a folder in `ON_ONE_WORKER`."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadFolderScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((folder for folder in ON_ONE_WORKER if path.startswith(f"{folder}/")), path)
+
+    return LoadFolderScheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,5 +1,6 @@
 """One broker and one Spark session for all pipeline tests.
 
+`jobs/` has the shipped pipelines and commands, `connectors/` the Spark sources and the sink.
 `PIPELINE_AGAINST=host:port pytest tests/pipeline` runs the same tests against a broker that is up already,
 such as Apache Kafka: what fails there is a fault of the test or of the source.
 """

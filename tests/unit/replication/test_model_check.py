@@ -68,6 +68,7 @@ AS_FAR_AS_TIME_ALLOWS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bounds", EXHAUSTIVE.values(), ids=EXHAUSTIVE.keys())
 def test_every_state_keeps_every_property(bounds: Bounds) -> None:
     seen = explore(World(bounds))

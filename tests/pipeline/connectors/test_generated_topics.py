@@ -194,9 +194,7 @@ class Round:
 
     def _replay(self, source, options):
         again = f"GENERATED_TOPICS={self._seed}:{len(self._names)} .venv/bin/pytest"
-        return (
-            f"{source} with {options}\nagain: {again} tests/pipeline/test_generated_topics.py -k of_generated"
-        )
+        return f"{source} with {options}\nagain: {again} tests/pipeline/connectors -k three_sources_give"
 
 
 def _bytes(value):

@@ -15,7 +15,7 @@ from support.pipeline.runs import assert_reported, forget_last_commit, run_pipel
 
 pytestmark = pytest.mark.spark
 
-ACCESS_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "access.log"
+ACCESS_LOG = Path(__file__).resolve().parents[4] / "shared" / "data" / "access.log"
 PAUSE = timedelta(minutes=30)
 STRANGE = [
     b"",

@@ -25,7 +25,7 @@ from support.pipeline.runs import assert_reported
 
 pytestmark = pytest.mark.spark
 
-ACCESS_LOG = Path(__file__).resolve().parents[3] / "shared" / "data" / "access.log"
+ACCESS_LOG = Path(__file__).resolve().parents[4] / "shared" / "data" / "access.log"
 
 
 def run_logs(spark, topics, topic, output, connector="nilometer", **more):
