@@ -24,7 +24,7 @@ def test_a_broker_joins_and_another_one_is_taken_out() -> None:
     membership = MembershipPlan(joins_at_s=3.0, leaves_at_s=6.0)
     verdict = run(dataclasses.replace(plan, membership=membership, one_machine=False))
     assert verdict.findings == []
-    assert verdict.workloads["brokers joined"] == verdict.workloads["brokers taken out"] == 1
+    assert verdict.workloads["brokers joined"] == verdict.workloads["brokers removed"] == 1
 
 
 def test_records_are_deleted_and_only_those_that_may_be() -> None:
@@ -36,7 +36,7 @@ def test_records_are_deleted_and_only_those_that_may_be() -> None:
     verdict = run(dataclasses.replace(plan, topics=topics))
     assert verdict.findings == []
     assert verdict.exit is Exit.CLEAN
-    assert verdict.workloads["log starts risen"] > 0
+    assert verdict.workloads["log start offsets advanced"] > 0
 
 
 def test_what_lies_below_the_log_start_need_not_be_found() -> None:

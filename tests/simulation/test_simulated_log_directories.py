@@ -100,7 +100,7 @@ def test_a_broker_that_keeps_using_a_directory_after_its_error_is_found() -> Non
         return judge.violations
 
     [violation] = World(6).run(scenario)
-    assert violation.startswith("failed disk: broker-1 goes on using /data/1-b after")
+    assert violation.startswith("failed disk: broker-1 continues to use /data/1-b after")
 
 
 Strike = Callable[[DiskUser, str, str], None]

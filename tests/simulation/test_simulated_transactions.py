@@ -27,7 +27,7 @@ COUNTED = (
     "transactions, timed out",
     "transactions, zombies stopped",
     "transactions, ends repeated",
-    "transactions, refused verifications",
+    "transactions, rejected verifications",
     "transactions, producer ids rotated",
     "transactions, finished by another coordinator",
 )

@@ -66,7 +66,7 @@ class BrokenInvariants:
         leads = isinstance(role, LeaderRole)
         role.__class__ = self._breaking_leader if leads else self._breaking_follower  # type: ignore[assignment]
         self._open.append(_Breach(node, node.process, partition, role))
-        return f"{partition} of {node.name} is to break an invariant"
+        return f"{partition} of {node.name} is chosen to break an invariant"
 
     def excuses(self, error: BaseException) -> bool:
         """Return whether a logged error is one of the injected ones."""
@@ -80,13 +80,15 @@ class BrokenInvariants:
             elif breach.met_s is not None and now_s > breach.met_s + SETTLE_S and not breach.process.paused:
                 self._open.remove(breach)
                 name, partition = breach.node.name, breach.partition
-                self.violations.append(f"broken invariant: {name} met one in {partition} and keeps its role")
+                self.violations.append(
+                    f"broken invariant: {name} found one in {partition} and keeps its role"
+                )
 
     def _on_met(self, role: Role) -> Exception:
         for breach in self._open:
             if breach.role is role and breach.met_s is None:
                 breach.met_s = self._now_s()
-        return InjectedBreach("an invariant that the world breaks", ())
+        return InjectedBreach("an invariant that the simulation breaks", ())
 
 
 def _breaking_leader(on_met: OnBroken) -> type[LeaderRole]:

@@ -148,7 +148,7 @@ class Damage:
         file = flipped.file() if flipped is not None else None
         if flipped is None or file is None or self._world.loop.time() < flipped.at_s + unread_s:
             return
-        self._world.trace.note("faults", f"{flipped.path} was not read: it is put right")
+        self._world.trace.note("faults", f"{flipped.path} was not read: it is restored")
         file.flip_bit(flipped.position, flipped.bit)
         self._flipped = None
 

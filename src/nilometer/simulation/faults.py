@@ -97,7 +97,7 @@ class FaultDriver:
     async def heal(self) -> None:
         """End every fault except that of the log directory that failed last, and start all brokers."""
         await self._end_tasks()
-        self._world.trace.note("faults", "all is healed, but for the last log directory")
+        self._world.trace.note("faults", "all faults have ended, except that of the last log directory")
         self._world.network.heal_all()
         last = max(
             (fault.number for each in self._disk_faults_by_disk.values() for fault in each.folders), default=0
@@ -133,7 +133,7 @@ class FaultDriver:
 
     def heal_folders(self) -> None:
         """End the faults of log directories, and restart the brokers that took some offline."""
-        self._world.trace.note("faults", "all is healed")
+        self._world.trace.note("faults", "all faults have ended")
         for disk_faults in self._disk_faults_by_disk.values():
             disk_faults.folders.clear()
         self._hit.clear()
@@ -168,7 +168,7 @@ class FaultDriver:
             return
         if fault.kind is Kind.POWER and not self._may_lose_power(self._node(fault).host):
             self.left_out += 1
-            self._world.trace.note("faults", f"{fault} would break the promise: left out")
+            self._world.trace.note("faults", f"{fault} would exceed the fault budget: not injected")
             return
         if fault.kind in FAILS_REPLICAS and not self._may_fail_replicas(fault):
             self.left_out += 1

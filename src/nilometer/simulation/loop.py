@@ -186,7 +186,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._callbacks, self._count_until = callbacks, self._now + 1.0
             if self._busy_s > BUSY_S_MAX:
                 self._busy_s = 0
-                raise Livelock(f"busy, and nothing else, for {BUSY_S_MAX} seconds up to {self._now:.3f} s")
+                raise Livelock(f"no idle moment for {BUSY_S_MAX} seconds up to {self._now:.3f} s")
         else:
             self._callbacks = 0
             raise Livelock(f"more than {CALLBACKS_PER_S_MAX} callbacks in the second up to {self._now:.3f} s")

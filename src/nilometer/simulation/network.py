@@ -67,7 +67,9 @@ class VirtualNetwork:
             self._fabric, self._process, self._fabric.address(host, self._process.host.name), port
         )
         server = await attempt.answer()
-        assert isinstance(server, VirtualListener), f"who listens at {host}:{port} speaks no bytes"
+        assert isinstance(server, VirtualListener), (
+            f"the listener at {host}:{port} does not accept byte streams"
+        )
         return attempt.establish(factory, server)
 
     def _check_alive(self) -> None:

@@ -80,7 +80,7 @@ def run(
         try:
             world.run(lambda _: run.play(), limit_s=plan.minutes * 60 + 2_000)
         except TimeoutError:
-            verdict.find(Exit.NO_CONVERGENCE, ["the world's time ran out"])
+            verdict.find(Exit.NO_CONVERGENCE, ["the simulated time ran out"])
         except (Livelock, Deadlock) as stuck:
             verdict.find(Exit.NO_CONVERGENCE, [f"{type(stuck).__name__.lower()}: {stuck}"])
         except Exception as error:
@@ -220,7 +220,7 @@ class _Run:
         for client in self._changers:
             client.stop()
         await self._until(lambda: not self._busy(), SETTLE_S)
-        stuck = (f"{name} does not come to an end" for name in self._busy())
+        stuck = (f"{name} does not end" for name in self._busy())
         self._verdict.find(Exit.NO_CONVERGENCE, stuck)
         await self._until(lambda: not self._not_converged(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._not_converged())
@@ -316,7 +316,7 @@ class _Run:
         process = self._clients.start(name, main)  # type: ignore[arg-type]
         await self._until(lambda: not process.alive, limit_s)
         if process.alive:
-            self._verdict.find(Exit.NO_CONVERGENCE, [f"{name} does not come to an end"])
+            self._verdict.find(Exit.NO_CONVERGENCE, [f"{name} does not end"])
             return False
         await process.exited
         error = process.exited.result()
@@ -350,16 +350,18 @@ class _Run:
             done[f"group generations, {plan.group.protocol}"] = self._ledger.generations
         if self._membership is not None:
             done["brokers joined"] = int(self._membership.joined is not None)
-            done["brokers taken out"] = int(self._membership.left is not None)
+            done["brokers removed"] = int(self._membership.left is not None)
         done["topics of a reused name"] = self._reuser.incarnations if self._reuser is not None else 0
-        done["log starts risen"] = self._retention.taken
-        done["deletions of records asked for"] = self._trimmer.trimmed if self._trimmer is not None else 0
+        done["log start offsets advanced"] = self._retention.taken
+        done["deletions of records requested"] = self._trimmer.trimmed if self._trimmer is not None else 0
         if self._compactor is not None:
             done["writes to a compacted topic"] = self._compactor.written
             done["records compacted away"] = compaction.records_removed(self._cluster)
-        done["requests of a client as a broker"] = self._rogue.tried.total() if self._rogue is not None else 0
+        done["requests of a client in the name of a broker"] = (
+            self._rogue.tried.total() if self._rogue is not None else 0
+        )
         if self._random_admin is not None:
-            done["answers to random requests"] = self._random_admin.answers.total()
+            done["responses to random requests"] = self._random_admin.answers.total()
         done.update(self._transactions.done() if self._transactions is not None else {})
         return +done
 

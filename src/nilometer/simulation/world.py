@@ -253,5 +253,5 @@ class World:
         if isinstance(error, ProcessGone) or (owner is not None and not owner.alive):
             return
         self.trace.note("world", f"failure {type(error).__name__}: {error} ({context.get('message')})")
-        logger.error("In the simulated world: %s", context.get("message"), exc_info=error)
+        logger.error("In the simulation: %s", context.get("message"), exc_info=error)
         self.failures.append(error if error is not None else RuntimeError(str(context.get("message"))))

@@ -55,7 +55,7 @@ class _Program:
         self._stopping.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self.findings.append(f"{self._name} does not come to an end")
+            self.findings.append(f"{self._name} does not end")
 
     def _run(self) -> None:
         try:

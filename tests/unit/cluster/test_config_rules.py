@@ -241,7 +241,7 @@ def test_what_the_controller_accepts_every_broker_applies(
         before = world.image.snapshot()
         given_texts = {key: None if delete else text for key, text in texts.items()}
         if not alter(world, resource, **given_texts).ok:
-            assert world.image.snapshot() == before, "what is refused changes nothing"
+            assert world.image.snapshot() == before, "a rejected request changes nothing"
         for topic in ("t", "u"):
             for broker_id in (1, 2, 3):
                 assert problems_on(world.image, broker_id, topic) == ()

@@ -40,7 +40,7 @@ def test_scenario_prints_its_text(name: str) -> None:
 def test_r_12_the_old_rule_loses_a_record_and_leader_epochs_keep_it() -> None:
     old = printed("run", "data-loss", "--rule", "truncate-to-high-watermark")
     agrees("data-loss-truncate-to-high-watermark", old)
-    assert old.rstrip().endswith("m2, which was acknowledged, is lost for ever.")
+    assert old.rstrip().endswith("m2, which was acknowledged, is lost.")
     assert printed("run", "data-loss").rstrip().endswith("m2, which was acknowledged, is still there.")
 
 

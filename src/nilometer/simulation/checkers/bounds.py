@@ -127,7 +127,7 @@ class Bounds:
 
 
 def _describe(who: str, kind: str, found: int, limit: int) -> str:
-    return f"{who} has {found} {kind}; there may be {limit}"
+    return f"{who} has {found} {kind}; the limit is {limit}"
 
 
 def _connections(broker: Broker) -> list[Connection]:
@@ -141,9 +141,9 @@ def _tasks_max(connections: int, partitions: int) -> int:
 def _of_connections(connections: list[Connection]) -> Iterator[tuple[str, int, int]]:
     for connection in connections:
         most = FRAMES_QUEUED_MAX + READ_AT_ONCE // SMALLEST_FRAME
-        yield "frames queued of one connection", len(connection._queue), most
-        yield "bytes queued of one connection", connection._queued_bytes, BYTES_QUEUED_MAX + READ_AT_ONCE
-        yield "answers owed to one connection", len(connection._waiting), FRAMES_QUEUED_MAX + 1
+        yield "frames queued on one connection", len(connection._queue), most
+        yield "bytes queued on one connection", connection._queued_bytes, BYTES_QUEUED_MAX + READ_AT_ONCE
+        yield "responses pending on one connection", len(connection._waiting), FRAMES_QUEUED_MAX + 1
 
 
 def _at_rest(broker: Broker) -> Iterator[tuple[str, int, int]]:
@@ -153,7 +153,7 @@ def _at_rest(broker: Broker) -> Iterator[tuple[str, int, int]]:
     yield "writes that wait for a flush", sum(len(each._flush_waits) for each in partitions), 0
     yield "tickets that wait for a high watermark", sum(_tickets(each) for each in partitions), 0
     for connection in _connections(broker):
-        yield "answers owed to one connection", len(connection._waiting), OWED_AT_REST
+        yield "responses pending on one connection", len(connection._waiting), OWED_AT_REST
 
 
 def _tickets(partition: Partition) -> int:

@@ -52,7 +52,7 @@ def _inside(replica: StoredReplica) -> list[str]:
     floor = 0
     for batch in replica.batches:
         if batch.base_offset < floor:
-            wrong.append(f"compaction: offset {batch.base_offset} behind {floor}")
+            wrong.append(f"compaction: offset {batch.base_offset} after {floor}")
         if not batch.is_sound:
             wrong.append(f"compaction: the CRC of the batch at {batch.base_offset} is wrong")
         floor = batch.last_offset + 1

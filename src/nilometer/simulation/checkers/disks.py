@@ -141,13 +141,13 @@ def _inside(name: str, replica: StoredReplica) -> Iterator[str]:
         if not batch.is_sound:
             yield f"damage: {who}: the CRC of the batch at {batch.base_offset} is wrong"
         if batch.base_offset != expected:
-            yield f"hole: {who}: {expected} is followed by {batch.base_offset}"
+            yield f"hole: {who}: offset {expected} is expected, the batch has {batch.base_offset}"
         if batch.epoch < epoch:
-            yield f"epochs: {who}: epoch {batch.epoch} at {batch.base_offset} behind epoch {epoch}"
+            yield f"epochs: {who}: epoch {batch.epoch} at {batch.base_offset} after epoch {epoch}"
         said = _epoch_at(replica.epochs, batch.base_offset)
         if said != batch.epoch and batch.base_offset >= replica.log_start:
             yield (
-                f"epoch chain: {who}: says {said} of {batch.base_offset}, whose batch says {batch.epoch} "
+                f"epoch chain: {who}: has epoch {said} for {batch.base_offset}, the batch has {batch.epoch} "
                 f"(chain {replica.epochs})"
             )
         expected, epoch = batch.last_offset + 1, batch.epoch
@@ -189,6 +189,6 @@ def compare_cluster(cluster: Cluster, partitions: Iterable[TopicPartition]) -> l
             sorted(replica.broker_id for replica in there) != sorted(node.id for node in assigned)
             or not there
         ):
-            wrong.append(f"{name} is missing on a broker, or there in two of its log directories")
+            wrong.append(f"{name} is missing on a broker, or is in two of its log directories")
         wrong += compare(name, there)
     return wrong

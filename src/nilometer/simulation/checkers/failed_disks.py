@@ -44,7 +44,7 @@ class FailedDisks:
             elif node.broker is not None and self._now_s >= failure.at_s + SETTLE_S:
                 del self._open[key]
                 self._note(
-                    f"failed disk: {node.name} goes on using {failure.directory} after {failure.error}"
+                    f"failed disk: {node.name} continues to use {failure.directory} after {failure.error}"
                 )
 
     def on_error(self, error: PlayedError) -> None:

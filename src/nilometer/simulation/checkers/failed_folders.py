@@ -16,7 +16,7 @@ def not_converged(cluster: Cluster) -> list[str]:
     """Return the brokers that do not serve although they have another directory, and the failed replicas that
     still lead or are in the ISR."""
     down = [
-        f"failed folder: {node.name} does not serve, although other folders of it are in order"
+        f"failed log directory: {node.name} does not serve, although its other log directories work"
         for node in cluster.nodes.values()
         if len(node.folders) > 1 and not node.is_serving
     ]
@@ -37,6 +37,6 @@ def _still_trusted(cluster: Cluster, node: BrokerNode) -> Iterator[str]:
         ):
             continue
         if state.leader == node.id:
-            yield f"failed folder: {key} is led by {node.id}, whose log of it lies in one of {failed}"
+            yield f"failed log directory: {key} is led by {node.id}, whose log is in one of {failed}"
         elif node.id in state.isr and len(state.isr) > 1:
-            yield f"failed folder: {node.id}, whose log of {key} failed, is in the ISR {state.isr}"
+            yield f"failed log directory: {node.id}, whose log of {key} failed, is in the ISR {state.isr}"

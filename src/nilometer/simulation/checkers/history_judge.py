@@ -121,7 +121,7 @@ def _aborted_reads(history: History, known: _Knowledge) -> Iterator[Anomaly]:
     for send in history.sends:
         witnesses = known.read.get((send.partition, send.value))
         if send.outcome is Outcome.FAILED and witnesses:
-            yield Anomaly("aborted-read", send.partition, f"{send}; yet {witnesses[0]} with it")
+            yield Anomaly("aborted-read", send.partition, f"{send}; yet {witnesses[0]} returned it")
 
 
 def _lost_writes(history: History, known: _Knowledge) -> Iterator[Anomaly]:
@@ -130,7 +130,9 @@ def _lost_writes(history: History, known: _Knowledge) -> Iterator[Anomaly]:
             continue
         read_to = known.last_read.get(send.partition, -1)
         if read_to > send.offset and (send.partition, send.value) not in known.read:
-            yield Anomaly("lost-write", send.partition, f"{send}; offset {read_to} was read, it never was")
+            yield Anomaly(
+                "lost-write", send.partition, f"{send}; offset {read_to} was read, this record never was"
+            )
 
 
 def _nonmonotonic_sends(history: History) -> Iterator[Anomaly]:

@@ -48,7 +48,7 @@ class LeaderInvariants:
         exempt = set(damaged)
         for node in nodes:
             if node.holds_ended_session():
-                self._report(f"session: {node.name} is sure of a session that the store has ended")
+                self._report(f"session: {node.name} considers a session live that the store has ended")
             self._check_watermarks(node)
             self._check_leaderships(node, nodes, newest, exempt)
 
@@ -74,7 +74,7 @@ class LeaderInvariants:
             if not log.log_start_offset <= high_watermark <= log.log_end_offset:
                 self._report(
                     f"watermark order: {partition} on {node.name}: {log.log_start_offset} <= "
-                    f"{high_watermark} <= {log.log_end_offset} is not so"
+                    f"{high_watermark} <= {log.log_end_offset} is violated"
                 )
 
     def _check_leaderships(

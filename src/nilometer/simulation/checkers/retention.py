@@ -237,10 +237,10 @@ def _first_due(node: BrokerNode, name: Partition, policy: Policy) -> str | None:
     youngest = max((_largest_timestamp(batch) for _, batch in batches_with_positions(data)), default=0)
     limit_ms = policy.retention_ms + policy.check_interval_ms + SLACK_MS
     if policy.retention_ms >= 0 and youngest and node.host.clock.wall_ms() - youngest > limit_ms:
-        return f"{first}, whose youngest record is of {youngest},"
+        return f"{first}, whose newest record has timestamp {youngest},"
     size = sum(len(each) for _, each in segments)
     if policy.retention_bytes >= 0 and size - len(data) >= policy.retention_bytes:
-        return f"{first} and {size - len(data)} bytes behind it"
+        return f"{first} and {size - len(data)} bytes after it"
     return None
 
 

@@ -26,7 +26,7 @@ class Services:
 
     def look(self) -> None:
         self._note(
-            f"services: {name} of {broker} has ended, and the broker goes on: {service.last_failure}"
+            f"services: {name} of {broker} has ended, and the broker keeps running: {service.last_failure}"
             for broker, services in self._running()
             for name, service in services.items()
             if has_died(service)

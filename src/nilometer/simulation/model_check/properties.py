@@ -24,10 +24,10 @@ class Violation:
 HW_WITHIN_LOG = "high watermark <= log end offset"
 LEADER_IN_ISR = "a leader is in the ISR"
 ONE_LEADER = "one leader per epoch"
-STRONG_ISR = "what is below a leader's high watermark is on every member of the committed ISR"
-NEVER_WITHDRAWN = "what was handed to a reader is never withdrawn"
-NEVER_LOST = "what was acknowledged (acks=all) is never lost"
-SAME_RECORD = "one epoch has one record at an offset"
+STRONG_ISR = "records below a leader's high watermark are on every member of the committed ISR"
+NEVER_WITHDRAWN = "a record that a reader received is never withdrawn"
+NEVER_LOST = "an acknowledged record (acks=all) is never lost"
+SAME_RECORD = "an epoch has at most one record at an offset"
 
 
 def violation(world: World, state: State) -> Violation | None:

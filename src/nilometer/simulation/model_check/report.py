@@ -9,13 +9,13 @@ from nilometer.simulation.model_check.world import Step, World
 _STEP_TEXTS = {
     "produce": "broker {0} appends value {1}",
     "serve": "the fetch of broker {0} arrives at its leader",
-    "take": "the answer arrives at broker {0}",
-    "alter": "the ISR change that broker {0} asks for arrives at the controller",
-    "take-alter": "the controller's answer arrives at broker {0}",
+    "take": "the fetch response arrives at broker {0}",
+    "alter": "the ISR change that broker {0} requests arrives at the controller",
+    "take-alter": "the controller's response arrives at broker {0}",
     "learn": "broker {0} reads the next metadata entry",
-    "ask-again": "broker {0} gives up waiting and fetches again",
+    "ask-again": "the fetch of broker {0} times out, and it fetches again",
     "lag": "broker {0} finds that {1} has lagged for too long",
-    "crash": "broker {0} dies",
+    "crash": "broker {0} crashes",
     "expire": "the session of broker {0} expires while it runs",
     "notice": "the session of broker {0} expires",
     "restart": "broker {0} is back with {1} records",
@@ -48,7 +48,9 @@ def describe_step(step: Step) -> str:
     text = _STEP_TEXTS[plain].format(broker, detail)
     if not kept:
         return text
-    return f"{text}; what it asked before is still on its way" if old else f"{text}, and will arrive again"
+    return (
+        f"{text}; its previous request is still in flight" if old else f"{text}, and will be delivered again"
+    )
 
 
 def _drawn(view: View) -> str:

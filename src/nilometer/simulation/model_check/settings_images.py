@@ -38,7 +38,7 @@ from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
 SNAPSHOT_IS_WHOLE = "a snapshot gives back the image that it was made of"
-ALL_OR_NOTHING = "an entry that cannot be folded changes nothing"
+ALL_OR_NOTHING = "an entry that cannot be applied changes nothing"
 HELD_BACK = "a replica is eligible only while the high watermark waits for it"
 
 _FOLDING = (BrokerId(1), BrokerId(2))

@@ -26,11 +26,11 @@ from nilometer.simulation.model_check.properties import Violation
 from nilometer.simulation.model_check.settings_images import Applied, SettingsImages
 from nilometer.simulation.model_check.settings_requests import REQUESTS, chance, decide
 
-APPLICABLE = "every broker can apply what was accepted"
-SAME_IMAGE = "all who folded the same entries have the same image"
-SAME_VALUES = "what is in force follows from the image, and not from how a broker came to it"
+APPLICABLE = "every broker can apply every accepted setting"
+SAME_IMAGE = "brokers that applied the same entries have the same image"
+SAME_VALUES = "effective settings depend on the image alone, not on the order of events at a broker"
 ONE_MIN_ISR = "min.insync.replicas is the same for the controller and every leader"
-REFUSED_CHANGES_NOTHING = "what is refused changes nothing"
+REFUSED_CHANGES_NOTHING = "a rejected request changes nothing"
 STALE_CHANGES_NOTHING = "an entry of a deposed controller changes nothing"
 
 
@@ -170,7 +170,7 @@ class SettingsWorld:
 
     def _appended(self, state: SettingsState, entry: int) -> SettingsState:
         folded = self.images.fold(state.newest, entry)
-        check(folded.can_be_folded, "the controller decides what can be folded", folded.error)
+        check(folded.can_be_folded, "the controller decides only entries that can be applied", folded.error)
         brokers = tuple(broker._replace(behind=broker.behind + 1) for broker in state.brokers)
         return _tidied(
             state._replace(
@@ -207,7 +207,7 @@ class SettingsWorld:
             records=(good, bad),
         )
         number = self.images.entry(entry)
-        check(not self.images.fold(state.newest, number).can_be_folded, "a broken entry cannot be folded")
+        check(not self.images.fold(state.newest, number).can_be_folded, "a broken entry cannot be applied")
         brokers = tuple(broker._replace(behind=broker.behind + 1) for broker in state.brokers)
         return state._replace(
             tail=(*state.tail, number),

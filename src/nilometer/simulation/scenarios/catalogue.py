@@ -19,10 +19,12 @@ def two_replica_sync(rule: TruncationRule) -> Stage:
     stage.narrate("Two replicas, both empty. A leads.")
     stage.show()
     stage.produce("A")
-    stage.narrate("B writes what it fetches, then its LEO is 1. But A only knows what B asked for: 0.")
+    stage.narrate(
+        "B appends the record that it fetches: its LEO is 1. A only knows the offset of B's fetch: 0."
+    )
     stage.fetch("B")
     stage.narrate(
-        "The next fetch tells A that B has m1. Now the high watermark moves, and the answer carries it."
+        "The next fetch shows A that B has m1. The high watermark advances, and the response carries it."
     )
     stage.fetch("B")
     return stage
@@ -38,13 +40,15 @@ def three_replica_high_watermark(rule: TruncationRule) -> Stage:
     stage.produce("A", 2)
     stage.fetch("C", max_records=2)
     stage.fetch("C")
-    stage.narrate("B fetches one record at a time, and every fetch is answered at once. LEOs 5, 3, 5; HW 3.")
+    stage.narrate(
+        "B fetches one record at a time, and every fetch gets a response at once. LEOs 5, 3, 5; HW 3."
+    )
     stage.fetch("B", may_wait=False)
-    stage.narrate("B asks at 4: A knows now that B has 4 records, and its high watermark follows.")
+    stage.narrate("B fetches at 4: A knows now that B has 4 records, and its high watermark advances.")
     stage.fetch("B", may_wait=False)
-    stage.narrate("C learns it with its next fetch.")
+    stage.narrate("C receives it with its next fetch.")
     stage.fetch("C", may_wait=False)
-    stage.narrate("B asks at 5: the high watermark follows to 5. B itself gets 4, and 5 one fetch later.")
+    stage.narrate("B fetches at 5: the high watermark advances to 5. B receives 4, and 5 one fetch later.")
     stage.fetch("B", may_wait=False)
     stage.fetch("C", may_wait=False)
     stage.fetch("B", may_wait=False)
@@ -60,21 +64,19 @@ def data_loss(rule: TruncationRule) -> Stage:
     stage.produce("B")
     stage.fetch("A")
     stage.narrate(
-        "A has m2 but does not know that it is committed. It asks, B counts it, and the answer is lost."
+        "A has m2 but does not know that it is committed. It fetches, B counts it, and the response is lost."
     )
     stage.fetch("A", answer_is_lost=True)
-    stage.narrate("A bounces, so fast that it is still in the ISR.")
+    stage.narrate("A restarts so fast that it is still in the ISR.")
     stage.crash("A", notice=False)
     stage.restart("A")
-    stage.narrate("Before A can fetch, B dies. A is elected: it is in sync.")
+    stage.narrate("Before A can fetch, B crashes. A is elected: it is in the ISR.")
     stage.crash("B")
     stage.narrate("B returns as a follower, with m2 in its log.")
     stage.restart("B")
     stage.fetch("B")
     stage.fetch("B")
-    verdict = (
-        "is still there" if 2 in [value for _, value in stage.log_of("A").records] else "is lost for ever"
-    )
+    verdict = "is still there" if 2 in [value for _, value in stage.log_of("A").records] else "is lost"
     stage.narrate(f"m2, which was acknowledged, {verdict}.")
     return stage
 
@@ -85,15 +87,17 @@ def follower_recovery(rule: TruncationRule) -> Stage:
     for _ in range(2):
         stage.fetch("B")
         stage.fetch("C")
-    stage.narrate("C fails. It leaves the ISR, and the partition goes on without it.")
+    stage.narrate("C fails. It leaves the ISR, and the partition continues without it.")
     stage.crash("C")
     stage.produce("A", 2)
     stage.fetch("B", max_records=2)
     stage.fetch("B")
-    stage.narrate("C returns. It truncates nothing that A has too, and fetches what it missed.")
+    stage.narrate(
+        "C returns. It truncates nothing, because A has all its records, and fetches the missing ones."
+    )
     stage.restart("C")
     stage.fetch("C")
-    stage.narrate("Only when it has reached the high watermark does A ask for it to be in sync again.")
+    stage.narrate("When it has reached the high watermark, A requests to add it to the ISR again.")
     stage.fetch("C")
     stage.fetch("C")
     return stage
@@ -113,9 +117,7 @@ def leader_recovery(rule: TruncationRule) -> Stage:
     stage.produce("B")
     stage.fetch("C")
     stage.fetch("C")
-    stage.narrate(
-        "A returns. Its last epoch is 0, which ends at 2 in B's log: what A has beyond, it truncates."
-    )
+    stage.narrate("A returns. Its last epoch is 0, which ends at 2 in B's log: A truncates to 2.")
     stage.restart("A")
     stage.fetch("A")
     stage.fetch("A")
@@ -132,10 +134,10 @@ def fenced_leader(rule: TruncationRule) -> Stage:
     stage.stops_reading_metadata("A")
     stage.expire("A")
     stage.narrate(
-        "A still thinks that it leads in epoch 0. It can append, but not commit: B asks it no more."
+        "A still thinks that it leads in epoch 0. It can append, but not commit: B no longer fetches from it."
     )
     stage.produce("A")
-    stage.narrate("Nor can it shrink the ISR to itself.")
+    stage.narrate("It cannot shrink the ISR to itself either.")
     stage.lag("A", "B")
     stage.narrate("B leads in epoch 1 and commits alone.")
     stage.produce("B")
@@ -158,7 +160,7 @@ def fast_leader_changes(rule: TruncationRule) -> Stage:
     stage.fetch("B")
     stage.produce("A", 2)
     stage.narrate(
-        "A dies. B leads in epoch 1 and takes 5 records with acks=1: under min ISR they are not committed."
+        "A crashes. B leads in epoch 1 and appends 5 records with acks=1: they are not committed (min ISR)."
     )
     stage.crash("A")
     stage.produce("B", 5, acks_all=False)
@@ -169,9 +171,9 @@ def fast_leader_changes(rule: TruncationRule) -> Stage:
     stage.restart("A")
     stage.produce("A", acks_all=False)
     stage.narrate(
-        "B returns and names epoch 1. A never had it: its largest epoch below is 0, which ends at 12."
+        "B returns and fetches with last epoch 1, unknown to A, whose largest lower epoch is 0, ending at 12."
     )
-    stage.narrate("B's own epoch 0 ends at 10, so that is what both can have in common.")
+    stage.narrate("B's own epoch 0 ends at 10, so the logs can be equal up to 10.")
     stage.restart("B")
     stage.fetch("B", max_records=5)
     stage.fetch("B", max_records=5)
@@ -195,10 +197,12 @@ SCENARIOS = {
             "How the high watermark follows a lagging replica",
             three_replica_high_watermark,
         ),
-        Scenario("data-loss", "What leader epochs are for: two bounces around a lagging HW", data_loss),
+        Scenario("data-loss", "What leader epochs are for: two restarts while the HW lags", data_loss),
         Scenario("follower-recovery", "A follower fails, returns and rejoins the ISR", follower_recovery),
-        Scenario("leader-recovery", "A leader fails; its uncommitted tail gives way", leader_recovery),
+        Scenario("leader-recovery", "A leader fails; its uncommitted records are truncated", leader_recovery),
         Scenario("fenced-leader", "A leader that does not know that it was replaced", fenced_leader),
-        Scenario("fast-leader-changes", "Logs that part twice are rejoined (KIP-279)", fast_leader_changes),
+        Scenario(
+            "fast-leader-changes", "Logs that diverge twice become equal again (KIP-279)", fast_leader_changes
+        ),
     )
 }

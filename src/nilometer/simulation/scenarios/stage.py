@@ -94,7 +94,7 @@ class Stage:
         epoch = f", last epoch {request.last_fetched_epoch}" if request.last_fetched_epoch >= 0 else ""
         text = f"{name} fetches from {self._name(leader)} at {request.fetch_offset}{epoch}"
         if not leader.is_up:
-            self._record(f"{text}: no answer.")
+            self._record(f"{text}: no response.")
         else:
             refusal = leader.serve(request, max_records=max_records, may_wait=may_wait)
             self._record(f"{text}: {self._answer(leader, follower, refusal, answer_is_lost)}")
@@ -116,7 +116,7 @@ class Stage:
             return f"rejected, {_code(refusal)}.{outputs}"
         said = _describe_reply(reply)
         if is_lost:
-            return f"{said}, but the answer is lost.{outputs}"
+            return f"{said}, but the response is lost.{outputs}"
         before = follower.log.log_end_offset
         follower.take(reply)
         follower.outbox.clear()
@@ -136,7 +136,7 @@ class Stage:
     def elect(self, name: str) -> None:
         """Have the controller elect ``name``, a member of the ISR, as leader."""
         image = self._controller.on_leader_wanted(self._image, self.names.index(name))
-        self._decided(image, f"The controller hands the leadership to {name}")
+        self._decided(image, f"The controller moves the leadership to {name}")
 
     def expire(self, name: str) -> None:
         """Have the session of a broker, dead or alive, expire."""
@@ -160,10 +160,10 @@ class Stage:
         process = self._named(name)
         process.crash()
         if notice:
-            self._record(f"{name} dies.")
+            self._record(f"{name} crashes.")
             self.expire(name)
         else:
-            self._record(f"{name} dies, and its session has not expired yet.")
+            self._record(f"{name} crashes, and its session has not expired yet.")
             self.show()
 
     def restart(self, name: str) -> None:
@@ -178,7 +178,7 @@ class Stage:
         self._all_brokers_learn()
         after = process.log.log_end_offset
         done = f" It truncates to its high watermark, {after}." if after < before else ""
-        self._record(f"{name} is back, its log as it was.{done}{self._leadership()}")
+        self._record(f"{name} restarts with its log unchanged.{done}{self._leadership()}")
         self.show()
 
     # ── for checks of a scenario ───────────────────────────────────────────────────────────────
@@ -214,7 +214,7 @@ class Stage:
     def _leadership(self) -> str:
         image = self._image
         leader = self.names[image.leader] if image.leader >= 0 else "none"
-        elr = f", eligible besides: {self._names_of(image.elr)}" if image.elr else ""
+        elr = f", also eligible: {self._names_of(image.elr)}" if image.elr else ""
         return f" Leader: {leader} in epoch {image.leader_epoch}; ISR {self._names_of(image.isr)}{elr}."
 
     def _outputs_of(self, process: Process) -> str:
@@ -235,7 +235,7 @@ class Stage:
         process.take_alter_reply(AlterReply(request, answer))
         self._all_brokers_learn()
         verdict = "granted" if answer.error is ErrorCode.none else f"rejected, {_code(answer.error)}"
-        return f"{self._name(process)} asks for the ISR {wanted}: {verdict}.{self._outputs_of(process)}"
+        return f"{self._name(process)} requests the ISR {wanted}: {verdict}.{self._outputs_of(process)}"
 
     # ── drawing ─────────────────────────────────────────────────────────────────────────────────
     def _drawing(self) -> list[str]:
@@ -288,7 +288,7 @@ def _describe_reply(reply: FetchReply) -> str:
     if answer.error is not ErrorCode.none:
         return f"rejected, {_code(answer.error)}"
     if answer.diverging.epoch >= 0:
-        return f"the logs part, epoch {answer.diverging.epoch} ends at {answer.diverging.end_offset}"
+        return f"the logs diverge, epoch {answer.diverging.epoch} ends at {answer.diverging.end_offset}"
     values = [value for _, value in reply.records]
     if not values:
         return f"no records, HW {answer.high_watermark}"

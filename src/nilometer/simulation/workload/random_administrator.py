@@ -88,7 +88,7 @@ class RandomAdministrator:
         for code in error_codes(answer):
             self.answers[f"{request.key.name} {code}"] += 1
             if code == ErrorCode.unknown_server_error.name and len(self.violations) < VIOLATIONS_MAX:
-                self.violations.append(f"administrator: {broker} failed of its own at {request.message}")
+                self.violations.append(f"administrator: {broker} failed without a fault at {request.message}")
 
     async def _write(self, runtime: Runtime, chance: random.Random) -> None:
         settings = {

@@ -108,7 +108,7 @@ class NameReuser(AdminProgram):
                         return
                 looks += 1  # a broker that has just started may not have the metadata yet
                 if looks == LOOKS_MAX:
-                    self._add_violation(f"{self._label(topic)} is gone, and was not deleted")
+                    self._add_violation(f"{self._label(topic)} no longer exists, but was not deleted")
                     return
             except KafkaError as error:
                 self.error_counts[error.code.name] += 1

@@ -51,5 +51,5 @@ class TimeLookups:
             return None
         first = min(at for at, timestamp in known.items() if timestamp >= wanted)
         if found.offset > first:
-            return f"{where}, one as young at {first}, and {found.offset} was found"
+            return f"{where}, one as recent at {first}, and {found.offset} was found"
         return None

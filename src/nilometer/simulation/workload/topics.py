@@ -58,9 +58,9 @@ class TopicChurn(AdminProgram):
         wrong: list[str] = []
         for name, topic in self.topics.items():
             if topic.existence is Existence.EXISTS and name not in present:
-                wrong.append(f"lost topic: {name}: {topic.existence.value}, and it is gone")
+                wrong.append(f"lost topic: {name}: {topic.existence.value}, but does not exist")
             if topic.existence is Existence.DELETED and name in present:
-                wrong.append(f"deleted topic still present: {name}: {topic.existence.value}, and it is there")
+                wrong.append(f"deleted topic still present: {name}: {topic.existence.value}, but exists")
             value = present.get(name)
             if (
                 topic.existence is Existence.EXISTS

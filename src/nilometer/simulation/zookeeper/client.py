@@ -291,7 +291,7 @@ class Client:
 
     def _on_answer(self, xid: int, zxid: int, outcome: Any) -> None:
         asked, request = self._pending.popleft()
-        assert asked == xid, "answers come in the order of the questions"
+        assert asked == xid, "responses arrive in the order of the requests"
         self._last_zxid = max(zxid, self._last_zxid)
         if isinstance(outcome, Refusal):
             expired = outcome.code is Code.SESSION_EXPIRED

@@ -142,7 +142,7 @@ class Following:
         match message:
             case LeaderInfo(epoch):
                 if epoch < database.accepted_epoch:
-                    self._give_up("its leader is of an epoch long past")
+                    self._give_up("its leader has an old epoch")
                     return
                 fresh = epoch > database.accepted_epoch
                 database.accepted_epoch = epoch

@@ -126,7 +126,7 @@ class Leading:
 
     def _check_serving(self) -> None:
         if self._serving is None:
-            self._peer.elect("no majority came to follow it")
+            self._peer.elect("no majority follows it")
 
     @property
     def is_serving(self) -> bool:
@@ -173,7 +173,7 @@ class Leading:
             return
         own = database.current_epoch, database.last_zxid
         if ack.counts and (ack.current_epoch, ack.last_zxid) > own:
-            self._peer.elect("a follower has more than it")
+            self._peer.elect("a follower has newer transactions")
             return
         acked = [each for each in self._learners if each.acked_epoch is not None and each.acked_epoch.counts]
         if len(acked) + 1 >= self._peer.members.quorum:
@@ -237,7 +237,7 @@ class Leading:
                 learner.end.close()
         heard = sum(learner.synced for learner in self._learners)
         if self._half_ticks % 2 and heard + 1 < peer.members.quorum:
-            peer.elect("a majority of the servers does not answer any more")
+            peer.elect("a majority of the servers no longer responds")
             return
         for learner in self._learners:
             if learner.synced:

@@ -167,7 +167,7 @@ async def dial(fabric: Fabric, process: NetworkUser, host: str, port: int, timeo
     """
     async with asyncio.timeout(timeout_s):
         listening_port = await Attempt(fabric, process, host, port).answer()
-    assert isinstance(listening_port, ListeningPort), f"who listens at {host}:{port} speaks another language"
+    assert isinstance(listening_port, ListeningPort), f"the listener at {host}:{port} uses another protocol"
     if not listening_port.process.alive:
         raise ConnectionResetError(errno.ECONNRESET, f"Connection to {host}:{port} reset")
     line = Line(fabric, process, listening_port.process)

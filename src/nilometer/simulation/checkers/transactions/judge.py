@@ -110,7 +110,7 @@ def torn(ledger: TransactionLedger, visible: Visible, judged: Collection[Partiti
         if transaction.fate in (Fate.OPEN, Fate.ABORTED):
             yield f"aborted read: {transaction}: some of {writes} can be read"
         elif missing:
-            yield f"torn transaction: {transaction}: {missing[0]} cannot be read, others of it can"
+            yield f"torn transaction: {transaction}: {missing[0]} cannot be read, other records of it can"
 
 
 def dirty_writes(ledger: TransactionLedger, visible: Visible) -> Iterator[str]:
@@ -123,7 +123,7 @@ def dirty_writes(ledger: TransactionLedger, visible: Visible) -> Iterator[str]:
                 continue
             before = last.get(transaction.transactional_id, transaction)
             if before.number > transaction.number:
-                yield f"G0: {partition} has {values[offset]} of {transaction} at {offset}, behind {before}"
+                yield f"G0: {partition} has {values[offset]} of {transaction} at {offset}, after {before}"
             last[transaction.transactional_id] = transaction
 
 
@@ -136,7 +136,7 @@ def information_cycles(ledger: TransactionLedger) -> Iterator[str]:
                 read_by[str(wrote)].add(str(transaction.number))
     cycle = find_cycle(read_by)
     if cycle:
-        yield f"G1c: transactions {' → '.join(cycle)} have each read of the one before"
+        yield f"G1c: transactions {' → '.join(cycle)} have each read from the one before"
 
 
 def exactly_once(

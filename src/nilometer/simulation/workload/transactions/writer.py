@@ -228,6 +228,6 @@ class TransactionalWriter(TransactionalProgram):
             await self._write(runtime, before, late, adds=False)
         except KafkaError as error:
             self.error_counts[error.code.name] += 1
-            self.done["refused verifications"] += error.code in REFUSED
+            self.done["rejected verifications"] += error.code in REFUSED
         else:
-            self.violations.append(f"verification: {late.writes} were taken outside of a transaction")
+            self.violations.append(f"verification: {late.writes} were accepted outside of a transaction")
