@@ -161,7 +161,7 @@ def test_each_damage_is_named_with_the_offset_of_its_batch(section, reason):
 def test_a_flipped_bit_is_found_by_the_crc():
     batch = bytearray(build([(0, b"k", b"v", [])], base_offset=7))
     batch[-1] ^= 1
-    with pytest.raises(CorruptBatch, match=r"batch at offset 7: CRC"):
+    with pytest.raises(CorruptBatch, match=r"batch at offset 7: computed CRC"):
         columns(bytes(batch), 0, 10)
 
 
