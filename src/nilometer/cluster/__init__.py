@@ -34,7 +34,7 @@ from nilometer.cluster.entries import (
     entries_of,
 )
 from nilometer.cluster.image import NO_CONTROLLERSHIP, ClusterImage
-from nilometer.cluster.partition_state import BrokenInvariant, PartitionState
+from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     FORMAT_VERSION,
     ConfigResourceType,
@@ -81,7 +81,6 @@ __all__ = [
     "NO_LEADER",
     "TRANSACTION_STATE_TOPIC",
     "BadEntry",
-    "BrokenInvariant",
     "Broker",
     "BrokerEpoch",
     "BrokerId",

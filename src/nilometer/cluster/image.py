@@ -10,7 +10,7 @@ Invariants:
 - *number*: the number of the last applied entry only increases, by one;
 - lookups return no copies, and frequent ones are indexed: the cost of a change does not depend on the number
   of partitions;
-- *all or nothing*: if a record cannot be applied (BrokenInvariant), the image is unchanged. Then log and code
+- *all or nothing*: if a record cannot be applied (InvariantBroken), the image is unchanged. Then log and code
   contradict each other, on every broker with this code, and the broker must stop.
 """
 
@@ -24,7 +24,7 @@ from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.features import LEVELS_BEFORE
-from nilometer.cluster.partition_state import BrokenInvariant, PartitionState, partition_of
+from nilometer.cluster.partition_state import PartitionState, partition_of
 from nilometer.cluster.records import (
     FORMAT_VERSION,
     OLDEST_FORMAT_VERSION,
@@ -59,6 +59,7 @@ from nilometer.identifiers import (
     TopicId,
     TopicIdPartition,
 )
+from nilometer.invariants import InvariantBroken
 
 NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 
@@ -193,21 +194,21 @@ class ClusterImage:
     # -- the fold --------------------------------------------------------------------------------------
 
     def apply_entry(self, number: EntryNumber, entry: Entry) -> ImageDelta:
-        """Apply the next entry; return its changes. Raises BrokenInvariant with the image unchanged."""
+        """Apply the next entry; return its changes. Raises InvariantBroken with the image unchanged."""
         delta = self._try(number, entry)
         self._undo.clear()
         self.number = number
         return delta
 
     def check_entry(self, number: EntryNumber, entry: Entry) -> None:
-        """Raise BrokenInvariant if :meth:`apply_entry` would; the image is unchanged in any case."""
+        """Raise InvariantBroken if :meth:`apply_entry` would; the image is unchanged in any case."""
         self._try(number, entry)
         self._roll_back()
 
     def _try(self, number: EntryNumber, entry: Entry) -> ImageDelta:
-        """Apply ``entry`` so that it can be rolled back. Raises BrokenInvariant, with nothing applied."""
+        """Apply ``entry`` so that it can be rolled back. Raises InvariantBroken, with nothing applied."""
         if number != self.number + 1:
-            raise BrokenInvariant(f"entry {number} cannot follow entry {self.number}")
+            raise InvariantBroken(f"entry {number} cannot follow entry {self.number}")
         delta = ImageDelta(number)
         if not self.counts(entry):
             delta.accepted = False
@@ -221,9 +222,9 @@ class ClusterImage:
                 self._apply(record, delta)
         except Exception as error:
             self._roll_back()
-            if isinstance(error, BrokenInvariant):
+            if isinstance(error, InvariantBroken):
                 raise
-            raise BrokenInvariant(f"entry {number} cannot be folded: {error!r}") from error
+            raise InvariantBroken(f"entry {number} cannot be folded: {error!r}") from error
         return delta
 
     def _roll_back(self) -> None:
@@ -304,7 +305,7 @@ class ClusterImage:
 
     def _create_topic(self, record: TopicCreated, delta: ImageDelta) -> None:
         if record.name in self._topics.by_name or record.topic_id in self._topics.by_id:
-            raise BrokenInvariant(f"{record} although the name or the id is taken")
+            raise InvariantBroken(f"{record} although the name or the id is taken")
         topic = Topic(record.name, record.topic_id)
         self._topics.add(topic)
         self._undo.append(lambda: self._topics.remove(topic))
@@ -323,7 +324,7 @@ class ClusterImage:
     def _create_partition(self, record: PartitionCreated, delta: ImageDelta) -> None:
         topic = self._topic_of(record.topic_id, record)
         if record.partition != len(topic.partitions):
-            raise BrokenInvariant(f"{record} although the next partition is {len(topic.partitions)}")
+            raise InvariantBroken(f"{record} although the next partition is {len(topic.partitions)}")
         state = partition_of(record)
         topic.partitions.append(state)
         self._undo.append(topic.partitions.pop)
@@ -333,7 +334,7 @@ class ClusterImage:
         topic = self._topic_of(record.topic_id, record)
         before = topic.partition(record.partition)
         if before is None:
-            raise BrokenInvariant(f"{record} although there is no such partition")
+            raise InvariantBroken(f"{record} although there is no such partition")
         after = before.after(record)
         topic.partitions[record.partition] = after
         self._undo.append(lambda: topic.partitions.__setitem__(record.partition, before))
@@ -365,7 +366,7 @@ class ClusterImage:
         try:
             return self._topics.by_id[topic_id]
         except KeyError:
-            raise BrokenInvariant(f"{record} although there is no such topic") from None
+            raise InvariantBroken(f"{record} although there is no such topic") from None
 
     def _in_order(self, keys: list[TopicIdPartition]) -> list[tuple[TopicIdPartition, PartitionState]]:
         topics = self._topics.by_id

@@ -13,10 +13,7 @@ import msgspec
 
 from nilometer.cluster.records import PartitionChanged, PartitionCreated, RecoveryState, Replicas
 from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
-
-
-class BrokenInvariant(AssertionError):
-    """An invariant does not hold: the log or this code is wrong, and continuing would spread the error."""
+from nilometer.invariants import InvariantBroken
 
 
 class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -66,7 +63,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.leader == NO_LEADER and self.recovery_state is RecoveryState.RECOVERING
 
     def after(self, change: PartitionChanged) -> PartitionState:
-        """Return the state after ``change``. Raises BrokenInvariant."""
+        """Return the state after ``change``. Raises InvariantBroken."""
         state = PartitionState(
             self.replicas if change.replicas is None else change.replicas,
             self.isr if change.isr is None else change.isr,
@@ -82,34 +79,34 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         )
         state.check()
         if change.replicas is not None and len(set(state.replicas)) != len(state.replicas):
-            raise BrokenInvariant(f"a broker is assigned twice: {change}")
+            raise InvariantBroken(f"a broker is assigned twice: {change}")
         if change.partition_epoch != self.partition_epoch + 1:
-            raise BrokenInvariant(f"partition epoch {self.partition_epoch} followed by {change}")
+            raise InvariantBroken(f"partition epoch {self.partition_epoch} followed by {change}")
         if state.leader_epoch not in (self.leader_epoch, self.leader_epoch + 1):
-            raise BrokenInvariant(f"leader epoch {self.leader_epoch} followed by {change}")
+            raise InvariantBroken(f"leader epoch {self.leader_epoch} followed by {change}")
         if state.leader != self.leader and state.leader_epoch == self.leader_epoch:
-            raise BrokenInvariant(f"one leader per epoch: leader {self.leader} followed by {change}")
+            raise InvariantBroken(f"one leader per epoch: leader {self.leader} followed by {change}")
         return state
 
     def check(self) -> None:
-        """Raise BrokenInvariant if the state is invalid."""
+        """Raise InvariantBroken if the state is invalid."""
         if not self.isr:
-            raise BrokenInvariant(f"the ISR is empty: {self}")
+            raise InvariantBroken(f"the ISR is empty: {self}")
         if self.leader != NO_LEADER and self.leader not in self.isr:
-            raise BrokenInvariant(f"the leader is not in the ISR: {self}")
+            raise InvariantBroken(f"the leader is not in the ISR: {self}")
         for member in self.isr:
             if member not in self.replicas:
-                raise BrokenInvariant(f"the ISR is not within the assignment: {self}")
+                raise InvariantBroken(f"the ISR is not within the assignment: {self}")
         for member in self.elr:
             if member in self.isr or member not in self.replicas:
-                raise BrokenInvariant(f"eligible leader replicas inside the ISR or unassigned: {self}")
+                raise InvariantBroken(f"eligible leader replicas inside the ISR or unassigned: {self}")
         for member in self.offline:
             if member == self.leader or member not in self.replicas:
-                raise BrokenInvariant(f"an offline replica leads or is unassigned: {self}")
+                raise InvariantBroken(f"an offline replica leads or is unassigned: {self}")
 
 
 def partition_of(record: PartitionCreated) -> PartitionState:
-    """Return the first state of a new partition. Raises BrokenInvariant."""
+    """Return the first state of a new partition. Raises InvariantBroken."""
     isr = record.replicas if record.isr is None else record.isr
     state = PartitionState(
         record.replicas,
@@ -129,5 +126,5 @@ def partition_of(record: PartitionCreated) -> PartitionState:
     )
     state.check()
     if len(set(state.replicas)) != len(state.replicas):
-        raise BrokenInvariant(f"a broker is assigned twice: {state}")
+        raise InvariantBroken(f"a broker is assigned twice: {state}")
     return state

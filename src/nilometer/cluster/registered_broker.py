@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.records import (
     BrokerFenced,
     BrokerInControlledShutdown,
@@ -14,6 +13,7 @@ from nilometer.cluster.records import (
     SupportedFeature,
 )
 from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation
+from nilometer.invariants import InvariantBroken
 
 BrokerRecord = BrokerRegistered | BrokerFenced | BrokerInControlledShutdown | BrokerUnregistered
 
@@ -44,7 +44,7 @@ class Broker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 def broker_after(before: Broker | None, record: BrokerRecord, number: EntryNumber) -> Broker | None:
     """Return the broker's state after ``record``, of entry ``number``; None if it is unregistered.
 
-    Raises BrokenInvariant if the record does not fit the state ``before``.
+    Raises InvariantBroken if the record does not fit the state ``before``.
     """
     if isinstance(record, BrokerRegistered):
         return Broker(
@@ -57,7 +57,7 @@ def broker_after(before: Broker | None, record: BrokerRecord, number: EntryNumbe
             features=record.features,
         )
     if before is None or before.epoch != record.broker_epoch:
-        raise BrokenInvariant(f"{record} does not fit {before}")
+        raise InvariantBroken(f"{record} does not fit {before}")
     match record:
         case BrokerFenced():
             return msgspec.structs.replace(before, fenced=True)

@@ -33,6 +33,7 @@ fencing and truncation points, :mod:`~nilometer.replication.effects` for the act
 """
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET
+from nilometer.invariants import InvariantBroken, check
 from nilometer.replication.effects import (
     AdvanceHighWatermark,
     AdvanceLogStart,
@@ -65,7 +66,6 @@ from nilometer.replication.high_watermark import (
     WaitingForFlush,
     clamped_high_watermark,
 )
-from nilometer.replication.invariants import InvariantBroken, check
 from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.partition_registration import EligibleBrokers, PartitionRegistration, Registration

@@ -28,6 +28,7 @@ import enum
 from dataclasses import dataclass
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
+from nilometer.invariants import check
 from nilometer.replication.effects import (
     NO_EFFECTS,
     AdvanceHighWatermark,
@@ -42,7 +43,6 @@ from nilometer.replication.effects import (
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, truncation_offset
 from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.replication.high_watermark import clamped_high_watermark
-from nilometer.replication.invariants import check
 from nilometer.replication.partition_registration import PartitionRegistration
 from nilometer.wire.errors import ErrorCode
 

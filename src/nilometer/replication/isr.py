@@ -28,7 +28,7 @@ from nilometer.identifiers import (
     LeaderEpoch,
     PartitionEpoch,
 )
-from nilometer.replication.invariants import check
+from nilometer.invariants import InvariantBroken, check
 from nilometer.wire.errors import ErrorCode
 
 
@@ -211,7 +211,8 @@ class IsrNegotiation:
     def _request(self, members: Mapping[BrokerId, BrokerEpoch]) -> tuple[CommittedIsr, AlterPartition]:
         committed = self.state
         leader, broker_epoch, leader_epoch = self._leader
-        assert isinstance(committed, CommittedIsr), "one request in flight"
+        if not isinstance(committed, CommittedIsr):
+            raise InvariantBroken("one request in flight", (committed.request,))
         check(leader in members, "a leader never removes itself", leader, members)
         number = self._next_number
         self._next_number += 1

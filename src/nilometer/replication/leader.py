@@ -27,6 +27,7 @@ A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nil
 from __future__ import annotations
 
 from nilometer.identifiers import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionEpoch
+from nilometer.invariants import check
 from nilometer.replication.effects import (
     NO_EFFECTS,
     PUBLISH_HIGH_WATERMARK,
@@ -45,7 +46,6 @@ from nilometer.replication.high_watermark import (
     WaitingFor,
     clamped_high_watermark,
 )
-from nilometer.replication.invariants import check
 from nilometer.replication.isr import (
     AlterPartition,
     AlterPartitionAnswer,

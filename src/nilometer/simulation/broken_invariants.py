@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.invariants import InvariantBroken
 from nilometer.replication import FollowerRole, LeaderRole
-from nilometer.replication.invariants import InvariantBroken
 from nilometer.simulation.cluster import BrokerNode
 from nilometer.simulation.world import Process
 

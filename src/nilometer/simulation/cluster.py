@@ -26,6 +26,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId
+from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.simulation.file_tree import FolderNode
 from nilometer.simulation.host_disk import HostDisk
@@ -293,7 +294,7 @@ class Cluster:
 
     def remove(self, node: BrokerNode) -> None:
         """Remove a broker from the cluster's ``nodes``. It must be ``retired``: never started again."""
-        assert node.retired, f"{node.name} could come back"
+        check(node.retired, "a broker that is removed does not come back", node.name)
         self.nodes.pop(node.id, None)
 
     async def set_up(self) -> None:

@@ -16,6 +16,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.simulation.clock import EPOCH_MS, HostClock
@@ -169,7 +170,7 @@ class Host:
 
     def start(self, name: str, main: Main) -> Process:
         """Start ``main`` as a process called ``name``."""
-        assert self.up, f"{self.name} has no power"
+        check(self.up, "a process starts on a machine that has power", self.name)
         process = Process(self.world, self, name, self.world.next_pid())
         self.processes.append(process)
         self.world.trace.note(name, f"starts as {process.pid} on {self.name}")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
+from nilometer.invariants import check
 from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.producers.producer_entry import BatchMetadata
@@ -213,7 +214,7 @@ def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms
 
     ``base_offset`` is that of a batch that contains the log start offset.
     """
-    assert segment.size == 0, "only the first segment of an empty log is replaced"
+    check(segment.size == 0, "only the first segment of an empty log is replaced", segment.size)
     log.new_segment(base_offset, wall_ms)
     log.segments.remove([segment])
     for path in segment.mark_deleted():

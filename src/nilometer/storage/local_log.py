@@ -5,7 +5,8 @@ truncate, delete, flush, recover) are separate modules that work on it. They cha
 methods here, which keep the invariants; no other module assigns its fields. :class:`~.log.Log` has one and
 offers the operations; the roles of a replica read it as their ``ReplicaLog``.
 
-Invariants: ``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an
+Invariants, checked at each transition (:class:`~nilometer.invariants.InvariantBroken`):
+``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an
 active segment; no segment contains an offset at or above ``log_end_offset``; after the first failed write
 nothing more is written (KAFKA-10778).
 """
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Iterable
 
 from nilometer.identifiers import LeaderEpoch, Offset
+from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime import Entropy
 from nilometer.storage import names
 from nilometer.storage.errors import LogFenced
@@ -29,6 +31,13 @@ from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.segments.segments import LogSegments
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+LOG_START_IN_ORDER = "log start offset <= log end offset"
+FLUSHED_IN_ORDER = "flushed offset <= log end offset"
+CLEANED_IN_ORDER = "cleaned offset <= log end offset"
+SEGMENTS_RISE = "a new segment starts above the one before it"
+APPENDS_EXTEND = "an append does not shorten the log"
+TRUNCATIONS_SHORTEN = "a truncation does not extend the log"
 
 
 class LocalLog:
@@ -118,9 +127,9 @@ class LocalLog:
         """Offset -> (segment, byte position) of the batch that contains it: the positions at which the latest
         reads ended and the next ones probably begin."""
         self._entropy = entropy
-        assert log_start_offset <= log_end_offset, "log start order"
-        assert recovery_point <= log_end_offset, "recovery point order"
-        assert cleaned_offset <= log_end_offset, "cleaned offset order"
+        check(log_start_offset <= log_end_offset, LOG_START_IN_ORDER, log_start_offset, log_end_offset)
+        check(recovery_point <= log_end_offset, FLUSHED_IN_ORDER, recovery_point, log_end_offset)
+        check(cleaned_offset <= log_end_offset, CLEANED_IN_ORDER, cleaned_offset, log_end_offset)
 
     @property
     def name(self) -> str:
@@ -215,7 +224,7 @@ class LocalLog:
         base_offset = self.log_end_offset if base_offset is None else base_offset
         if active.base_offset == base_offset and active.size == 0:
             return active
-        assert base_offset > active.base_offset, "segments rise"
+        check(base_offset > active.base_offset, SEGMENTS_RISE, base_offset, active.base_offset)
         active.seal()
         self.files.pool.forget(active.log_path)
         self.segment_sealed(active)
@@ -230,7 +239,7 @@ class LocalLog:
 
     def move_log_start(self, offset: int) -> None:
         """Raise the log start offset to ``offset``: records below are no longer readable. Never lowers it."""
-        assert offset <= self.log_end_offset, "log start order"
+        check(offset <= self.log_end_offset, LOG_START_IN_ORDER, offset, self.log_end_offset)
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_from_start(offset)
@@ -255,7 +264,8 @@ class LocalLog:
 
     def extended_to(self, next_offset: int, wall_ms: int) -> None:
         """Records up to ``next_offset`` were appended."""
-        assert next_offset >= self.log_end_offset, "an append does not shorten the log"
+        if next_offset < self.log_end_offset:
+            raise InvariantBroken(APPENDS_EXTEND, (next_offset, self.log_end_offset))
         self.log_end_offset = next_offset
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = wall_ms
@@ -277,7 +287,7 @@ class LocalLog:
 
     def shortened_to(self, end_offset: int) -> None:
         """The records from ``end_offset`` on were removed."""
-        assert end_offset <= self.log_end_offset, "a truncation does not extend the log"
+        check(end_offset <= self.log_end_offset, TRUNCATIONS_SHORTEN, end_offset, self.log_end_offset)
         self.log_end_offset = end_offset
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
@@ -285,7 +295,7 @@ class LocalLog:
 
     def emptied_at(self, offset: int, log_start_offset: int) -> None:
         """All records were removed; the next one gets ``offset``."""
-        assert log_start_offset <= offset, "log start order"
+        check(log_start_offset <= offset, LOG_START_IN_ORDER, log_start_offset, offset)
         self.unsynced_sealed.clear()
         self.log_end_offset = self.flushed_offset = offset
         self.log_start_offset = log_start_offset
@@ -303,7 +313,7 @@ class LocalLog:
 
     def flushed_up_to(self, offset: int, *, name_changes: int, epoch_writes: int, wall_ms: int) -> None:
         """A flush has ended; the counts are those that it has made durable."""
-        assert offset <= self.log_end_offset, "flushed offset order"
+        check(offset <= self.log_end_offset, FLUSHED_IN_ORDER, offset, self.log_end_offset)
         self.flushed_offset = max(self.flushed_offset, offset)
         self.name_changes_durable = max(self.name_changes_durable, name_changes)
         self.epoch_writes_durable = max(self.epoch_writes_durable, epoch_writes)
@@ -322,19 +332,19 @@ class LocalLog:
 
     def replacement_begins(self) -> None:
         """Compaction is about to replace segments: a concurrent reader must read again."""
-        assert not self.replacements % 2, "one replacement at a time"
+        check(not self.replacements % 2, "one replacement of segments at a time", self.replacements)
         self.replacements += 1
 
     def replacement_ended(self) -> None:
         """The replacement of segments has succeeded or failed."""
-        assert self.replacements % 2, "a replacement has begun"
+        check(self.replacements % 2 == 1, "a replacement of segments has begun", self.replacements)
         self.replacements += 1
         self.read_hints = {}
         self.files_changed()
 
     def cleaned_up_to(self, offset: int) -> None:
         """Compaction has processed all records below ``offset``."""
-        assert offset <= self.log_end_offset, "cleaned offset order"
+        check(offset <= self.log_end_offset, CLEANED_IN_ORDER, offset, self.log_end_offset)
         self.cleaned_offset = offset
 
     def await_checkpoint(self) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nilometer.identifiers import NO_LEADER_EPOCH
+from nilometer.invariants import check
 from nilometer.runtime import Entropy
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
@@ -202,7 +203,7 @@ class LogLoader:
             if not is_whole:
                 self._recover(loaded, active.base_offset)
                 loaded.log_end_offset, is_whole = segments.active.activate()
-                assert is_whole, "a recovered segment ends with a complete batch"
+                check(is_whole, "a recovered segment ends with a complete batch", active.log_path)
         if not len(segments) or loaded.log_end_offset < options.log_start_offset:
             self._start_empty(loaded)
         loaded.log_start_offset = max(options.log_start_offset, segments.first.base_offset)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nilometer.replication.invariants import check
+from nilometer.invariants import check
 from nilometer.storage import TopicPartition
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.state import TransactionState

@@ -15,8 +15,8 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.client.producer.producer import Producer
 from nilometer.client.replicas.replica_survey import ReplicaSurvey
+from nilometer.invariants import InvariantBroken
 from nilometer.replication import LeaderRole
-from nilometer.replication.invariants import InvariantBroken
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.world import Host, World

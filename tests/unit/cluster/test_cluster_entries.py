@@ -11,7 +11,6 @@ from cluster_harness import ClusterWorld
 from nilometer.cluster import (
     FORMAT_VERSION,
     BadEntry,
-    BrokenInvariant,
     BrokerId,
     ClusterImage,
     ControllerEpoch,
@@ -31,6 +30,7 @@ from nilometer.cluster import (
     uuid_to_text,
 )
 from nilometer.cluster.records import PartitionCreated, TopicCreated, TopicDeleted
+from nilometer.invariants import InvariantBroken
 
 CONTROLLERSHIP = Controllership(BrokerId(7), Incarnation("incarnation-7"), ControllerEpoch(3))
 TOPIC = TopicId(uuid_to_text(uuid.UUID(int=1)))
@@ -131,13 +131,13 @@ def test_entries_must_follow_one_another(world: ClusterWorld) -> None:
         records=(),
     )
     for number in (world.image.number, world.image.number + 2):
-        with pytest.raises(BrokenInvariant, match="cannot follow"):
+        with pytest.raises(InvariantBroken, match="cannot follow"):
             world.image.apply_entry(EntryNumber(number), entry)
 
 
 def test_a_record_about_a_topic_that_is_not_there_stops_the_fold(world: ClusterWorld) -> None:
     for record in (TopicDeleted(topic_id=TOPIC), created(0)):
-        with pytest.raises(BrokenInvariant, match="no such topic"):
+        with pytest.raises(InvariantBroken, match="no such topic"):
             entry = next(entries_of([(record,)], world.image.controllership))
             world.image.apply_entry(EntryNumber(world.image.number + 1), entry)
 

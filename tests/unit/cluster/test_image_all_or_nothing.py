@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from nilometer.cluster import BrokerId, ClusterImage, ConfigResourceType, Entry, EntryNumber, TopicId
 from nilometer.cluster.entries import BadEntry, EntryFromTheFuture, decode_entry
-from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.records import (
     BrokerFenced,
     BrokerUnregistered,
@@ -22,6 +21,7 @@ from nilometer.cluster.records import (
     TopicDeleted,
 )
 from nilometer.identifiers import BrokerEpoch, LeaderEpoch, PartitionEpoch
+from nilometer.invariants import InvariantBroken
 
 OTHER_ID = TopicId("abcdefghijklmnopqrstug")
 
@@ -97,7 +97,7 @@ def test_an_entry_that_breaks_an_invariant_changes_nothing(
     entry = entry_of(image, [*records, breaking])
     number = EntryNumber(image.number + 1)
     for attempt in (image.check_entry, image.apply_entry, image.apply_entry):
-        with pytest.raises(BrokenInvariant):
+        with pytest.raises(InvariantBroken):
             attempt(number, entry)
         assert image.snapshot() == before
         assert _lookups(image) == index
@@ -129,7 +129,7 @@ def test_a_reassignment_that_names_a_broker_twice_breaks_an_invariant() -> None:
         replicas=(BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(3)),
         partition_epoch=PartitionEpoch(1),
     )
-    with pytest.raises(BrokenInvariant, match="twice"):
+    with pytest.raises(InvariantBroken, match="twice"):
         world.image.apply_entry(EntryNumber(world.image.number + 1), entry_of(world.image, [twice]))
 
 

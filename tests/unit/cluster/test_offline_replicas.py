@@ -13,9 +13,9 @@ from nilometer.cluster.controller.elections import ElectionType, decide_elect_le
 from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
 from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
 from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
-from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.records import RecoveryState
 from nilometer.identifiers import NO_LEADER, TopicId
+from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode
 
 
@@ -162,5 +162,5 @@ def test_a_replica_that_is_reassigned_away_is_not_offline_any_more(world: Cluste
 
 
 def test_an_offline_replica_never_leads() -> None:
-    with pytest.raises(BrokenInvariant, match="offline replica leads"):
+    with pytest.raises(InvariantBroken, match="offline replica leads"):
         PartitionState((BrokerId(1),), (BrokerId(1),), BrokerId(1), offline=(BrokerId(1),)).check()

@@ -22,9 +22,9 @@ from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
 from nilometer.identifiers import BrokerId, EntryNumber, Incarnation
+from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -152,7 +152,7 @@ class Controller:
     def _check(self, number: int, entry: Entry) -> None:
         try:
             self._metadata.image.check_entry(EntryNumber(number), entry)
-        except BrokenInvariant as error:
+        except InvariantBroken as error:
             logger.critical("A decision is dropped: it would violate a metadata invariant: %s", error)
             raise KafkaError(
                 ErrorCode.unknown_server_error, f"The decision would violate a metadata invariant: {error}"

@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 from nilometer.identifiers import EntryNumber
+from nilometer.invariants import InvariantBroken
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -149,7 +149,7 @@ class MetadataLog:
         try:
             entry = decode_entry(data)
             self.image.check_entry(EntryNumber(number), entry)
-        except (BadEntry, BrokenInvariant) as error:
+        except (BadEntry, InvariantBroken) as error:
             raise self._block(f"entry {number} of the metadata log", error) from None
         if self.image.counts(entry):
             for before_entry, _ in self._preparers:

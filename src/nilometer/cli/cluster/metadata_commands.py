@@ -17,8 +17,8 @@ import msgspec
 from nilometer.cli.cluster_options import json_option, print_json, run_async, stop_on_signals
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields
-from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, open_reader
+from nilometer.invariants import InvariantBroken
 from nilometer.runtime import Runtime
 
 DEFAULT_DATA_DIR = ".nilometer/data"
@@ -210,5 +210,5 @@ def store_setting(data_dir: Path | None, coordination: str | None) -> str:
 def _run(work: Any) -> Any:
     try:
         return run_async(work())
-    except (CoordinationError, BadEntry, BrokenInvariant) as error:
+    except (CoordinationError, BadEntry, InvariantBroken) as error:
         raise click.ClickException(str(error)) from None

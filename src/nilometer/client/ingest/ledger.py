@@ -19,6 +19,7 @@ from nilometer.client.ingest.state_file import IngestState, encode_state, load_s
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
@@ -102,7 +103,7 @@ class Ledger:
 
     async def close(self) -> None:
         """Mark the state as closed after the last checkpoint: the next run need not expect late appends."""
-        assert not self._sent, "the last checkpoint counted everything"
+        check(not self._sent, "the last checkpoint counted everything", len(self._sent))
         self.state.closed = True
         await self.save()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from nilometer.client.ingest.options import Oversized
 from nilometer.client.ingest.read_back import PIECE_HEADER
 from nilometer.client.producer.producer import Headers
+from nilometer.invariants import check
 
 TRUNCATED_HEADER = "truncated"
 """The header with the size of the whole line, in bytes."""
@@ -28,7 +29,8 @@ class LongLine:
 
     def __init__(self, action: Oversized, value_bytes: int) -> None:
         """``value_bytes`` is the maximum size of a record's value; at least 4, the largest character."""
-        assert action is not Oversized.FAIL and value_bytes >= len("🙂".encode())
+        check(action is not Oversized.FAIL, "a line that is kept is cut or split", action)
+        check(value_bytes >= len("🙂".encode()), "a record has room for a character", value_bytes)
         self.size = 0
         self._action = action
         self._value_bytes = value_bytes

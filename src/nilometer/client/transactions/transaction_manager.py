@@ -45,6 +45,7 @@ from nilometer.client.transactions.transaction_steps import (
     ProducerIdentity,
     Step,
 )
+from nilometer.invariants import check
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -276,7 +277,7 @@ class TransactionManager:
         )
 
     def _become(self, state: ProducerState) -> None:
-        assert self.state in VALID_PREVIOUS[state], f"{self.state.name} to {state.name}"
+        check(self.state in VALID_PREVIOUS[state], "transaction states follow their order", self.state, state)
         self.state = state
 
     def _fail(self, error: AbortableTransactionError) -> None:

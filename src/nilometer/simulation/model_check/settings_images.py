@@ -26,11 +26,11 @@ from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import BrokenInvariant
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.config.definition import ConfigValue
 from nilometer.identifiers import NO_BROKER_EPOCH, BrokerId, EntryNumber, Incarnation
+from nilometer.invariants import InvariantBroken
 from nilometer.replication import check
 from nilometer.simulation.model_check.properties import Violation
 from nilometer.simulation.model_check.settings_requests import CLUSTER_DEFAULTS, FILE, chance, create
@@ -163,7 +163,7 @@ class SettingsImages:
             image.check_entry(at, entry)
             check(self._number_of(image) == number, ALL_OR_NOTHING, entry)
             delta = image.apply_entry(at, entry)
-        except (BadEntry, BrokenInvariant) as error:
+        except (BadEntry, InvariantBroken) as error:
             check(self._number_of(image) == number, ALL_OR_NOTHING, error)
             return Folded(number, can_be_folded=False, error=str(error))
         after = self._number_of(image)

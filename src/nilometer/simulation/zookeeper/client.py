@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nilometer.invariants import check
 from nilometer.simulation.fabric import Fabric, NetworkUser
 from nilometer.simulation.zookeeper.line import End, dial
 from nilometer.simulation.zookeeper.messages import (
@@ -291,7 +292,7 @@ class Client:
 
     def _on_answer(self, xid: int, zxid: int, outcome: Any) -> None:
         asked, request = self._pending.popleft()
-        assert asked == xid, "responses arrive in the order of the requests"
+        check(asked == xid, "responses arrive in the order of the requests", asked, xid)
         self._last_zxid = max(zxid, self._last_zxid)
         if isinstance(outcome, Refusal):
             expired = outcome.code is Code.SESSION_EXPIRED

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from nilometer.invariants import check
 from nilometer.simulation.zookeeper.tree import Applied, DataTree, Transaction
 
 LOG_MAX = 1_500
@@ -42,7 +43,7 @@ class Database:
         self._rebuild()
 
     def write(self, transaction: Transaction) -> None:
-        assert transaction.zxid > self.last_zxid
+        check(transaction.zxid > self.last_zxid, "zxids rise", transaction.zxid, self.last_zxid)
         self.log.append(transaction)
         self._unsynced += 1
 
@@ -75,7 +76,7 @@ class Database:
 
     def truncate(self, to_zxid: int) -> None:
         """Remove the transactions after ``to_zxid``, which were never committed."""
-        assert to_zxid >= self.base.zxid
+        check(to_zxid >= self.base.zxid, "the base is not truncated", to_zxid, self.base.zxid)
         del self.log[bisect_right(self.log, to_zxid, key=_zxid) :]
         if self.tree.zxid > to_zxid:
             self._rebuild()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
+from nilometer.invariants import check
+
 
 class Code(enum.Enum):
     """Why a request was rejected, named as in ZooKeeper."""
@@ -139,7 +141,7 @@ class DataTree:
         return made
 
     def apply(self, transaction: Transaction) -> Applied:
-        assert transaction.zxid > self.zxid, "transactions are applied in their order"
+        check(transaction.zxid > self.zxid, "transactions are applied in their order", transaction.zxid)
         self.zxid = transaction.zxid
         applied = Applied()
         try:

@@ -76,7 +76,7 @@ def _spans(data: bytes, count: int) -> Iterator[RecordSpan]:
 def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
     """Return the record's bytes with another timestamp delta, otherwise unchanged."""
     start, end, _, behind_timestamp, *_ = span
-    length, attributes_at = decode_zigzag(data, start)
+    _, attributes_at = decode_zigzag(data, start)
     body = b"".join(
         (
             data[attributes_at : attributes_at + 1],
@@ -84,7 +84,6 @@ def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) ->
             data[behind_timestamp:end],
         )
     )
-    assert length > 0, "a record has attributes"
     return encode_zigzag(len(body)) + body
 
 

@@ -18,6 +18,7 @@ from nilometer.broker.coordinators.shell import ShellState
 from nilometer.broker.transactions.marker_sender import Shell
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.invariants import check
 from nilometer.simulation.checkers.disks import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.transactions import partition_logs
 from nilometer.simulation.checkers.transactions.partition_logs import ProducerBatch
@@ -73,13 +74,13 @@ class _Reader:
 def read_value(value: bytes) -> KnownTransaction:
     """Decode the value of a transaction record of version 1, the only version that brokers write."""
     version, producer_id, epoch, timeout_ms, state = _HEAD.unpack_from(value)
-    assert version == _FLEXIBLE, f"a record of version {version}"
+    check(version == _FLEXIBLE, "brokers write transaction records of version 1", version)
     reader = _Reader(value, _HEAD.size)
     partitions: list[str] = []
     for _ in range(reader.varint() - 1):
         topic = reader.text()
         partitions += [f"{topic}-{reader.number()}" for _ in range(reader.varint() - 1)]
-        assert reader.varint() == 0, "a topic has no tagged fields"
+        check(reader.varint() == 0, "a topic has no tagged fields")
     return KnownTransaction(producer_id, epoch, timeout_ms, state, tuple(sorted(partitions)))
 
 
