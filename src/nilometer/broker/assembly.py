@@ -185,7 +185,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     replicas = ReplicaManager(
         config, runtime, logs, control.session, partitions, host, disposal, fetchers, failures, offline
     )
-    replicas.add_damage_listener(ReplicaRepair(runtime, tasks, replicas, link, host).begin)
+    replicas.damaged.add_listener(ReplicaRepair(runtime, tasks, replicas, link, host).begin)
     directories.add_failure_listener(replicas.on_directory_failed)
     metadata.prepare(replicas.before_entry, replicas.before_reload)
     metadata.subscribe(quotas.on_delta, quotas.on_reload)

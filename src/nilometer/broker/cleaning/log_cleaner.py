@@ -101,7 +101,7 @@ class LogCleaner:
         log = partition.log
         if not log.config.is_compacted or not log.is_in_order or log in self._in_progress:
             return False
-        if not self._is_hosted(partition) or self._replicas.is_in_repair(partition):
+        if not self._is_hosted(partition) or self._replicas.damaged.is_in_repair(partition):
             return False
         return self._not_before_ms.get(log, 0) <= self._runtime.clock.monotonic_ms()
 
@@ -278,7 +278,7 @@ class LogCleaner:
             return
         self._not_before_ms[log] = self._runtime.clock.monotonic_ms() + RETRY_MS
         if isinstance(error, CorruptRecordFound):
-            self._replicas.report_damage(error)
+            self._replicas.damaged.report(error)
         self._replicas.failures.on_failure(partition, _WORK, error)
 
     def _end_report(self, name: TopicPartition) -> None:

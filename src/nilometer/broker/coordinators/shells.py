@@ -160,7 +160,7 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
                 return
             shell.unload()
         shell = self._shells[index] = CoordinatorShell(
-            partition, self._runtime, self._tasks, self._kind, self._replicas.report_damage
+            partition, self._runtime, self._tasks, self._kind, self._replicas.damaged.report
         )
         shell.load()
 

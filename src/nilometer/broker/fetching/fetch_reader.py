@@ -156,7 +156,7 @@ class FetchReader:
 
     def _fail(self, outcome: FetchOutcome, error: KafkaError) -> None:
         if isinstance(error, CorruptRecordFound):
-            self._replicas.report_damage(error)
+            self._replicas.damaged.report(error)
         outcome.fail(error.code)
 
     def _find(self, asked: FetchPartition) -> Partition:

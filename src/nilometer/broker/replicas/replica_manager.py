@@ -15,12 +15,12 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import posixpath
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
 from nilometer.broker.control.own_session import OwnSession
+from nilometer.broker.replicas.damaged_replicas import DamagedReplicas
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.log_disposal import LogDisposal
@@ -53,7 +53,7 @@ from nilometer.identifiers import (
 )
 from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
-from nilometer.storage import CorruptRecordFound, TopicPartition
+from nilometer.storage import TopicPartition
 from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
 from nilometer.storage.log_config import LONG_MAX
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -95,12 +95,7 @@ class ReplicaManager:
         self._by_uuid = partitions.by_uuid
         self.with_flush_ms: dict[Partition, None] = {}
         """The partitions whose topic sets ``flush.ms``; usually none."""
-        self._damages: set[tuple[str, int]] = set()
-        """The damaged positions (path, byte position) that have been reported."""
-        self._in_repair: dict[Partition, None] = {}
-        """The partitions under repair: they may lead, if no other replica can, but not follow before the
-        damaged part of their log is truncated."""
-        self._damage_listeners: list[Callable[[Partition, CorruptRecordFound], None]] = []
+        self.damaged = DamagedReplicas(partitions)
         self._hosting_listeners: list[Callable[[Partition], None]] = []
         self._image = ClusterImage()
         self._is_registered = False
@@ -114,10 +109,6 @@ class ReplicaManager:
     def add_hosting_listener(self, listener: Callable[[Partition], None]) -> None:
         """Call ``listener`` with each partition before it gets its first role on this broker."""
         self._hosting_listeners.append(listener)
-
-    def add_damage_listener(self, listener: Callable[[Partition, CorruptRecordFound], None]) -> None:
-        """Call ``listener`` with each damage found in a log that is hosted here."""
-        self._damage_listeners.append(listener)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def partition(self, topic: str, index: int) -> Partition:
@@ -160,40 +151,15 @@ class ReplicaManager:
         racks: dict[int, str | None] = {broker.id: broker.rack for broker in self._image.live_brokers()}
         return preferred_read_replica(leader, client_rack, fetch_offset, racks)
 
-    def report_damage(self, found: CorruptRecordFound) -> None:
-        """Report damaged records that were found on disk: log an error, and notify the listeners, which begin
-        the repair of the partition. Damage at a position that was reported before is ignored."""
-        if (found.path, found.position) in self._damages:
-            return
-        self._damages.add((found.path, found.position))
-        logger.error("Damage found: %s", found.message)
-        folder = posixpath.dirname(found.path)
-        for partition in self:
-            if partition.log.folder == folder:
-                for listener in self._damage_listeners:
-                    listener(partition, found)
-                return
-
     def hosts(self, partition: Partition) -> bool:
         return partition in self._partitions
 
-    def begin_repair(self, partition: Partition) -> None:
-        """Mark the partition as under repair: it has no role here while another broker leads it, until
-        :meth:`end_repair`."""
-        self._in_repair[partition] = None
-
     def end_repair(self, partition: Partition) -> None:
         """End the repair: the partition may follow again, and damage found from now on is reported again."""
-        self._in_repair.pop(partition, None)
-        folder = partition.log.folder
-        self._damages = {place for place in self._damages if posixpath.dirname(place[0]) != folder}
+        self.damaged.end_repair(partition)
         state = self._image.partition_by_id(*partition.key)
         if self._is_registered and state is not None and self.hosts(partition):
             self._follow_state(partition.key, state)
-
-    def is_in_repair(self, partition: Partition) -> bool:
-        """Whether damaged records were found in the partition's log and are not truncated yet."""
-        return partition in self._in_repair
 
     def offset_lag(self, name: TopicPartition) -> int:
         """Return how many offsets a log's end is below the high watermark that this replica knows; 0 if the
@@ -349,7 +315,7 @@ class ReplicaManager:
         partition = self._partitions.by_key.get(key)
         if partition is None:
             partition = self._begin_hosting(key, state)
-        if partition in self._in_repair and state.leader != self._broker_id:
+        if partition is not None and self._may_not_follow(partition, state):
             partition.state = state
             self._fetchers.forget(partition)
             partition.resign()
@@ -359,6 +325,9 @@ class ReplicaManager:
                 partition.on_metadata(state, self._eligible)
             if partition.leader_epoch != epoch_before and self.hosts(partition):
                 self._fetchers.assign(partition)
+
+    def _may_not_follow(self, partition: Partition, state: PartitionState) -> bool:
+        return self.damaged.is_in_repair(partition) and state.leader != self._broker_id
 
     @contextmanager
     def _fencing(self, partition: Partition) -> Generator[None, None, None]:

@@ -65,7 +65,7 @@ class ReplicaRepair:
             if damage is None:
                 logger.warning("No damage was found when %s was read again: nothing is repaired", found.path)
                 return
-            self._replicas.begin_repair(partition)
+            self._replicas.damaged.begin_repair(partition)
             try:
                 if await self._leave_isr(partition):
                     self._cut(partition, damage)
