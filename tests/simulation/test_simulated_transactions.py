@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
+
+from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.simulation.plan import NEARLY_EXHAUSTED, Kind, Plan, draw, draw_transactions, schedule
 from nilometer.simulation.run import Exit, run
+from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.workload.transactions.session import V1, V2
 
 MINUTES = 0.4
@@ -18,6 +23,7 @@ SEEDS = ((V1, 2), (V2, 2))
 KINDS = (Kind.CRASH, Kind.CRASH, Kind.CUT, Kind.CLIENT_CRASH)
 MEAN_GAP_S, LONGEST_S = 1.0, 4.0
 COUNTED = (
+    "compaction rounds that removed records",
     "records compacted away",
     "coordinators that took over",
     "transactions, committed",
@@ -73,3 +79,18 @@ def test_transactions_hold_what_they_promise_and_all_that_is_counted_happens() -
         assert verdict.exit is Exit.CLEAN, (version, seed, verdict.findings)
         done += verdict.workloads
     assert [what for what in COUNTED if not done[what]] == [], done
+
+
+def test_offsets_are_on_two_replicas_before_they_are_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    judge = TransactionWorkload.judge_at_rest
+
+    def noting(self: TransactionWorkload) -> Iterator[str]:
+        image = self.coordinators._cluster.newest_image
+        assert image is not None
+        found.append(image.min_insync_replicas(GROUP_METADATA_TOPIC))
+        return judge(self)
+
+    monkeypatch.setattr(TransactionWorkload, "judge_at_rest", noting)
+    assert run(replace(plan(V1, 2), minutes=0.05, faults=())).exit is Exit.CLEAN
+    assert found == [2]

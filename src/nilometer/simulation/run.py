@@ -123,6 +123,7 @@ class _Run:
         self._bounds = Bounds(self._cluster)
         self._services = Services(self._cluster)
         self._failed_disks = FailedDisks(self._cluster)
+        self._compactions = compaction.CompactionCounts(self._cluster)
         for host in self._cluster.machines:
             host.disk.on_error = self._failed_disks.on_error
         self._history = LongHistory(kept_whole=frozenset({LAST_READER}))
@@ -171,13 +172,9 @@ class _Run:
         changers = (*self._writers, *operators, self._compactor, *programs)
         self._changers = [each for each in changers if each is not None]
         """Clients that write or change metadata: they must end before the cluster is checked."""
-        self._driver = FaultDriver(
-            self._cluster,
-            [*self._changers, *self._readers, *self._members],
-            plan,
-            only,
-            self._transactions.coordinators.has_decided if self._transactions is not None else None,
-        )
+        has_decided = self._transactions.coordinators.has_decided if self._transactions is not None else None
+        clients = [*self._changers, *self._readers, *self._members]
+        self._driver = FaultDriver(self._cluster, clients, plan, only, has_decided)
         self._breaches = self._driver.broken_invariants
         log_capture.excuse = lambda error: self._failed_disks.excuses(error) or self._breaches.excuses(error)
 
@@ -303,6 +300,7 @@ class _Run:
         self._retention.look()
         self._failed_disks.look()
         self._breaches.look()
+        self._compactions.look()
         if self._transactions is not None:
             self._transactions.look()
 
@@ -354,12 +352,10 @@ class _Run:
         done["topics of a reused name"] = self._reuser.incarnations if self._reuser is not None else 0
         done["log start offsets advanced"] = self._retention.taken
         done["deletions of records requested"] = self._trimmer.trimmed if self._trimmer is not None else 0
-        if self._compactor is not None:
-            done["writes to a compacted topic"] = self._compactor.written
-            done["records compacted away"] = compaction.records_removed(self._cluster)
-        done["requests of a client in the name of a broker"] = (
-            self._rogue.tried.total() if self._rogue is not None else 0
-        )
+        done["writes to a compacted topic"] = self._compactor.written if self._compactor is not None else 0
+        done.update(self._compactions.done())
+        tried = self._rogue.tried.total() if self._rogue is not None else 0
+        done["requests of a client in the name of a broker"] = tried
         if self._random_admin is not None:
             done["responses to random requests"] = self._random_admin.answers.total()
         done.update(self._transactions.done() if self._transactions is not None else {})

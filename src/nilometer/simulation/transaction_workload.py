@@ -15,7 +15,7 @@ from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPI
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.long_history import LongHistory
-from nilometer.simulation.checkers.transactions import judge, partition_logs
+from nilometer.simulation.checkers.transactions import judge, markers, partition_logs
 from nilometer.simulation.checkers.transactions.coordinator_logs import CoordinatorStates
 from nilometer.simulation.checkers.transactions.ledger import TransactionLedger
 from nilometer.simulation.cluster import Cluster
@@ -28,6 +28,7 @@ from nilometer.simulation.workload.transactions.session import make_client
 from nilometer.simulation.workload.transactions.transformer import GROUP, Transformer, fetch_committed
 from nilometer.simulation.workload.transactions.writer import TransactionalWriter
 from nilometer.simulation.world import Host
+from nilometer.transactions.config import EPOCH_BUMP_VERSION
 
 LAST_READER = "last committed"
 WRITERS = 2
@@ -53,6 +54,7 @@ class TransactionWorkload:
     def __init__(self, cluster: Cluster, clients: Host, plan: TransactionPlan, *, flush_each: bool) -> None:
         self._cluster = cluster
         self._clients = clients
+        self._bumps_epochs = plan.version >= EPOCH_BUMP_VERSION
         self._durable = {"flush.messages": "1"} if flush_each else dict[str, str]()
         self.ledger = TransactionLedger()
         self.history = LongHistory(kept_whole=frozenset({LAST_READER}))
@@ -207,8 +209,11 @@ class TransactionWorkload:
         yield from self.coordinators.judge_at_rest()
         self._finished_by_another = self.coordinators.finished_by_another()
         for partition in PLAIN:
-            batches = partition_logs.read_leader(self._cluster, partition)
-            yield from partition_logs.judge_log(str(partition), batches)
+            batches = partition_logs.stored_by_leader(self._cluster, partition)
+            producers = [partition_logs.of_batch(batch) for batch in batches]
+            yield from partition_logs.judge_log(str(partition), producers)
+            yield from markers.judge_markers(str(partition), batches, bumps=self._bumps_epochs)
+            yield from markers.compare_indexes(self._cluster, partition)
 
     def judge(self) -> Iterator[str]:
         yield from judge.judge(self.ledger, self.history, NAMES)

@@ -20,18 +20,21 @@ from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.transactions.program import TransactionPlan
 from nilometer.simulation.workload.transactions.session import V1, V2
 from nilometer.storage.cleaning.transactions import TransactionTracker
+from nilometer.storage.names import TXN_INDEX_SUFFIX
 from nilometer.storage.producers.producer_entry import ProducerStateEntry
 from nilometer.storage.producers.producer_state import ProducerStateManager
 from nilometer.storage.producers.producer_updates import AppendOrigin, CompletedTxn, ProducerUpdates
+from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.transactions import producers, shard
+from nilometer.transactions import ends, producers, shard
 from nilometer.transactions.actions import SendMarkers
 from nilometer.transactions.decision import Decision
 from nilometer.transactions.records import TransactionRecord
-from nilometer.transactions.requests import InitProducerId, InitProducerIdReply
+from nilometer.transactions.requests import EndTransaction, InitProducerId, InitProducerIdReply
 from nilometer.transactions.shard import TransactionShard, Turn
 from nilometer.transactions.state import TransactionState
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction
+from nilometer.wire.control_records import EndTxnMarker
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.record_batch import BatchHeader
 
@@ -131,6 +134,28 @@ def give_the_epoch_of_the_last_producer(patch: Patch) -> None:
     patch.setattr(producers, "_next_epoch", same_epoch)
 
 
+def end_both_ways(patch: Patch) -> None:
+    send = MarkerSender.send
+
+    def send_both(self: MarkerSender, sender: Shell, action: SendMarkers) -> None:
+        send(self, sender, action)
+        if action.partitions:
+            send(self, sender, replace(action, committed=not action.committed))
+
+    patch.setattr(MarkerSender, "send", send_both)
+
+
+def end_again(patch: Patch) -> None:
+    end = ends._end_with_bump
+
+    def as_a_new_end(transaction: Transaction, request: EndTransaction, wall_ms: int) -> Decision:
+        if transaction.state is TransactionState.COMPLETE_ABORT and not request.committed:
+            request = replace(request, producer_epoch=transaction.producer_epoch)
+        return end(transaction, request, wall_ms)
+
+    patch.setattr(ends, "_end_with_bump", as_a_new_end)
+
+
 # ── logs and their leaders ──────────────────────────────────────────────────────────────────────
 def ignore_open_transactions(patch: Patch) -> None:
     patch.setattr(ProducerStateManager, "first_unstable_offset", lambda self, high_watermark: None)
@@ -161,6 +186,29 @@ def leave_out_the_aborted_index(patch: Patch) -> None:
         return (entry for entry in complete(self, completed) if entry is None)
 
     patch.setattr(ProducerStateManager, "_complete", without_entry)
+
+
+def lose_the_aborted_index(patch: Patch) -> None:
+    truncate_to = LogSegment.truncate_to
+
+    def without_index(self: LogSegment, offset: int, position: int) -> None:
+        if self.aborted():
+            self._index_files.cut(TXN_INDEX_SUFFIX, 0)
+            self._aborted = []
+        truncate_to(self, offset, position)
+
+    patch.setattr(LogSegment, "truncate_to", without_index)
+
+
+def accept_old_coordinators(patch: Patch) -> None:
+    add_marker = ProducerUpdates.add_marker
+
+    def add_any(self: ProducerUpdates, header: BatchHeader, offset: int, marker: EndTxnMarker) -> None:
+        entry = self._entry(header.producer_id)
+        entry.coordinator_epoch = min(entry.coordinator_epoch, marker.coordinator_epoch)
+        add_marker(self, header, offset, marker)
+
+    patch.setattr(ProducerUpdates, "add_marker", add_any)
 
 
 def skip_the_verification(patch: Patch) -> None:
@@ -344,6 +392,39 @@ FAULTS = (
         plant=read_what_was_aborted,
         kinds=CRASH,
         seeds=5,
+        transactions=PLAN,
+    ),
+    PlantedFault(
+        name="end-both-ways",
+        what="a transaction gets commit markers, and then abort markers",
+        plant=end_both_ways,
+        kinds=CRASH,
+        seeds=5,
+        transactions=PLAN_2,
+    ),
+    PlantedFault(
+        name="end-again",
+        what="a repeated EndTxn ends a transaction a second time",
+        plant=end_again,
+        kinds=CRASH,
+        seeds=5,
+        transactions=PLAN_2,
+    ),
+    PlantedFault(
+        name="accept-old-coordinators",
+        what="a leader takes markers of an earlier coordinator epoch",
+        plant=accept_old_coordinators,
+        kinds=(Kind.CUT, Kind.SESSION),
+        longest_s=12.0,
+        seeds=20,
+        transactions=PLAN,
+    ),
+    PlantedFault(
+        name="lose-the-aborted-index",
+        what="a truncation empties the index of aborted transactions",
+        plant=lose_the_aborted_index,
+        kinds=CUT_OFF,
+        seeds=10,
         transactions=PLAN,
     ),
 )

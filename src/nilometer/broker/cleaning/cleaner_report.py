@@ -31,6 +31,8 @@ class CleanerReport:
         self.rounds = 0
         """The rounds completed since the broker started."""
         self.rounds_stopped = 0
+        self.rounds_that_removed = 0
+        """Of ``rounds``, those that removed at least one record."""
         self.records_removed = 0
         self.bytes_removed = 0
 
@@ -46,7 +48,9 @@ class CleanerReport:
             return report
         statistics = report.statistics
         self.rounds += 1
-        self.records_removed += statistics.records_read - statistics.records_kept
+        removed = statistics.records_read - statistics.records_kept
+        self.rounds_that_removed += removed > 0
+        self.records_removed += removed
         self.bytes_removed += statistics.bytes_read - statistics.bytes_written
         return report
 

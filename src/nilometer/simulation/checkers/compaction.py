@@ -59,7 +59,22 @@ def _inside(replica: StoredReplica) -> list[str]:
     return wrong
 
 
-def records_removed(cluster: Cluster) -> int:
-    """Return how many records the running brokers have removed since their starts."""
-    reports = (node.broker.cleaner_report for node in cluster.nodes.values() if node.broker is not None)
-    return sum(report.records_removed for report in reports)
+class CompactionCounts:
+    """How often all incarnations of all brokers have compacted a log; ``look`` updates the numbers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._by_incarnation: dict[tuple[int, int], tuple[int, int]] = {}
+        """(broker id, incarnation) -> rounds that removed records, and records removed."""
+
+    def look(self) -> None:
+        for node in self._cluster.nodes.values():
+            if node.broker is not None and node.is_running:
+                report = node.broker.cleaner_report
+                counts = report.rounds_that_removed, report.records_removed
+                self._by_incarnation[node.id, node.incarnations] = counts
+
+    def done(self) -> dict[str, int]:
+        rounds = sum(count for count, _ in self._by_incarnation.values())
+        records = sum(count for _, count in self._by_incarnation.values())
+        return {"compaction rounds that removed records": rounds, "records compacted away": records}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.replication import LeaderRole
-from nilometer.simulation.checkers.disks import StoredBatch, read_replica
+from nilometer.simulation.checkers.disks import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.transactions.ledger import NO_PRODUCER_ID, TransactionLedger
 from nilometer.simulation.cluster import Cluster
 
@@ -78,14 +78,17 @@ def judge_log(name: str, batches: Sequence[ProducerBatch]) -> Iterator[str]:
 
 def read_leader(cluster: Cluster, partition: TopicPartition) -> list[ProducerBatch]:
     """Return the batches of the leader's log, read from its disk; empty without a leader."""
+    return [of_batch(batch) for batch in stored_by_leader(cluster, partition)]
+
+
+def stored_by_leader(cluster: Cluster, partition: TopicPartition) -> list[StoredBatch]:
     image = cluster.newest_image
     state = image.partition(*partition) if image is not None else None
     if state is None or not state.has_leader:
         return []
     node = cluster.nodes[int(state.leader)]
     places = node.places_of(str(partition))
-    replica = read_replica(node.host.disk, places[0], node.id) if places else None
-    return [of_batch(batch) for batch in replica.batches] if replica is not None else []
+    return read_batches_from(node.host.disk, places[0], 0) if places else []
 
 
 class _First(NamedTuple):
