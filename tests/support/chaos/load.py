@@ -63,7 +63,15 @@ class TailReader:
     If it loses its position, that is a finding.
     """
 
-    def __init__(self, name: str, bootstrap: str, topic: str, partitions: int, history: History) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        history: History,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name
         self.at: dict[int, int] = dict.fromkeys(range(partitions), -1)
         self.findings: list[str] = []
@@ -81,6 +89,7 @@ class TailReader:
                 "fetch.error.backoff.ms": 50,
                 **RECONNECTING,
                 **IMPATIENT_READER,
+                **(settings or {}),
             }
         )
         self._consumer.assign(

@@ -44,6 +44,9 @@ public final class Driver {
             Map.entry("delete_records", Admin::deleteRecords),
             Map.entry("describe_log_dirs", Admin::describeLogDirs),
             Map.entry("tool", Tool::run),
+            Map.entry("load_start", TransactionalLoad::start),
+            Map.entry("load_progress", TransactionalLoad::progress),
+            Map.entry("load_stop", TransactionalLoad::stop),
             Map.entry("group_join", GroupMembers::join),
             Map.entry("group_seen", GroupMembers::seen),
             Map.entry("group_leave", GroupMembers::leave));
