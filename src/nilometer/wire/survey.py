@@ -4,8 +4,8 @@ A *surveyor* walks over the bytes according to the schema and checks that every 
 the rest of the frame. This is needed because kio's reader trusts counts: five bytes that announce four
 billion elements make it reserve 32 GB and abort the process. Values are not decoded.
 
-A surveyor also *cuts out* unknown tagged fields, which the protocol says to ignore (KIP-482), but which kio's
-reader rejects.
+A surveyor also *cuts out* unknown tagged fields, which the protocol says to ignore (KIP-482), and replaces
+times before 1970 by 0: brokers send -1 for no time. kio's reader rejects both.
 
 Invariant: the memory for the arrays of a message that passes is bounded by the size of the frame.
 """
@@ -31,13 +31,14 @@ SurveyItems = Callable[[bytes, int, int, list[Cut], int], int]
 """The same for several elements: (buffer, position, end, cuts, count) → position after them."""
 
 _VARINT_BYTES_MAX = 5
+_TIME = "datetime_i64"
 
 
 def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
     """Check that ``entity`` can safely be read from ``buffer`` at ``position``. Raises MalformedMessage.
 
     Returns None if the buffer can be read unchanged, else a copy from ``position`` on without the tagged
-    fields that are not in the schema.
+    fields that are not in the schema, and without times before 1970.
     """
     end = len(buffer)
     cuts: list[Cut] = []
@@ -109,7 +110,14 @@ def _steps(shape: EntityShape) -> tuple[Survey, ...]:
 
 
 def _fixed_size(field: FieldShape) -> int | None:
-    return None if field.is_array or field.entity is not None else FIXED_SIZES.get(field.kafka_type)
+    """Return the size in bytes of a field whose value is not surveyed; None for any other field."""
+    if field.is_array or field.entity is not None or _is_time(field):
+        return None
+    return FIXED_SIZES.get(field.kafka_type)
+
+
+def _is_time(field: FieldShape) -> bool:
+    return field.kafka_type == _TIME and not field.nullable
 
 
 def _skip(size: int) -> Survey:
@@ -125,6 +133,8 @@ def _field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
     if field.entity is not None:
         inner = surveyor(field.entity)
         return _nullable_surveyor(inner) if field.nullable and field.tag is None else inner
+    if _is_time(field):
+        return _survey_time
     if (size := FIXED_SIZES.get(field.kafka_type)) is not None:
         return _skip(size)
     if flexible:
@@ -228,6 +238,13 @@ def _compact_count(buffer: bytes, position: int) -> tuple[int, int]:
         return count - 1, position + 1
     count, position = decode_unsigned(buffer, position)
     return count - 1, position
+
+
+def _survey_time(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+    stop = position + FIXED_SIZES[_TIME]
+    if buffer[position] >= 0x80:  # negative
+        cuts.append((position, stop, bytes(stop - position)))
+    return stop
 
 
 def _survey_compact_bytes(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:

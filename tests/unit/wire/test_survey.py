@@ -86,3 +86,15 @@ def test_counts_beyond_what_is_left(count: bytes) -> None:
     codec = api(ApiKey.DELETE_GROUPS, 2)
     with pytest.raises(MalformedMessage):
         survey(codec.request_type, count + bytes(20), 0)
+
+
+def test_no_time_is_read_as_the_epoch() -> None:
+    """A broker's answer about an id that has not begun a transaction (state Empty)."""
+    codec = api(ApiKey.DESCRIBE_TRANSACTIONS, 0)
+    empty = bytes.fromhex("00000000 02 0000 05") + b"id-1" + b"\x06Empty" + bytes.fromhex("0000ea60")
+    rest = bytes.fromhex("000000000000000 7 0000 01 00 00".replace(" ", ""))
+    for sent, read in ((-1, 0), (0, 0), (1_700_000_000_000, 1_700_000_000)):
+        response = codec.read_response(empty + sent.to_bytes(8, "big", signed=True) + rest)
+        [state] = response.transaction_states
+        assert (state.transactional_id, state.producer_id) == ("id-1", 7)
+        assert state.transaction_start_time.timestamp() == read
