@@ -26,7 +26,8 @@ from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.features import LEVELS_BEFORE
 from nilometer.cluster.partition_state import PartitionState, partition_of
 from nilometer.cluster.records import (
-    FORMAT_VERSION,
+    FEATURES_FORMAT_VERSION,
+    GROUP_CONFIGS_FORMAT_VERSION,
     OLDEST_FORMAT_VERSION,
     BrokerFenced,
     BrokerInControlledShutdown,
@@ -391,9 +392,15 @@ class ClusterImage:
                 TopicSnapshot(topic.name, topic.id, tuple(topic.partitions)) for topic in self.topics()
             ),
             configs=self._configs.snapshot(),
-            version=OLDEST_FORMAT_VERSION if self._features is None else FORMAT_VERSION,
+            version=self._format_version(),
             features=None if self._features is None else dict(self._features),
         )
+
+    def _format_version(self) -> int:
+        """Return the lowest format version that has everything of the image."""
+        if any(resource.type is ConfigResourceType.GROUP for resource in self._configs.resources()):
+            return GROUP_CONFIGS_FORMAT_VERSION
+        return OLDEST_FORMAT_VERSION if self._features is None else FEATURES_FORMAT_VERSION
 
     @classmethod
     def from_snapshot(cls, snapshot: ImageSnapshot) -> ClusterImage:

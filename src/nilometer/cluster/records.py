@@ -29,11 +29,16 @@ from nilometer.identifiers import (
     TopicId,
 )
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
 cluster is upgraded."""
+
+FEATURES_FORMAT_VERSION = 2
+"""The first format with levels of features."""
+GROUP_CONFIGS_FORMAT_VERSION = 3
+"""The first format with settings of groups."""
 
 Replicas = tuple[BrokerId, ...]
 
@@ -65,6 +70,8 @@ class ConfigResourceType(enum.Enum):
     """The resource's name is a broker id, or empty for all brokers."""
     CLUSTER = "cluster"
     """The controller's own values of settings that must be equal on all brokers; the name is empty."""
+    GROUP = "group"
+    """The resource's name is a group id (since `GROUP_CONFIGS_FORMAT_VERSION`)."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
@@ -204,7 +211,7 @@ class ProducerIdsAllocated(_Record, frozen=True):
 
 
 class FeatureLevelChanged(_Record, frozen=True):
-    """A feature's finalized level changes (since format version 2)."""
+    """A feature's finalized level changes (since `FEATURES_FORMAT_VERSION`)."""
 
     name: str
     level: int
@@ -212,7 +219,17 @@ class FeatureLevelChanged(_Record, frozen=True):
 
 def format_version_of(records: Iterable[Record]) -> int:
     """Return the lowest format version that has all of ``records``."""
-    return 2 if any(isinstance(record, FeatureLevelChanged) for record in records) else OLDEST_FORMAT_VERSION
+    return max(map(_format_version_of, records), default=OLDEST_FORMAT_VERSION)
+
+
+def _format_version_of(record: Record) -> int:
+    match record:
+        case ConfigChanged(resource_type=ConfigResourceType.GROUP):
+            return GROUP_CONFIGS_FORMAT_VERSION
+        case FeatureLevelChanged():
+            return FEATURES_FORMAT_VERSION
+        case _:
+            return OLDEST_FORMAT_VERSION
 
 
 Record = (

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
 from nilometer.coordinators.effects import Token
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.group import Group
+from nilometer.groups.group_settings import config_of_group
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeat,
@@ -26,12 +28,18 @@ from nilometer.groups.turn import Turn
 @dataclass(slots=True)
 class ShardState:
     config: GroupConfig
+    """The broker's settings; `config_of` has those in force for one group."""
     new_member_id: Callable[[str], str]
     """Makes a unique member id from a client id or a group instance id."""
     image: ClusterImage
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
     """Classic and consumer groups, by group id."""
     timers: Timers = field(default_factory=Timers)
+
+    def config_of(self, group_id: str) -> GroupConfig:
+        """Return the settings in force for the group: its own, else the broker's."""
+        texts = self.image.config(ConfigResourceType.GROUP, group_id)
+        return config_of_group(self.config, texts) if texts else self.config
 
 
 class ConsumerGroupHandler(Protocol):

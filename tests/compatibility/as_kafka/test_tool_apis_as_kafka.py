@@ -36,12 +36,13 @@ def replace_all(
     return side.ask(key, version, resources=(resource,), **fields)
 
 
-def own_settings(side: Side, topic: str) -> dict[str, str]:
+def own_settings(side: Side, name: str, kind: int = TOPIC) -> dict[str, str]:
     resource = make(
-        ApiKey.DESCRIBE_CONFIGS, 4, "DescribeConfigsResource", resource_type=TOPIC, resource_name=topic
+        ApiKey.DESCRIBE_CONFIGS, 4, "DescribeConfigsResource", resource_type=kind, resource_name=name
     )
     [answer] = side.message(ApiKey.DESCRIBE_CONFIGS, 4, resources=(resource,)).results
-    return {config.name: config.value for config in answer.configs if config.config_source == 1}
+    source = {TOPIC: 1, GROUP: 8}[kind]
+    return {config.name: config.value for config in answer.configs if config.config_source == source}
 
 
 @pytest.mark.java
@@ -73,6 +74,98 @@ def test_all_settings_of_a_topic_are_replaced(sides: tuple[Side, Side], version:
     same(sides, scenario, version)
 
 
+SESSION, HEARTBEAT, ASSIGNMENT = GROUP_KEYS = (
+    "consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms",
+    "consumer.assignment.interval.ms",
+)
+
+
+def alter_group(side: Side, name: str, *configs: tuple[str, str | None, int]) -> Plain:
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    given = tuple(
+        make(key, 1, "AlterableConfig", name=each, config_operation=operation, value=value)
+        for each, value, operation in configs
+    )
+    resource = make(key, 1, "AlterConfigsResource", resource_type=GROUP, resource_name=name, configs=given)
+    return side.ask(key, 1, resources=(resource,), validate_only=False)
+
+
+def describe_group(side: Side, name: str, keys: tuple[str, ...] = GROUP_KEYS) -> Plain:
+    resource = make(
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        "DescribeConfigsResource",
+        resource_type=GROUP,
+        resource_name=name,
+        configuration_keys=keys,
+    )
+    return side.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=(resource,), include_synonyms=True)
+
+
+@pytest.mark.java
+def test_settings_of_groups(sides: tuple[Side, Side]) -> None:
+    def scenario(side: Side, _version: int) -> Plain:
+        name = "group-with-settings"
+        told: list[Plain] = [describe_group(side, name)]
+
+        def step(expected: dict[str, str], outcome: Plain) -> None:
+            told.append(outcome)
+            eventually(lambda: own_settings(side, name, GROUP) == expected, f"{name} has {expected}")
+            told.append(describe_group(side, name))
+
+        both = {SESSION: "50000", HEARTBEAT: "6000"}
+        step(both, alter_group(side, name, (SESSION, "50000", SET), (HEARTBEAT, "6000", SET)))
+        refused: list[tuple[str, str | None, int]] = [
+            (SESSION, "44999", SET),
+            (SESSION, "60001", SET),
+            (HEARTBEAT, "4999", SET),
+            (HEARTBEAT, "15001", SET),
+            (ASSIGNMENT, "-1", SET),
+            (ASSIGNMENT, "15001", SET),
+            (SESSION, "soon", SET),
+            (SESSION, None, SET),
+            (SESSION, "1", APPEND),
+            ("no.such.setting", "1", SET),
+        ]
+        told.extend(alter_group(side, name, each) for each in refused)
+        told.append(alter_group(side, "", (SESSION, "50000", SET)))
+        told.append(alter_group(side, name, (SESSION, "50000", SET), (SESSION, "50001", SET)))
+        step({SESSION: "50000"}, alter_group(side, name, (HEARTBEAT, None, DELETE)))
+        step({ASSIGNMENT: "7"}, replace_all(side, 2, GROUP, name, (ASSIGNMENT, "7"), validate_only=False))
+        listed = side.message(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=(GROUP,))
+        told.append([each.resource_name for each in listed.config_resources])
+        step({}, replace_all(side, 2, GROUP, name, validate_only=False))
+        listed = side.message(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=(GROUP,))
+        told.append([each.resource_name for each in listed.config_resources])
+        told.append(describe_group(side, ""))
+        return told
+
+    same(sides, scenario, 1)
+
+
+def test_subscriptions_to_client_metrics_are_refused_with_the_reason(sides: tuple[Side, Side]) -> None:
+    """Kafka takes them; here they would have no effect."""
+    _, nilometer = sides
+    answer = nilometer.message(
+        ApiKey.ALTER_CONFIGS,
+        2,
+        resources=(
+            make(
+                ApiKey.ALTER_CONFIGS,
+                2,
+                "AlterConfigsResource",
+                resource_type=CLIENT_METRICS,
+                resource_name="m",
+                configs=(make(ApiKey.ALTER_CONFIGS, 2, "AlterableConfig", name="interval.ms", value="1000"),),
+            ),
+        ),
+    )
+    [outcome] = answer.responses
+    assert outcome.error_code is ErrorCode.invalid_request
+    assert "metrics are not collected" in outcome.error_message
+
+
 @pytest.mark.java
 @each_version(ApiKey.LIST_CONFIG_RESOURCES)
 def test_config_resources_are_listed(sides: tuple[Side, Side], version: int) -> None:
@@ -82,7 +175,7 @@ def test_config_resources_are_listed(sides: tuple[Side, Side], version: int) -> 
         for kinds in ((), (TOPIC,), (LOGGER, BROKER), (99,), (TOPIC, 0)) if version else (None,):
             asked = {} if kinds is None else {"resource_types": kinds}
             answer = side.message(ApiKey.LIST_CONFIG_RESOURCES, version, **asked)
-            # Both brokers have topics of other tests, and settings of groups are Kafka's alone.
+            # Both brokers have topics and settings of groups of other tests.
             found = [
                 (getattr(each, "resource_type", CLIENT_METRICS), each.resource_name)
                 for each in answer.config_resources

@@ -101,10 +101,19 @@ CLUSTER = (
     _features(
         "upgrade --release-version V",
         "4.3",
-        shows="does not support this feature",
+        shows=r"Could not upgrade metadata\.version to 30.*"
+        r"Invalid update version 1 for feature kraft\.version\. Local controller 1 does not support",
         status=1,
         refused="it names features that are not here (KRaft, share and streams groups): use `--feature`",
     ),
+    _features(
+        "upgrade --release-version V --dry-run",
+        "4.3",
+        shows=r"Can not upgrade transaction\.version to 2.*does not support this feature",
+        status=1,
+        refused="as without `--dry-run`; nothing is changed",
+    ),
+    _features("version-mapping --release-version V", "4.3", shows=r"metadata\.version=30 \(4\.3\)"),
     _features("upgrade --metadata V", "4.3-IV0", shows="was upgraded to 30"),
     _features(
         "downgrade --metadata V",
@@ -132,7 +141,7 @@ CLUSTER = (
         "kafka-client-metrics.sh",
         "--alter --name M --interval MS",
         "m|1000",
-        shows="cannot be altered",
+        shows="Client metrics are not collected",
         status=1,
         refused="clients' metrics are not collected",
     ),

@@ -15,13 +15,23 @@ from nilometer.cluster.controller import (
     decide_alter_configs,
     decide_cluster_defaults,
 )
-from nilometer.cluster.records import ConfigChanged, PartitionChanged
+from nilometer.cluster.records import (
+    GROUP_CONFIGS_FORMAT_VERSION,
+    ConfigChanged,
+    PartitionChanged,
+    format_version_of,
+)
+from nilometer.groups import group_settings
+from nilometer.groups.config import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
-DEFINITIONS = ConfigDefinitions(topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS)
+DEFINITIONS = ConfigDefinitions(
+    topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=group_settings.definition_of(GroupConfig())
+)
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 ALL_BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
+GROUP = ConfigResource(ConfigResourceType.GROUP, "g")
 
 
 def alter(
@@ -65,6 +75,16 @@ def test_an_unknown_setting_can_be_removed(world: ClusterWorld) -> None:
         (ALL_BROKERS, ("log.dirs", SET, "/x"), ErrorCode.invalid_request),
         (ALL_BROKERS._replace(name="9"), ("min.insync.replicas", SET, "1"), ErrorCode.invalid_request),
         (ALL_BROKERS._replace(name="x"), ("min.insync.replicas", SET, "1"), ErrorCode.invalid_request),
+        (GROUP, ("retention.ms", SET, "1"), ErrorCode.invalid_config),
+        (GROUP, ("consumer.session.timeout.ms", SET, "44999"), ErrorCode.invalid_config),
+        (GROUP, ("consumer.session.timeout.ms", SET, "60001"), ErrorCode.invalid_config),
+        (GROUP, ("consumer.session.timeout.ms", SET, "soon"), ErrorCode.invalid_config),
+        (GROUP, ("consumer.heartbeat.interval.ms", SET, "4999"), ErrorCode.invalid_config),
+        (GROUP, ("consumer.assignment.interval.ms", SET, "-1"), ErrorCode.invalid_config),
+        (GROUP, ("consumer.session.timeout.ms", APPEND, "1"), ErrorCode.invalid_config),
+        (GROUP, ("consumer.session.timeout.ms", SET, None), ErrorCode.invalid_request),
+        (GROUP, ("share.session.timeout.ms", SET, "45000"), ErrorCode.invalid_config),
+        (GROUP._replace(name=""), ("consumer.session.timeout.ms", SET, "50000"), ErrorCode.invalid_request),
         (
             ConfigResource(ConfigResourceType.CLUSTER, ""),
             ("retention.ms", SET, "1"),
@@ -165,3 +185,40 @@ def test_edge_44_min_insync_replicas_counts_up_to_the_number_of_replicas(world: 
     assert (world.state().leader, world.state().isr, world.state().elr) == (1, (1,), ())
     assert world.image.min_insync_replicas("t") == 2
     assert world.image.is_active(BrokerId(1))
+
+
+def test_a_group_has_settings_of_its_own(world: ClusterWorld) -> None:
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    assert alter(world, GROUP, (session, SET, "50000"), (heartbeat, SET, "15000")).ok
+    assert world.image.config(*GROUP) == {session: "50000", heartbeat: "15000"}
+    assert alter(world, GROUP, (session, DELETE, None), ("left by another version", DELETE, None)).ok
+    assert world.image.config(*GROUP) == {heartbeat: "15000"}
+    assert world.refold() == world.image
+
+
+def test_a_groups_session_must_be_longer_than_its_heartbeat_interval(world: ClusterWorld) -> None:
+    bounds = GroupConfig(group_consumer_max_heartbeat_interval_ms=60_000)
+    definitions = ConfigDefinitions(
+        topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=group_settings.definition_of(bounds)
+    )
+    for text, error in (("44999", ErrorCode.none), ("45000", ErrorCode.invalid_config)):
+        change = ConfigAlteration("consumer.heartbeat.interval.ms", SET, text)
+        decision = decide_alter_configs(
+            world.image, [AlterResource(GROUP, [change])], definitions=definitions
+        )
+        ((_, outcome),) = decision.reply
+        assert outcome.error is error, text
+
+
+def test_settings_of_groups_need_a_newer_format(world: ClusterWorld) -> None:
+    """A broker that does not know them must not go on without them."""
+    world.create()
+    assert alter(world, TOPIC, ("retention.ms", SET, "5")).ok
+    before = world.image.snapshot().version
+    assert before < GROUP_CONFIGS_FORMAT_VERSION
+    changed = ConfigChanged(resource_type=ConfigResourceType.GROUP, resource_name="g", key="k", value="1")
+    assert format_version_of([changed]) == GROUP_CONFIGS_FORMAT_VERSION
+    assert alter(world, GROUP, ("consumer.session.timeout.ms", SET, "50000")).ok
+    assert world.image.snapshot().version == GROUP_CONFIGS_FORMAT_VERSION
+    assert alter(world, GROUP, ("consumer.session.timeout.ms", DELETE, None)).ok
+    assert world.image.snapshot().version == before

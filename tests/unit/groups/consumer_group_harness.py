@@ -11,7 +11,15 @@ from group_harness import REBALANCE_MS, SESSION_MS, GroupWorld
 
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import ControllerElected, PartitionCreated, Record, TopicCreated, TopicDeleted
+from nilometer.cluster.records import (
+    ConfigChanged,
+    ConfigResourceType,
+    ControllerElected,
+    PartitionCreated,
+    Record,
+    TopicCreated,
+    TopicDeleted,
+)
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.consumer.member import Member
@@ -82,6 +90,14 @@ class TopicImage:
         topic = self.image.topic(name)
         assert topic is not None
         self._apply(TopicDeleted(topic_id=topic.id))
+
+    def configure(self, group_id: str, key: str, value: str | None) -> None:
+        """Change a setting of a group; None removes it."""
+        self._apply(
+            ConfigChanged(
+                resource_type=ConfigResourceType.GROUP, resource_name=group_id, key=key, value=value
+            )
+        )
 
     def id_of(self, name: str) -> uuid.UUID:
         topic = self.image.topic(name)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from nilometer.broker.api.config_resources import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
+from nilometer.broker.api.config_resources import (
+    RESOURCE_BROKER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
@@ -12,10 +17,15 @@ from nilometer.cluster.controller.decision import Outcome
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.topic import why_invalid_name
+from nilometer.groups import group_settings
 from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-_TYPES = {RESOURCE_TOPIC: ConfigResourceType.TOPIC, RESOURCE_BROKER: ConfigResourceType.BROKER}
+_TYPES = {
+    RESOURCE_TOPIC: ConfigResourceType.TOPIC,
+    RESOURCE_BROKER: ConfigResourceType.BROKER,
+    RESOURCE_GROUP: ConfigResourceType.GROUP,
+}
 
 Outcomes = dict[tuple[int, str], Outcome]
 """By resource type (as on the wire) and name."""
@@ -23,20 +33,23 @@ Outcomes = dict[tuple[int, str], Outcome]
 
 def definitions_of(services: Services) -> ConfigDefinitions:
     return ConfigDefinitions(
-        topic=TOPIC_CONFIG, broker=BROKER_CONFIG_DEFINITION, inherited_of=services.config.topic_defaults
+        topic=TOPIC_CONFIG,
+        broker=BROKER_CONFIG_DEFINITION,
+        group=group_settings.definition_of(services.config.groups),
+        inherited_of=services.config.topic_defaults,
     )
 
 
 def check_resource(resource_type: int, name: str) -> ConfigResource:
-    """Return the resource, whose settings the metadata log must be able to keep: a topic or broker(s).
+    """Return the resource, whose settings the metadata log must be able to keep: topic, broker(s) or group.
 
     Raises KafkaError for another type, or for an invalid topic name.
     """
     kind = _TYPES.get(resource_type)
-    if resource_type == RESOURCE_GROUP:
+    if resource_type == RESOURCE_CLIENT_METRICS:
         raise KafkaError(
             ErrorCode.invalid_request,
-            "Single groups have no settings of their own: set group.* keys on the brokers.",
+            "Client metrics are not collected: a subscription would have no effect, so it cannot be altered.",
         )
     if kind is None:
         raise KafkaError(ErrorCode.invalid_request, f"Resource type {resource_type} cannot be altered.")

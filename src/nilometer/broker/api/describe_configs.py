@@ -1,13 +1,12 @@
 """DescribeConfigs: the settings in force for topics and brokers, their sources, and their documentation.
 
-Also the log levels of this broker, and what a group of KIP-848 goes by: the brokers' settings, since single
-groups have none of their own. Clients' metrics have no subscription.
+Also the log levels of this broker, and the settings of a consumer group (KIP-848): its own, else the
+broker's. Client metrics have no subscription.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nilometer.broker.api.alter_loggers import check_names_this_broker
 from nilometer.broker.api.config_resources import (
@@ -19,7 +18,13 @@ from nilometer.broker.api.config_resources import (
 )
 from nilometer.broker.api.log_levels import logger_levels
 from nilometer.broker.api.spec import ApiSpec, Request
-from nilometer.broker.api.topic_configs import ConfigSource, EffectiveConfig, broker_config, topic_config
+from nilometer.broker.api.topic_configs import (
+    ConfigSource,
+    EffectiveConfig,
+    broker_config,
+    group_config,
+    topic_config,
+)
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.topic import why_invalid_name
@@ -28,9 +33,6 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
 
 UNKNOWN_TYPE = 0
-GROUP_DEFAULTS = tuple(
-    f"group.consumer.{what}.ms" for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
-)
 
 
 def handle(services: Services, request: Request) -> Reply:
@@ -86,7 +88,7 @@ def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
             )
         return broker_config(services, name)
     if kind == RESOURCE_GROUP and name:
-        return _group_entries(services)
+        return group_config(services, name)
     if kind == RESOURCE_CLIENT_METRICS and name:
         return []
     if kind in (RESOURCE_GROUP, RESOURCE_CLIENT_METRICS):
@@ -94,15 +96,6 @@ def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
     raise KafkaError(
         ErrorCode.invalid_request, f"Resource type {kind} is not known; use 2 (topic) or 4 (broker)."
     )
-
-
-def _group_entries(services: Services) -> list[EffectiveConfig]:
-    """Return the brokers' settings under the names that they have for one group."""
-    return [
-        replace(entry, key=replace(entry.key, name=entry.key.name.removeprefix("group.")))
-        for entry in broker_config(services, str(services.broker_id))
-        if entry.key.name in GROUP_DEFAULTS
-    ]
 
 
 def _level(request: Request, name: str, level: str) -> Message:
@@ -131,7 +124,7 @@ def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
         "DescribeConfigsResourceResult",
         name=entry.key.name,
         value=None if entry.key.sensitive else entry.text,
-        read_only=kind == RESOURCE_GROUP or (kind == RESOURCE_BROKER and not entry.key.dynamic),
+        read_only=kind == RESOURCE_BROKER and not entry.key.dynamic,
         config_source=int(entry.source),
         is_sensitive=entry.key.sensitive,
         synonyms=synonyms,

@@ -1,7 +1,7 @@
 """ListConfigResources: what has settings (KIP-1142).
 
 Version 0 lists subscriptions of client metrics, of which there are none; 1 lists resources of the types that
-are asked for, or of all. Single groups have no settings of their own.
+are asked for, or of all. Of the groups, those with settings of their own are listed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
@@ -46,6 +47,8 @@ def _names(image: ClusterImage, kind: int) -> list[str]:
         return [topic.name for topic in image.topics()]
     if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER):
         return [str(broker.id) for broker in image.live_brokers()]
+    if kind == RESOURCE_GROUP:
+        return [each.name for each in image.config_resources() if each.type is ConfigResourceType.GROUP]
     return []
 
 

@@ -1,4 +1,4 @@
-"""The settings in force for a topic or a broker, and the source of each, for DescribeConfigs."""
+"""The settings in force for a topic, a broker or a group, and the source of each, for DescribeConfigs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.cluster.controller.configs import CLUSTER_WIDE_KEYS
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.config import ConfigKey
+from nilometer.groups import group_settings
 from nilometer.storage.log_config import TOPIC_CONFIG
 
 
@@ -23,6 +24,7 @@ class ConfigSource(enum.IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    DYNAMIC_GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,18 @@ def broker_config(services: Services, broker_name: str) -> list[EffectiveConfig]
             if name in given
         ]
     return [_effective(key, _broker_values(services, key)) for key in BROKER_CONFIG_DEFINITION.keys.values()]
+
+
+def group_config(services: Services, group_id: str) -> list[EffectiveConfig]:
+    """Return every setting of a group; one that is not its own is the broker's, with the prefix `group.`."""
+    given = services.image.config(ConfigResourceType.GROUP, group_id)
+    entries: list[EffectiveConfig] = []
+    for key in group_settings.definition_of(services.config.groups).keys.values():
+        values = _broker_values(services, BROKER_CONFIG_DEFINITION.keys[f"group.{key.name}"])
+        if key.name in given:
+            values.insert(0, Synonym(key.name, given[key.name], ConfigSource.DYNAMIC_GROUP))
+        entries.append(_effective(key, values))
+    return entries
 
 
 def _topic_entry(services: Services, key: ConfigKey, given: Mapping[str, str]) -> EffectiveConfig:

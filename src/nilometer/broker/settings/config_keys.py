@@ -6,7 +6,7 @@ the keys here are the broker's own. Keys beginning with ``nilometer.`` do not ex
 
 from __future__ import annotations
 
-from nilometer.broker.settings.group_config_keys import GROUP_BOUNDS, GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
@@ -403,8 +403,7 @@ KNOWN_KEYS_WITHOUT_EFFECT = frozenset(
         "log.flush.offset.checkpoint.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
         "security.inter.broker.protocol",
-        *GROUP_BOUNDS,
     }
 )
 """Keys whose values are checked but have no effect; given ones are named in the log. Recovery points and log
-start offsets are checkpointed with the high watermarks; groups have no settings of their own to bound."""
+start offsets are checkpointed with the high watermarks."""

@@ -230,11 +230,3 @@ GROUP_KEYS_WITHOUT_EFFECT = frozenset(
     }
 )
 """Kafka's keys for threads and buffers that a single event loop does not have."""
-
-GROUP_BOUNDS = frozenset(
-    f"group.consumer.{bound}.{what}.ms"
-    for bound in ("min", "max")
-    for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
-)
-"""The bounds of settings of single groups. Nilometer has no such settings; the broker's own values are
-checked against the bounds when it starts."""

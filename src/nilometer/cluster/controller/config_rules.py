@@ -37,6 +37,8 @@ def nothing_inherited(*_: Mapping[str, str]) -> Inherited:
 class ConfigDefinitions:
     topic: ConfigDefinition
     broker: ConfigDefinition
+    group: ConfigDefinition
+    """Its bounds and defaults are the controller's `group.consumer.*` settings."""
     inherited_of: InheritedOf = nothing_inherited
 
 
@@ -99,6 +101,8 @@ def check_together(
             for inherited in _inherited_on_brokers(after, definitions.inherited_of):
                 if inherited not in known:
                     _refuse_new_contradictions(after, definitions.topic, known, inherited)
+        case ConfigResourceType.GROUP:
+            _refuse_contradictions(definitions.group, after.of(resource), {})
         case ConfigResourceType.CLUSTER:
             pass
     return after

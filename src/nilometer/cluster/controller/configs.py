@@ -1,4 +1,4 @@
-"""Changing settings of topics and brokers: SET, DELETE, APPEND and SUBTRACT (KIP-339).
+"""Changing settings of topics, brokers and groups: SET, DELETE, APPEND and SUBTRACT (KIP-339).
 
 All changes of a resource are applied, or none. Lowering ``min.insync.replicas`` lets leaders commit with
 fewer replicas, so an eligible leader replica, which is safe only as long as the high watermark cannot advance
@@ -216,6 +216,13 @@ def _definition(
             if resource.name and not _is_registered(image, resource.name):
                 raise Refusal(ErrorCode.invalid_request, f"No broker with id {resource.name} is registered.")
             return definitions.broker
+        case ConfigResourceType.GROUP:
+            if not resource.name:
+                raise Refusal(
+                    ErrorCode.invalid_request,
+                    "A group must be named: the defaults of all groups are group.* settings of the brokers.",
+                )
+            return definitions.group
         case ConfigResourceType.CLUSTER:
             raise Refusal(ErrorCode.invalid_request, "The controller's own settings come from its file.")
 

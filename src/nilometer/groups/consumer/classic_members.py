@@ -110,7 +110,7 @@ class ClassicMembers:
             replace_member(draft, sender.replaces, member)
         changed = write_member(draft, member, wanted)
         refresh(draft, context.topics, subscription_changed=changed)
-        assign_if_due(draft, context.topics, context.config)
+        assign_if_due(draft, context.topics, context.config_of(group))
         claimed = self._claimed(subscription)
         after = reconcile(draft, context.topics, group.members[member.member_id], claimed)
         context.cancel_timer(TimerKind.CONSUMER_REBALANCE, group, after.member_id)

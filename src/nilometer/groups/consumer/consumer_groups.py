@@ -109,7 +109,7 @@ class ConsumerGroups:
         if group is None:
             return
         if key.kind is TimerKind.CONSUMER_ASSIGNMENT:
-            assign_if_due(Draft(group, turn), self._context.topics, self._context.config)
+            assign_if_due(Draft(group, turn), self._context.topics, self._context.config_of(group))
             self._context.expect_assignment(turn, group)
             return
         member = group.members.get(key.member_id)
@@ -143,7 +143,7 @@ class ConsumerGroups:
         )
         check_room(group, request.member_id, request.instance_id, context.config)
         sender = sender_of(group, request)
-        reply = heartbeat(Draft(group, turn), sender, request, context.topics, context.config)
+        reply = heartbeat(Draft(group, turn), sender, request, context.topics, context.config_of(group))
         if sender.replaces is not None:
             context.forget_member(group, sender.replaces.member_id)
         member = group.members[sender.member.member_id]

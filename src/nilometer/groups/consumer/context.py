@@ -27,7 +27,11 @@ class Context:
 
     @property
     def config(self) -> GroupConfig:
+        """The broker's settings; `config_of` has those in force for one group."""
         return self.state.config
+
+    def config_of(self, group: ConsumerGroup) -> GroupConfig:
+        return self.state.config_of(group.group_id)
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         group = self.state.groups.get(group_id)
@@ -61,7 +65,9 @@ class Context:
         """Restart the member's session timer."""
         classic = member.classic
         timeout_ms = (
-            self.config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+            self.config_of(group).group_consumer_session_timeout_ms
+            if classic is None
+            else classic.session_timeout_ms
         )
         self.set_timer(turn, TimerKind.CONSUMER_SESSION, group, member.member_id, timeout_ms)
 
@@ -83,7 +89,7 @@ class Context:
     def expect_assignment(self, turn: Turn, group: ConsumerGroup) -> None:
         """Schedule the next target assignment if one is due; else cancel its timer."""
         key = TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id)
-        delay_ms = assignment_delay_ms(group, self.config, turn.wall_ms)
+        delay_ms = assignment_delay_ms(group, self.config_of(group), turn.wall_ms)
         if delay_ms is None:
             self.state.timers.cancel(key)
         else:

@@ -90,5 +90,5 @@ def remove(
         context.forget_member(group, member.member_id)
         draft.remove_member(member.member_id)
     refresh(draft, context.topics, subscription_changed=True)
-    assign_if_due(draft, context.topics, context.config)
+    assign_if_due(draft, context.topics, context.config_of(group))
     context.expect_assignment(turn, group)

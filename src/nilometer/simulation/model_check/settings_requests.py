@@ -22,6 +22,7 @@ from nilometer.cluster.controller import (
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
+from nilometer.groups import group_settings
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
@@ -31,7 +32,10 @@ FILE = BrokerConfig({"node.id": "1", MIN_ISR: "2"})
 CLUSTER_DEFAULTS = {MIN_ISR: "2"}
 """The cluster-wide defaults, which must be equal on all brokers; the values are those of the file."""
 DEFINITIONS = ConfigDefinitions(
-    topic=TOPIC_CONFIG, broker=BROKER_CONFIG_DEFINITION, inherited_of=FILE.topic_defaults
+    topic=TOPIC_CONFIG,
+    broker=BROKER_CONFIG_DEFINITION,
+    group=group_settings.definition_of(FILE.groups),
+    inherited_of=FILE.topic_defaults,
 )
 
 Changes = Mapping[ConfigResource, Mapping[str, str | None]]
