@@ -210,7 +210,9 @@ def test_a_flipped_bit_is_an_error_that_names_file_and_offset(log):
     data = bytearray(log.path(".log", 100).read_bytes())
     data[-3] ^= 4
     log.path(".log", 100).write_bytes(data)
-    with pytest.raises(SourceError, match=r"00000000000000000100\.log is damaged: batch at offset 190: CRC"):
+    with pytest.raises(
+        SourceError, match=r"00000000000000000100\.log is damaged: batch at offset 190: computed CRC"
+    ):
         offsets_of(log.log_dir)
 
 
