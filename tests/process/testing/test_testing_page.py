@@ -7,15 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.documentation.code_blocks import code_blocks, files_of
+from support.kafka.apache_kafka import ensure_java
 
 FILES = files_of("testing.md")
+SPARK = "test_spark.py"
 
 
 def run(folder: Path, names: list[str]) -> None:
     for name in ("conftest.py", "pytest.ini", *names):
         (folder / name).write_text(FILES[name], encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # As in an activated environment: Spark finds its Python workers by PATH.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers"],
         cwd=folder,
@@ -29,8 +35,14 @@ def run(folder: Path, names: list[str]) -> None:
 
 
 def test_every_block_is_a_file():
-    assert len(FILES) == len(code_blocks("testing.md", "python")) + len(code_blocks("testing.md", "ini")) == 8
+    assert len(FILES) == len(code_blocks("testing.md", "python")) + len(code_blocks("testing.md", "ini")) == 9
 
 
 def test_the_examples_pass(tmp_path: Path):
-    run(tmp_path, [name for name in FILES if name.startswith("test_")])
+    run(tmp_path, [name for name in FILES if name.startswith("test_") and name != SPARK])
+
+
+@pytest.mark.spark
+def test_the_example_with_spark_passes(tmp_path: Path):
+    ensure_java()
+    run(tmp_path, [SPARK])
