@@ -7,7 +7,7 @@ import random
 import pytest
 
 from nilometer.simulation.checkers.history import History, Seen
-from nilometer.simulation.checkers.history_judge import check
+from nilometer.simulation.checkers.history_checker import check
 from nilometer.simulation.checkers.long_history import LongHistory
 
 PARTITIONS = ("t-0", "t-1")

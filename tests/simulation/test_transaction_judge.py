@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from nilometer.simulation.checkers.history import History, Seen
-from nilometer.simulation.checkers.transactions.judge import (
+from nilometer.simulation.checkers.transactions.ledger import (
+    Consumed,
+    Fate,
+    LoggedTransaction,
+    TransactionLedger,
+)
+from nilometer.simulation.checkers.transactions.partition_logs import ProducerBatch, judge_log
+from nilometer.simulation.checkers.transactions.transaction_checker import (
     Visible,
     compare_table,
     dirty_writes,
@@ -18,13 +25,6 @@ from nilometer.simulation.checkers.transactions.judge import (
     not_consumed,
     torn,
 )
-from nilometer.simulation.checkers.transactions.ledger import (
-    Consumed,
-    Fate,
-    LoggedTransaction,
-    TransactionLedger,
-)
-from nilometer.simulation.checkers.transactions.partition_logs import ProducerBatch, judge_log
 
 A, B = "a-0", "b-0"
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from nilometer.broker.assembly import BrokerParts, Prerequisites, assemble
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.connection import Connection, Reserve
-from nilometer.broker.control.membership import Membership, RegistrationRefused
+from nilometer.broker.control.membership import Membership, RegistrationRejected
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.replicas.log_directories import LogDirectories
@@ -114,7 +114,7 @@ class Broker:
                 f"{holder} uses {posixpath.dirname(held.path)}; stop it, or give this broker other log.dirs"
             ) from held
         except (
-            RegistrationRefused,
+            RegistrationRejected,
             CoordinationError,
             BadEntry,
             CorruptCheckpoint,

@@ -20,7 +20,7 @@ from typing import Protocol, cast
 
 from typing_extensions import Buffer
 
-from nilometer.broker.refused_batches import RefusedBatches
+from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
@@ -120,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_software: tuple[str, str] = ("unknown", "unknown")
         self.complete_early: Callable[[], None] | None = None
         """Ends the wait of the waiting request and sends its response; None if the request cannot do so."""
-        self.refused_batches = RefusedBatches()
+        self.rejected_batches = RejectedBatches()
         self.last_active_ms = 0
         self.closed = False
 

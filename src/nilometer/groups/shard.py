@@ -27,6 +27,7 @@ from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.consumer_groups import ConsumerGroups
+from nilometer.groups.error_replies import refusal
 from nilometer.groups.group import Group, GroupType
 from nilometer.groups.offset_expiry import OffsetExpiry
 from nilometer.groups.offsets import Offsets
@@ -37,7 +38,6 @@ from nilometer.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from nilometer.groups.refusals import refusal
 from nilometer.groups.requests import (
     ConsumerGroupDescribe,
     ConsumerGroupDescribeReply,

@@ -77,7 +77,7 @@ from nilometer.replication.verdicts import (
     DivergingFetch,
     FetchVerdict,
     Pending,
-    RefuseFetch,
+    RejectFetch,
     ServeFetch,
 )
 
@@ -114,8 +114,8 @@ __all__ = [
     "PartitionRegistration",
     "Pending",
     "PublishHighWatermark",
-    "RefuseFetch",
     "Registration",
+    "RejectFetch",
     "ReleaseProduce",
     "RemoteReplica",
     "Replica",

@@ -63,7 +63,7 @@ from nilometer.replication.verdicts import (
     AcksAllOutcome,
     DivergingFetch,
     FetchVerdict,
-    RefuseFetch,
+    RejectFetch,
     ServeFetch,
 )
 from nilometer.wire.errors import ErrorCode
@@ -285,7 +285,7 @@ class LeaderRole:
         replica, broker_epoch, leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, _, _ = fetch
         remote = self._followers.get(replica)
         if refusal := self._refuse_fetch(remote, fetch):
-            return RefuseFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NO_EFFECTS
+            return RejectFetch(refusal, f"fetch of {replica} in leader epoch {leader_epoch}"), NO_EFFECTS
         diverging = diverging_epoch(self._log, fetch_offset, last_fetched_epoch)
         if diverging is not NO_DIVERGENCE:
             check(
@@ -297,7 +297,7 @@ class LeaderRole:
             return DivergingFetch(diverging), NO_EFFECTS
         end_offset = self.log_end_offset
         if not self._log.log_start_offset <= fetch_offset <= end_offset:
-            return RefuseFetch(
+            return RejectFetch(
                 ErrorCode.offset_out_of_range, f"fetch of {replica} at {fetch_offset}"
             ), NO_EFFECTS
         assert remote is not None

@@ -37,14 +37,14 @@ class DivergingFetch:
 
 
 @dataclass(frozen=True, slots=True)
-class RefuseFetch:
+class RejectFetch:
     """Respond with an error; ``reason`` describes the fetch."""
 
     error: ErrorCode
     reason: str
 
 
-FetchVerdict: TypeAlias = ServeFetch | DivergingFetch | RefuseFetch
+FetchVerdict: TypeAlias = ServeFetch | DivergingFetch | RejectFetch
 
 
 class Pending(enum.Enum):

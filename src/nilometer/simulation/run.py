@@ -24,7 +24,7 @@ from nilometer.simulation.checkers.convergence import group_not_settled, not_con
 from nilometer.simulation.checkers.failed_disks import FailedDisks
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import Outcome
-from nilometer.simulation.checkers.history_judge import check
+from nilometer.simulation.checkers.history_checker import check
 from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.checkers.long_history import LongHistory
 from nilometer.simulation.checkers.retention import Retention, policies_of

@@ -15,7 +15,7 @@ from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPI
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.long_history import LongHistory
-from nilometer.simulation.checkers.transactions import judge, markers, partition_logs
+from nilometer.simulation.checkers.transactions import markers, partition_logs, transaction_checker
 from nilometer.simulation.checkers.transactions.coordinator_logs import CoordinatorStates
 from nilometer.simulation.checkers.transactions.ledger import TransactionLedger
 from nilometer.simulation.cluster import Cluster
@@ -195,16 +195,18 @@ class TransactionWorkload:
 
     # ── checks ──────────────────────────────────────────────────────────────────────────────────
     def judge_at_rest(self) -> Iterator[str]:
-        visible = judge.Visible.by(self.history, LAST_READER)
+        visible = transaction_checker.Visible.by(self.history, LAST_READER)
         inputs = [str(each) for each in INPUTS]
-        yield from judge.torn(self.ledger, visible, NAMES)
-        yield from judge.dirty_writes(self.ledger, visible)
+        yield from transaction_checker.torn(self.ledger, visible, NAMES)
+        yield from transaction_checker.dirty_writes(self.ledger, visible)
         for group_id, target in ((GROUP, OUTPUTS), (MEMBERS_GROUP, GROUP_OUTPUTS)):
             committed = self._committed[group_id]
-            yield from judge.exactly_once(self.ledger, visible, inputs, str(target), committed)
-            yield from judge.not_consumed(visible, inputs, committed)
-        read = judge.values_read(self.history)
-        yield from judge.compare_table(self._table, *judge.expected_table(self.ledger, str(TABLE), read))
+            yield from transaction_checker.exactly_once(self.ledger, visible, inputs, str(target), committed)
+            yield from transaction_checker.not_consumed(visible, inputs, committed)
+        read = transaction_checker.values_read(self.history)
+        yield from transaction_checker.compare_table(
+            self._table, *transaction_checker.expected_table(self.ledger, str(TABLE), read)
+        )
         yield from self.last_stable_offsets.judge()
         yield from self.coordinators.judge_at_rest()
         self._finished_by_another = self.coordinators.finished_by_another()
@@ -216,7 +218,7 @@ class TransactionWorkload:
             yield from markers.compare_indexes(self._cluster, partition)
 
     def judge(self) -> Iterator[str]:
-        yield from judge.judge(self.ledger, self.history, NAMES)
+        yield from transaction_checker.judge(self.ledger, self.history, NAMES)
         yield from self.coordinators.violations
         for program in self.programs:
             yield from program.violations[:FINDINGS_MAX]

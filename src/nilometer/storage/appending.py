@@ -18,7 +18,7 @@ from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.producers.producer_entry import BatchMetadata
 from nilometer.storage.producers.producer_updates import AppendOrigin, ProducerUpdates
-from nilometer.storage.record_validation import JudgedBatch, judge_batches
+from nilometer.storage.record_validation import ValidatedBatch, validate_batches
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.wire.compression import Bytes
 from nilometer.wire.control_records import read_end_txn_marker
@@ -56,7 +56,7 @@ def append_as_leader(
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> AppendInfo:
     log.check_may_grow()
-    judged = judge_batches(records, log.config, origin, wall_ms)
+    judged = validate_batches(records, log.config, origin, wall_ms)
     updates: ProducerUpdates | None = None
     offset = first_offset = log.log_end_offset
     newest = NO_TIMESTAMP
@@ -114,7 +114,7 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
         leaves_gap |= header.base_offset > offset
         if header.has_producer_id:
             updates = updates or log.producers.updates(AppendOrigin.REPLICATION)
-            judged = JudgedBatch(records, position, header, None)
+            judged = ValidatedBatch(records, position, header, None)
             _judge_producer(updates, judged, header.base_offset, header.max_timestamp)
         if header.partition_leader_epoch >= 0:
             epochs.append((header.partition_leader_epoch, header.base_offset))
@@ -161,14 +161,14 @@ def _duplicate_info(log: LocalLog, original: BatchMetadata) -> AppendInfo:
     )
 
 
-def _judge_producer(updates: ProducerUpdates, batch: JudgedBatch, offset: int, timestamp: int) -> None:
+def _judge_producer(updates: ProducerUpdates, batch: ValidatedBatch, offset: int, timestamp: int) -> None:
     if not batch.header.is_control:
         updates.add_batch(batch.header, offset, timestamp)
     elif (marker := read_end_txn_marker(batch.buffer, batch.position, batch.header)) is not None:
         updates.add_marker(batch.header, offset, marker)
 
 
-def _take_buffers(buffers: list[Buffer], batch: JudgedBatch, offset: int, leader_epoch: int) -> None:
+def _take_buffers(buffers: list[Buffer], batch: ValidatedBatch, offset: int, leader_epoch: int) -> None:
     buffer, position, header, new_timestamp = batch
     buffers.append(
         patched_header(

@@ -36,7 +36,7 @@ _TARGET_CODECS = {
 _LONG_MAX = 2**63 - 1
 
 
-class JudgedBatch(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """A valid batch at ``buffer[position:]``; ``new_timestamp`` replaces its timestamps unless None."""
 
     buffer: Bytes
@@ -45,12 +45,14 @@ class JudgedBatch(NamedTuple):
     new_timestamp: int | None
 
 
-def judge_batches(records: Bytes, config: LogConfig, origin: AppendOrigin, wall_ms: int) -> list[JudgedBatch]:
+def validate_batches(
+    records: Bytes, config: LogConfig, origin: AppendOrigin, wall_ms: int
+) -> list[ValidatedBatch]:
     """Check the batches in ``records``; return them, recompressed if ``compression.type`` requires it.
 
     Raises KafkaError for the first invalid batch.
     """
-    judged: list[JudgedBatch] = []
+    judged: list[ValidatedBatch] = []
     total = written = 0
     for position, header in batches(records):
         total += header.size
@@ -76,7 +78,7 @@ def judge_batches(records: Bytes, config: LogConfig, origin: AppendOrigin, wall_
 
 def _judge(
     records: Bytes, position: int, header: BatchHeader, config: LogConfig, origin: AppendOrigin, wall_ms: int
-) -> JudgedBatch:
+) -> ValidatedBatch:
     if config.is_log_append_time:
         new_timestamp = wall_ms
     else:
@@ -87,15 +89,15 @@ def _judge(
     recompress = codec is not None and codec != header.attributes & 7 and not header.is_control
     bounded_below = config.message_timestamp_before_max_ms != _LONG_MAX and not config.is_log_append_time
     if not (config.is_compacted or recompress or bounded_below) or header.is_control:
-        return JudgedBatch(records, position, header, new_timestamp)
+        return ValidatedBatch(records, position, header, new_timestamp)
     decoded = decode_records(records, position, header, config.max_decompressed_message_bytes)
     _check_records(decoded, header, config, bounded_below and origin is AppendOrigin.CLIENT, wall_ms)
     if not recompress or codec is None:
-        return JudgedBatch(records, position, header, new_timestamp)
+        return ValidatedBatch(records, position, header, new_timestamp)
     rebuilt = _recompressed(decoded, header, codec, config)
     if len(rebuilt) > config.max_message_bytes and origin is AppendOrigin.CLIENT:
         raise _too_large(len(rebuilt), config.max_message_bytes)
-    return JudgedBatch(rebuilt, 0, read_header(rebuilt), new_timestamp)
+    return ValidatedBatch(rebuilt, 0, read_header(rebuilt), new_timestamp)
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, wall_ms: int) -> None:

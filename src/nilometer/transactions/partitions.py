@@ -4,7 +4,7 @@ acknowledged (E-41), and verifies for brokers that they were added (E-38)."""
 from __future__ import annotations
 
 from nilometer.transactions.decision import Decision
-from nilometer.transactions.refusals import refusal
+from nilometer.transactions.error_replies import refusal
 from nilometer.transactions.requests import (
     AddPartitions,
     AddPartitionsReply,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nilometer.broker.refused_batches import REMEMBERED_MAX, REMEMBERED_MS, RefusedBatches
+from nilometer.broker.rejected_batches import REMEMBERED_MAX, REMEMBERED_MS, RejectedBatches
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.record_batch import BatchHeader, read_header
@@ -31,7 +31,7 @@ def header(sequence: int, epoch: int = 0, producer_id: int = 7) -> BatchHeader:
 
 
 def test_what_comes_after_a_refused_batch_is_known_until_that_one_comes_again() -> None:
-    refused = RefusedBatches()
+    refused = RejectedBatches()
     refused.note(WHERE, header(10), MOVED, 0)
     refused.note(WHERE, header(12), ErrorCode.not_enough_replicas, 1)
     assert refused.error_before(WHERE, header(11), 2) is MOVED
@@ -44,7 +44,7 @@ def test_what_comes_after_a_refused_batch_is_known_until_that_one_comes_again() 
 
 
 def test_another_epoch_or_a_minute_makes_an_end() -> None:
-    refused = RefusedBatches()
+    refused = RejectedBatches()
     refused.note(WHERE, header(10), MOVED, 0)
     assert refused.error_before(WHERE, header(11, epoch=1), 1) is None
     refused.note(WHERE, header(10), MOVED, 0)
@@ -53,14 +53,14 @@ def test_another_epoch_or_a_minute_makes_an_end() -> None:
 
 
 def test_sequences_go_round() -> None:
-    refused = RefusedBatches()
+    refused = RejectedBatches()
     refused.note(WHERE, header(2**31 - 1), MOVED, 0)
     assert refused.error_before(WHERE, header(0), 1) is MOVED
     assert refused.error_before(WHERE, header(2**31 - 2), 1) is None
 
 
 def test_the_oldest_are_forgotten_first() -> None:
-    refused = RefusedBatches()
+    refused = RejectedBatches()
     for producer_id in range(REMEMBERED_MAX + 1):
         refused.note(WHERE, header(10, producer_id=producer_id), MOVED, 0)
     assert refused.error_before(WHERE, header(11, producer_id=0), 1) is None

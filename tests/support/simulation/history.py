@@ -11,6 +11,6 @@ from nilometer.simulation.checkers.history import (
     Seen,
     Send,
 )
-from nilometer.simulation.checkers.history_judge import Anomaly, check
+from nilometer.simulation.checkers.history_checker import Anomaly, check
 
 __all__ = ["Anomaly", "History", "Moved", "Outcome", "Poll", "ReadToEnd", "Seen", "Send", "check"]

@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nilometer.simulation.checkers.transactions.judge import (
+from nilometer.simulation.checkers.transactions.ledger import (
+    NO_PRODUCER_ID,
+    Fate,
+    LoggedTransaction,
+    TransactionLedger,
+)
+from nilometer.simulation.checkers.transactions.transaction_checker import (
     OUTPUT_MARK,
     Visible,
     dirty_writes,
     exactly_once,
     judge,
     torn,
-)
-from nilometer.simulation.checkers.transactions.ledger import (
-    NO_PRODUCER_ID,
-    Fate,
-    LoggedTransaction,
-    TransactionLedger,
 )
 
 from ..simulation.history import History

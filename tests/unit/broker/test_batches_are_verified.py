@@ -13,7 +13,7 @@ import pytest
 from nilometer.broker.api import produce
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
-from nilometer.broker.refused_batches import RefusedBatches
+from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import TransactionVerification
@@ -98,7 +98,7 @@ class Broker:
         records = memoryview(builder.build(0, PRODUCER_ID, EPOCH, 0, transactional=True))
         topic = ProducedToTopic("t", [ProducedRecords(index, records) for index in indexes])
         header = messages.RequestHeader(int(ApiKey.PRODUCE), VERSION, 1, None, 0)
-        connection = SimpleNamespace(refused_batches=RefusedBatches(), process_alone=lambda: None)
+        connection = SimpleNamespace(rejected_batches=RejectedBatches(), process_alone=lambda: None)
         request = Request(
             header,
             cast(Any, ProduceBody("id", -1, 1_000, [topic])),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.broker.control.broker_peers import BrokerPeers, PeerDoesNotAnswer
+from nilometer.broker.control.broker_peers import BrokerPeers, PeerNotResponding
 from nilometer.cluster.cluster_secret import KEY_BYTES, ClusterSecrets
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
@@ -32,7 +32,7 @@ def peers(*, accept_unproved: bool) -> BrokerPeers:
 def test_where_proofs_are_required_nothing_is_sent_to_it() -> None:
     async def connect() -> None:
         async with old_broker() as old:
-            with pytest.raises(PeerDoesNotAnswer, match="authentication=accept"):
+            with pytest.raises(PeerNotResponding, match="authentication=accept"):
                 await peers(accept_unproved=False).connect(1, old.host, old.port, client_id="new")
             assert [key for key, _ in old.requests] == [NilometerApiKey.PROVE_BROKER]
 
@@ -58,6 +58,6 @@ def test_a_broker_that_is_not_there_is_no_broker_without_proofs() -> None:
             address = old.host, old.port
         with pytest.raises(Exception, match="cannot connect") as refused:
             await peers(accept_unproved=True).connect(1, *address, client_id="new")
-        assert not isinstance(refused.value, PeerDoesNotAnswer)
+        assert not isinstance(refused.value, PeerNotResponding)
 
     asyncio.run(connect())

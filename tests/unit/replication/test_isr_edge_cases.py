@@ -14,7 +14,7 @@ from nilometer.replication import (
     InvariantBroken,
     NotHeld,
     PublishHighWatermark,
-    RefuseFetch,
+    RejectFetch,
     ReleaseProduce,
     ServeFetch,
     UnderMinIsr,
@@ -27,7 +27,7 @@ MOVED = PublishHighWatermark()
 
 
 def refused(verdict: object) -> ErrorCode:
-    assert isinstance(verdict, RefuseFetch)
+    assert isinstance(verdict, RejectFetch)
     return verdict.error
 
 

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Sequence
 
 from nilometer.broker.api.broker_access import why_not_broker
-from nilometer.broker.api.fetch_answer import encode_fetch_answer, refuse_fetch
+from nilometer.broker.api.fetch_response import encode_fetch_response_body, refuse_fetch
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
@@ -192,7 +192,7 @@ class _Fetch:
 
     def _answer(self) -> Reply:
         self._reader.count_throttled()
-        return encode_fetch_answer(self._services, self._request, self._round, self._reader.outcomes)
+        return encode_fetch_response_body(self._services, self._request, self._round, self._reader.outcomes)
 
 
 def _copy_outcome(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None:

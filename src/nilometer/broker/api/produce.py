@@ -24,7 +24,7 @@ from nilometer.broker.api.produced_records import check_produced_records
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.control.internal_topics import check_client_may_write
-from nilometer.broker.refused_batches import RefusedBatches
+from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
@@ -98,7 +98,7 @@ def _append_all(
         for topic in body.topics
     ]
     waiting = _Waiting(services, request.header, topics)
-    refused, now_ms = request.connection.refused_batches, services.runtime.clock.monotonic_ms
+    refused, now_ms = request.connection.rejected_batches, services.runtime.clock.monotonic_ms
     for topic, outcomes in zip(body.topics, topics, strict=True):
         for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
             try:
@@ -132,7 +132,7 @@ def _find(services: Services, topic: str | UUID, index: int) -> Partition:
 
 
 def _check_passes_none(
-    refused: RefusedBatches, partition: Partition, topic: str | UUID, part: ProducedRecords, now_ms: int
+    refused: RejectedBatches, partition: Partition, topic: str | UUID, part: ProducedRecords, now_ms: int
 ) -> None:
     """Raise KafkaError if an earlier batch of the same producer was rejected on this connection.
 
@@ -146,7 +146,7 @@ def _check_passes_none(
 
 
 def _remember(
-    refused: RefusedBatches,
+    refused: RejectedBatches,
     topic: str | UUID,
     part: ProducedRecords,
     error: ErrorCode,

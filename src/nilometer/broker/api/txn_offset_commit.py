@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.coordinators.refusals import coordinator_error
+from nilometer.broker.coordinators.error_replies import coordinator_error
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC

@@ -22,7 +22,7 @@ class PeerNotProved(ConnectionLost):
     """The peer is not a broker of this cluster, or does not accept this broker. No request was sent."""
 
 
-class PeerDoesNotAnswer(PeerNotProved):
+class PeerNotResponding(PeerNotProved):
     """The peer closed the connection instead of proving itself, as brokers of older versions do."""
 
 
@@ -71,7 +71,7 @@ class BrokerPeers:
                 request_timeout_ms=request_timeout_ms,
                 before_use=prove,
             )
-        except PeerDoesNotAnswer as error:
+        except PeerNotResponding as error:
             if not self._accept_unproved:
                 raise
             self._warn(broker_id, error)
@@ -93,7 +93,7 @@ class BrokerPeers:
                 ),
             )
         except ConnectionLost as error:
-            raise PeerDoesNotAnswer(
+            raise PeerNotResponding(
                 f"broker {broker_id} at {connection.host}:{connection.port} did not authenticate "
                 f"({error.message}); while it runs a version without authentication, both brokers need "
                 "nilometer.inter.broker.authentication=accept"

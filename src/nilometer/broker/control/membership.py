@@ -51,7 +51,7 @@ logger = logging.getLogger("nilometer.broker")
 RETRY_S = 0.25
 
 
-class RegistrationRefused(Exception):
+class RegistrationRejected(Exception):
     """The cluster does not accept this broker, for the reason in the message."""
 
 
@@ -89,11 +89,11 @@ class Membership:
     async def join(self) -> None:
         """Begin a session with the coordination store; :meth:`run` must follow.
 
-        Raises RegistrationRefused, CoordinationError.
+        Raises RegistrationRejected, CoordinationError.
         """
         refusal = check_registration(self._metadata.image, self._registration)
         if refusal.error in (ErrorCode.inconsistent_cluster_id, ErrorCode.unsupported_version):
-            raise RegistrationRefused(refusal.message)
+            raise RegistrationRejected(refusal.message)
         payload = msgspec.json.encode(self._registration)
         self._own.begin(await self._store.register(self._registration.broker_id, payload))
         self._metadata.subscribe(

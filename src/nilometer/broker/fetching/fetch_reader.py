@@ -21,7 +21,7 @@ from nilometer.replication import (
     EpochEnd,
     FollowerFetch,
     FollowerRole,
-    RefuseFetch,
+    RejectFetch,
     ServeFetch,
 )
 from nilometer.storage import CorruptRecordFound, LogSlice
@@ -291,7 +291,7 @@ class FetchReader:
             case DivergingFetch(diverging):
                 outcome.diverging = diverging
                 return None
-            case RefuseFetch(error):
+            case RejectFetch(error):
                 raise KafkaError(error)
 
     def _take(self, partition: Partition, outcome: FetchOutcome, piece: LogSlice, end: int) -> None:

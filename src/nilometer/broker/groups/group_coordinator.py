@@ -12,7 +12,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.kind import CoordinatorKind
 from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.broker.coordinators.shells import CoordinatorShells
-from nilometer.broker.groups.refusals import refuse, refuse_for_log
+from nilometer.broker.groups.error_replies import refuse, refuse_for_log
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig

@@ -15,8 +15,8 @@ from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.coordinators.error_replies import coordinator_error
 from nilometer.broker.coordinators.kind import CoordinatorKind
-from nilometer.broker.coordinators.refusals import coordinator_error
 from nilometer.broker.coordinators.shells import CoordinatorShells
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
@@ -26,9 +26,9 @@ from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Runtime
 from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
+from nilometer.transactions.error_replies import refusal
 from nilometer.transactions.record_format import decode_record, encode_record
 from nilometer.transactions.records import TransactionRecord
-from nilometer.transactions.refusals import refusal
 from nilometer.transactions.requests import (
     EndTransaction,
     InitProducerId,

@@ -28,8 +28,8 @@ from nilometer.replication import (
     NoRole,
     Pending,
     PublishHighWatermark,
-    RefuseFetch,
     Registration,
+    RejectFetch,
     ReleaseProduce,
     Replica,
     SendAlterPartition,
@@ -175,7 +175,7 @@ class Process:
             case DivergingFetch(diverging):
                 self.outbox.append(FetchReply(fetch, FetchAnswer(diverging=diverging)))
                 return ErrorCode.none
-            case RefuseFetch(error):
+            case RejectFetch(error):
                 if error is ErrorCode.offset_out_of_range:
                     self.outbox.append(FetchReply(fetch, self._out_of_range(leader)))
                 return error

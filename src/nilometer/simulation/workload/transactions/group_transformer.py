@@ -18,7 +18,6 @@ from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.client.transactions.transaction_errors import AbortableTransactionError
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.transactions.judge import OUTPUT_MARK
 from nilometer.simulation.checkers.transactions.ledger import (
     NO_PRODUCER_ID,
     Consumed,
@@ -27,6 +26,7 @@ from nilometer.simulation.checkers.transactions.ledger import (
     TransactionLedger,
     Written,
 )
+from nilometer.simulation.checkers.transactions.transaction_checker import OUTPUT_MARK
 from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
 from nilometer.simulation.world import Host
 from nilometer.wire.errors import KafkaError

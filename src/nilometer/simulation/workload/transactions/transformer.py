@@ -22,8 +22,8 @@ from nilometer.client.group.group_exchange import (
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.transactions.judge import OUTPUT_MARK
 from nilometer.simulation.checkers.transactions.ledger import Consumed, LoggedTransaction, TransactionLedger
+from nilometer.simulation.checkers.transactions.transaction_checker import OUTPUT_MARK
 from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
 from nilometer.simulation.workload.transactions.session import API_TIMEOUT_MS, TransactionalSession
 from nilometer.simulation.world import Host

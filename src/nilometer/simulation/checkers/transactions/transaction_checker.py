@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nilometer.simulation.checkers.history import History, Outcome, Partition
-from nilometer.simulation.checkers.history_judge import check, find_cycle
+from nilometer.simulation.checkers.history_checker import check, find_cycle
 from nilometer.simulation.checkers.transactions.ledger import (
     Fate,
     LoggedTransaction,

@@ -42,7 +42,7 @@ def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
     return encode_fetch_response(request.version, request.header.correlation_id, 0, error, 0, topics)
 
 
-def encode_fetch_answer(
+def encode_fetch_response_body(
     services: Services, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
 ) -> Reply:
     hints = LeaderHints(services)

@@ -30,7 +30,7 @@ class _Refused(NamedTuple):
     at_ms: int
 
 
-class RefusedBatches:
+class RejectedBatches:
     """The first rejected batch of each producer in each partition."""
 
     __slots__ = ("_refused",)
