@@ -175,7 +175,7 @@ class Kafka:
             raise InvalidSetting(str(error)) from None
         reading = Reading(topics, partitions, offsets, until_end, group is not None, auto_commit)
         records = Records(consumer, reading)
-        self._records.append(records)
+        self._records = [*(one for one in self._records if not one.closed), records]
         return records
 
     # --- transactions

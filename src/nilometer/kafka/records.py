@@ -135,6 +135,10 @@ class Records:
                 del self._uncommitted[place]
 
     @property
+    def closed(self) -> bool:
+        return self._consumer.closed
+
+    @property
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read now."""
         return self._consumer.assignment()

@@ -113,6 +113,15 @@ def test_where_reading_begins(connected: Run, topic: str):
     connected(work)
 
 
+def test_a_connection_keeps_no_records_that_were_closed(connected: Run, topic: str):
+    async def work(kafka: Kafka) -> None:
+        for _ in range(3):
+            assert await values(kafka.consume(topic, until_end=True)) == []
+        assert len(kafka._records) == 1
+
+    connected(work)
+
+
 # --- groups
 
 
