@@ -30,7 +30,6 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "2",
-    "zookeeper.session.timeout.ms": "2000",
     "min.insync.replicas": "1",
 }
 
