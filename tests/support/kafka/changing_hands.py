@@ -28,7 +28,7 @@ GROUPS = tuple(f"group-{number}" for number in range(5))
 PRODUCERS = tuple(f"producer-{number}" for number in range(3))
 CHECKPOINT = "cleaner-offset-checkpoint"
 KEYS = 10
-ROUNDS = 40
+ROUNDS = 18
 WAIT_S = 120.0
 COMPACTING = {
     "min.cleanable.dirty.ratio": "0.01",
