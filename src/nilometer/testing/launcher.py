@@ -51,6 +51,8 @@ STOP_TIMEOUT_S = 30.0
 PARENT_CHECK_S = 1.0
 """How often the parent's end is checked. It closes the socket too, unless a process that it forked has it."""
 _POLL_S = 0.01
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Sent by what ends a whole tree of processes, as CI does: the launcher must clean up after the others."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -191,6 +193,8 @@ class Launcher:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)
+            for number in _IGNORED:
+                signal.signal(number, signal.SIG_DFL)
             launcher_pid = os.getppid()
             _end_with_parent()
             if os.getppid() == launcher_pid:
@@ -332,6 +336,8 @@ def main() -> None:
     descriptor, parent_pid = (int(argument) for argument in sys.argv[1:])
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     gc.freeze()  # else the first collection in each broker copies every page with an object
     Launcher(control, parent_pid).serve()
 

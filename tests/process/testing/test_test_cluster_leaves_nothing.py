@@ -111,6 +111,15 @@ def test_after_a_kill_of_the_test_process(traces: Traces, script: str):
     eventually(traces.are_none, "no process and no file is left", TIMEOUT_S)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_after_a_signal_to_all_processes(traces: Traces, number: signal.Signals):
+    process = traces.start(RUNNING)
+    for pid in traces.processes():
+        os.kill(pid, number)
+    process.communicate()
+    eventually(traces.are_none, "no process and no file is left", TIMEOUT_S)
+
+
 def test_after_a_kill_of_a_test_process_that_has_forked(traces: Traces):
     with traces.start(FORKED) as process:
         process.kill()
