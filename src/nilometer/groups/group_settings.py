@@ -7,7 +7,7 @@ that its bounds allow, as Kafka's does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
@@ -23,26 +23,35 @@ ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 class _Setting:
     field: str
     """What it replaces in the coordinator's `GroupConfig`."""
-    low: str
-    high: str
+    bounds: Callable[[GroupConfig], tuple[int, int]]
+    """The lowest and the highest value that a broker allows."""
     doc: str
-
-    def bounds(self, config: GroupConfig) -> tuple[int, int]:
-        return getattr(config, self.low), getattr(config, self.high)
-
-
-def _setting(what: str, doc: str) -> _Setting:
-    prefix = "group_consumer"
-    return _Setting(f"{prefix}_{what}_ms", f"{prefix}_min_{what}_ms", f"{prefix}_max_{what}_ms", doc)
 
 
 _SETTINGS = {
-    SESSION_TIMEOUT: _setting(
-        "session_timeout", "A member of the group without a heartbeat for this long is removed."
+    SESSION_TIMEOUT: _Setting(
+        "group_consumer_session_timeout_ms",
+        lambda config: (
+            config.group_consumer_min_session_timeout_ms,
+            config.group_consumer_max_session_timeout_ms,
+        ),
+        "A member of the group without a heartbeat for this long is removed.",
     ),
-    HEARTBEAT_INTERVAL: _setting("heartbeat_interval", "The heartbeat interval of the group's members."),
-    ASSIGNMENT_INTERVAL: _setting(
-        "assignment_interval", "The minimum time between two target assignments of the group."
+    HEARTBEAT_INTERVAL: _Setting(
+        "group_consumer_heartbeat_interval_ms",
+        lambda config: (
+            config.group_consumer_min_heartbeat_interval_ms,
+            config.group_consumer_max_heartbeat_interval_ms,
+        ),
+        "The heartbeat interval of the group's members.",
+    ),
+    ASSIGNMENT_INTERVAL: _Setting(
+        "group_consumer_assignment_interval_ms",
+        lambda config: (
+            config.group_consumer_min_assignment_interval_ms,
+            config.group_consumer_max_assignment_interval_ms,
+        ),
+        "The minimum time between two target assignments of the group.",
     ),
 }
 

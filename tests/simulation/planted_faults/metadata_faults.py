@@ -75,8 +75,13 @@ def trust_unclean_restarts(patch: Patch) -> None:
 
 
 def never_find_a_leader_again(patch: Patch) -> None:
+    careful = LeaderLiveness.on_connected
+
     def on_connected(self: LeaderLiveness, broker_id: Any, connection: Any) -> None:
-        self._connections[broker_id] = connection
+        lost = self._lost.get(broker_id)
+        careful(self, broker_id, connection)
+        if lost is not None:
+            self._lost[broker_id] = lost
 
     patch.setattr(LeaderLiveness, "on_connected", on_connected)
     patch.setattr(leader_liveness, "LOST_MAX_MS", 1 << 40)

@@ -33,10 +33,12 @@ class FakeClock:
 class FakeConnection:
     """A connection whose requests the test answers."""
 
-    closed = False
-
     def __init__(self) -> None:
         self.requests: list[asyncio.Future[Any]] = []
+        self.on_lost: Any = None
+
+    def end(self) -> None:
+        self.on_lost(self)
 
     def api(self, api_key: int, at_most: int) -> Any:
         assert api_key == ApiKey.API_VERSIONS
@@ -110,17 +112,23 @@ def test_a_leader_whose_connection_ends_is_lost_until_there_is_another() -> None
         given = Fixture()
         waiting = asyncio.ensure_future(given.confirm())
         await asyncio.sleep(0)
-        given.connection.closed = True
         given.connection.requests[0].set_exception(ConnectionLost("closed by the broker"))
+        given.connection.end()
         await waiting
-        assert given.liveness.is_lost(LEADER), "the fetcher has not noticed yet"
-        given.liveness.on_connection_lost(LEADER)
         assert given.liveness.is_lost(LEADER)
         assert not given.liveness.must_confirm([LEADER])
         given.liveness.on_connected(LEADER, cast(Connection, FakeConnection()))
         assert not given.liveness.is_lost(LEADER)
 
     asyncio.run(play())
+
+
+def test_a_connection_that_ended_long_ago_says_nothing() -> None:
+    """A fetcher without partitions does not notice the end of its connection, nor connect again."""
+    given = Fixture()
+    given.connection.end()
+    given.clock.now_ms += leader_liveness.LOST_MAX_MS
+    assert not given.liveness.is_lost(LEADER)
 
 
 def test_a_busy_leader_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,23 +145,24 @@ def test_a_busy_leader_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_leader_is_lost_for_a_limited_time_and_for_one_incarnation() -> None:
     given = Fixture()
-    given.liveness.on_connection_lost(LEADER)
+    given.connection.end()
     given.clock.now_ms += leader_liveness.LOST_MAX_MS - 1
     assert given.liveness.is_lost(LEADER)
     given.clock.now_ms += 1
     assert not given.liveness.is_lost(LEADER)
-    given.liveness.on_connection_lost(LEADER)
-    registered = given.metadata.image.registered
-    given.metadata.image.registered = msgspec.structs.replace(registered, epoch=BrokerEpoch(8))
-    assert not given.liveness.is_lost(LEADER), "it has started again"
+    again = Fixture()
+    again.connection.end()
+    registered = again.metadata.image.registered
+    again.metadata.image.registered = msgspec.structs.replace(registered, epoch=BrokerEpoch(8))
+    assert not again.liveness.is_lost(LEADER), "it has started again"
 
 
 def test_a_connection_that_this_broker_closes_says_nothing() -> None:
     given = Fixture()
-    given.liveness.on_connection_closed(LEADER, cast(Connection, FakeConnection()))
+    given.liveness.before_close(LEADER, cast(Connection, FakeConnection()))
     assert given.liveness.must_confirm([LEADER]), "that was another connection"
-    given.liveness.on_connection_closed(LEADER, cast(Connection, given.connection))
-    given.connection.closed = True
+    given.liveness.before_close(LEADER, cast(Connection, given.connection))
+    given.connection.end()
     assert not given.liveness.is_lost(LEADER)
     assert not given.liveness.must_confirm([LEADER])
 

@@ -417,7 +417,7 @@ def test_settings_that_contradict_each_other() -> None:
         given = {name.replace("_", "."): value for name, value in keys.items()}
         return Producer(Runtime.system(), {"bootstrap.servers": "a:1", **given})
 
-    with pytest.raises(ConfigError, match="acks must be all where"):
+    with pytest.raises(ConfigError, match="acks must be all"):
         make(acks="1", enable_idempotence=True)
     with pytest.raises(ConfigError, match="must be at most 5"):
         make(max_in_flight_requests_per_connection=6, enable_idempotence=True)

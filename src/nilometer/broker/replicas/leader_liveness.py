@@ -55,26 +55,18 @@ class LeaderLiveness:
         metadata.subscribe(self._on_delta, self._on_reload)
 
     def on_connected(self, broker_id: BrokerId, connection: Connection) -> None:
-        """Note a fetch connection to a leader, which proves that it is alive."""
+        """Note a new fetch connection to a leader, which proves that the leader is alive."""
         self._connections[broker_id] = connection
         self._lost.pop(broker_id, None)
+        connection.on_lost = lambda lost: self._on_connection_lost(broker_id, lost)
 
-    def on_connection_lost(self, broker_id: BrokerId) -> None:
-        """Note that a fetch connection ended, and that this broker did not close it."""
-        until_ms = self._clock.monotonic_ms() + LOST_MAX_MS
-        self._connections.pop(broker_id, None)
-        self._lost[broker_id] = (self._metadata.image.broker_epoch(broker_id), until_ms)
-
-    def on_connection_closed(self, broker_id: BrokerId, connection: Connection) -> None:
-        """Note that this broker closes a fetch connection: that says nothing about the leader."""
+    def before_close(self, broker_id: BrokerId, connection: Connection) -> None:
+        """Forget a fetch connection that this broker will close: its end says nothing about the leader."""
         if self._connections.get(broker_id) is connection:
             del self._connections[broker_id]
 
     def is_lost(self, broker_id: BrokerId) -> bool:
         """Whether the connection to the broker's present incarnation was lost a short time ago."""
-        connection = self._connections.get(broker_id)
-        if connection is not None and connection.closed:
-            return True  # its fetcher will report that as soon as it runs
         lost = self._lost.get(broker_id)
         if lost is None:
             return False
@@ -109,9 +101,14 @@ class LeaderLiveness:
         found = (self._metadata.image.broker(broker_id) for broker_id in self._fenced_ms)
         return [broker for broker in found if broker is not None and broker.fenced]
 
+    def _on_connection_lost(self, broker_id: BrokerId, connection: Connection) -> None:
+        if self._connections.get(broker_id) is connection:
+            del self._connections[broker_id]
+            until_ms = self._clock.monotonic_ms() + LOST_MAX_MS
+            self._lost[broker_id] = (self._metadata.image.broker_epoch(broker_id), until_ms)
+
     def _needs_probe(self, leader: BrokerId) -> bool:
-        connection = self._connections.get(leader)
-        if connection is None or connection.closed:
+        if leader not in self._connections:
             return False
         return self._clock.monotonic_ms() >= self._answered_ms.get(leader, 0) + PROBE_VALID_MS
 
@@ -128,7 +125,7 @@ class LeaderLiveness:
 
     def _on_probed(self, leader: BrokerId, probe: asyncio.Future[Message]) -> None:
         del self._probes[leader]
-        if not probe.cancelled() and probe.exception() is None:  # the fetcher reports a lost connection
+        if not probe.cancelled() and probe.exception() is None:
             self._answered_ms[leader] = self._clock.monotonic_ms()
 
     def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:

@@ -26,7 +26,7 @@ from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.client.network.connection import Connection, ConnectionLost
+from nilometer.client.network.connection import Connection
 from nilometer.identifiers import BrokerId, uuid_from_text
 from nilometer.replication import NO_DIVERGENCE, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime
@@ -181,7 +181,7 @@ class ReplicaFetcher:
 
     def _close(self) -> None:
         if self._connection is not None:
-            self._leader_liveness.on_connection_closed(self._leader_id, self._connection)
+            self._leader_liveness.before_close(self._leader_id, self._connection)
             self._connection.close()
             self._connection = None
 
@@ -210,10 +210,6 @@ class ReplicaFetcher:
             answer = await connection.send_body(
                 self._codec, self._request(asked), decode_leader_answer, timeout_ms=self._timeout_ms
             )
-        except ConnectionLost:
-            if self._connection is connection:  # this broker did not close it
-                self._leader_liveness.on_connection_lost(self._leader_id)
-            raise
         finally:
             self._is_waiting = False
         self._take(answer)
