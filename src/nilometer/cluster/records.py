@@ -33,7 +33,8 @@ FORMAT_VERSION = 3
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
-cluster is upgraded."""
+cluster is upgraded. An older broker stops at a newer format: every broker must be upgraded before the first
+change of a feature's level or of a consumer group's settings."""
 
 FEATURES_FORMAT_VERSION = 2
 """The first format with levels of features."""

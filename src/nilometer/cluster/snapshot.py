@@ -37,7 +37,7 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicSnapshot, ...]
     configs: tuple[ConfigSnapshot, ...]
     features: dict[str, int] | None = None
-    """Finalized levels; None if the metadata log has none yet. If set, the format version is 2."""
+    """Finalized levels; None if the metadata log has none yet. If set, the format version is at least 2."""
 
 
 class _Envelope(msgspec.Struct):

@@ -47,6 +47,7 @@ class Records:
         self._consumer = consumer
         self._reading = reading
         self._opened = False
+        self._failure: KafkaError | None = None
         self._buffer: deque[Record] = deque()
         self._current: Record | None = None
         self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -67,14 +68,21 @@ class Records:
         Without a group, the positions are known when this returns: records that are sent later are read,
         also with ``start="latest"``. Raises KafkaError.
         """
+        if self._failure is not None:
+            raise self._failure
         if self._opened:
             return
         self._opened = True
-        await self._consumer.start()
-        if self._reading.in_group:
-            await self._consumer.subscribe(self._reading.topics)
-        else:
-            await self._assign()
+        try:
+            await self._consumer.start()
+            if self._reading.in_group:
+                await self._consumer.subscribe(self._reading.topics)
+            else:
+                await self._assign()
+        except KafkaError as error:
+            self._failure = error
+            await self._consumer.close()
+            raise
 
     async def close(self, *, failed: bool = False) -> None:
         """Commit what was processed (with ``auto_commit``), and leave the group. Closing again does nothing.

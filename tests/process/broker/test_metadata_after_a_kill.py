@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_no_broker_names_a_leader_that_was_killed(cluster: NilometerCluster) -> 
         cluster.kill(killed)
         waiting = list(peers)
         while waiting:
+            time.sleep(0.01)
             answer = waiting[0].ask(
                 ApiKey.METADATA, version, topics=(named,), allow_auto_topic_creation=False
             )

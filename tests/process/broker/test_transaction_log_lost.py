@@ -65,7 +65,11 @@ def id_coordinated_by(cluster: NilometerCluster, broker_id: int) -> str:
 
 
 def producer(cluster: NilometerCluster, transactional_id: str) -> Producer:
-    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": transactional_id}
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": 600_000,  # a broker may take long to start on a busy machine
+    }
     made = Producer({**SURVIVING, **settings})
     made.init_transactions(WAIT_S)
     return made
@@ -173,7 +177,7 @@ def test_with_a_removed_transaction_log_only_its_transactions_are_lost(cluster: 
     again.begin_transaction()
     produce(again, b"again")
     again.commit_transaction(WAIT_S)
-    eventually(lambda: cluster.operate(end_hanging) == 1, "the lost transaction is found", WAIT_S)
+    eventually(lambda: cluster.operate(end_hanging) >= 1, "the lost transaction is found", WAIT_S)
 
     def is_all_there() -> bool:
         return [one.value() for one in committed_records(cluster.bootstrap, TOPIC)] == [b"goes on", b"again"]

@@ -69,7 +69,7 @@ def test_no_other_process_gets_the_port_of_a_broker_that_is_down():
 
 
 def test_a_paused_broker_is_replaced_and_may_be_restarted():
-    with Cluster(brokers=3, settings={"zookeeper.session.timeout.ms": 2_000}) as cluster:
+    with Cluster(brokers=3, settings={"zookeeper.session.timeout.ms": 6_000}) as cluster:
         cluster.create_topic("orders")
         leader = cluster.leader("orders")
         cluster.pause(leader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -94,12 +95,18 @@ class Traces:
         return process
 
 
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended since it was found."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 @pytest.fixture
 def traces(tmp_path: Path) -> Iterator[Traces]:
     found = Traces(tmp_path)
     yield found
     for pid in found.processes():  # of a test that failed
-        os.kill(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("script", [RUNNING, STARTING], ids=["running", "starting"])
@@ -115,7 +122,7 @@ def test_after_a_kill_of_the_test_process(traces: Traces, script: str):
 def test_after_a_signal_to_all_processes(traces: Traces, number: signal.Signals):
     process = traces.start(RUNNING)
     for pid in traces.processes():
-        os.kill(pid, number)
+        send(pid, number)
     process.communicate()
     eventually(traces.are_none, "no process and no file is left", TIMEOUT_S)
 

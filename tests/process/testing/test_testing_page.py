@@ -22,6 +22,8 @@ def run(folder: Path, names: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     # As in an activated environment: Spark finds its Python workers by PATH.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    environment.pop("PYSPARK_PYTHON", None)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers"],
         cwd=folder,

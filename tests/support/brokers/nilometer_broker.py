@@ -20,7 +20,7 @@ from ..process_end import end_process
 
 READY_TIMEOUT_S = 120.0
 """Long: on a busy machine the imports alone may take half a minute."""
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

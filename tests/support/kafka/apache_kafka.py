@@ -40,7 +40,7 @@ JVM_AS_SHIPPED = (
 
 CLUSTER_ID = "TmlsZU1ldGVyVGVzdDAwMQ"
 READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 60.0
 
 
 def ensure_java() -> None:

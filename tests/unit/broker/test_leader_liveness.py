@@ -33,11 +33,15 @@ class FakeClock:
 class FakeConnection:
     """A connection whose requests the test answers."""
 
+    closed = False
+    ended_by_peer = False
+
     def __init__(self) -> None:
         self.requests: list[asyncio.Future[Any]] = []
         self.on_lost: Any = None
 
-    def end(self) -> None:
+    def end(self, *, by_peer: bool = True) -> None:
+        self.closed, self.ended_by_peer = True, by_peer
         self.on_lost(self)
 
     def api(self, api_key: int, at_most: int) -> Any:
@@ -155,6 +159,25 @@ def test_a_leader_is_lost_for_a_limited_time_and_for_one_incarnation() -> None:
     registered = again.metadata.image.registered
     again.metadata.image.registered = msgspec.structs.replace(registered, epoch=BrokerEpoch(8))
     assert not again.liveness.is_lost(LEADER), "it has started again"
+
+
+def test_a_leader_whose_address_refuses_connections_is_lost() -> None:
+    given = Fixture()
+    given.connection.end()
+    given.clock.now_ms += leader_liveness.LOST_MAX_MS - 1
+    given.liveness.on_connection_refused(LEADER)
+    given.clock.now_ms += leader_liveness.LOST_MAX_MS - 1
+    assert given.liveness.is_lost(LEADER)
+
+
+def test_a_connection_that_ends_on_this_side_says_nothing() -> None:
+    """After a time-out, or a response that cannot be read."""
+    given = Fixture()
+    given.connection.end(by_peer=False)
+    assert not given.liveness.is_lost(LEADER)
+    assert not given.liveness.must_confirm([LEADER])
+    given.liveness.on_connected(LEADER, cast(Connection, given.connection))
+    assert not given.liveness.must_confirm([LEADER]), "it is closed"
 
 
 def test_a_connection_that_this_broker_closes_says_nothing() -> None:

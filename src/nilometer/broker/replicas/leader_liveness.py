@@ -9,7 +9,8 @@ So before Metadata names a leader, that leader is sent a small request on the fe
 leader, and does not list the broker. Clients ask again at short intervals then, 100 ms in librdkafka.
 
 A broker that is alive although its connection was lost is named again once there is a new connection to it,
-once it registers again, and after ``LOST_MAX_MS`` at the latest.
+once it registers again, and after ``LOST_MAX_MS`` at the latest. While its address refuses connections, no
+process is there, and it stays lost.
 
 librdkafka closes down its part for a broker that a response does not list, and a partition that the same
 response moves to another leader is left without any until the next interval. So a broker that has just been
@@ -31,11 +32,12 @@ from nilometer.runtime.clock import Clock
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message
 
-PROBE_WAIT_MS = 50
+PROBE_WAIT_MS = 100
 """A leader that has not answered by then is busy or paused, not dead."""
 PROBE_VALID_MS = 5
 """An answer this young is not asked for again: many clients may request metadata at once."""
-LOST_MAX_MS = 1_000
+LOST_MAX_MS = 2_000
+"""More than the longest pause between two attempts to connect, ``replica.fetch.backoff.ms``."""
 FENCED_LISTED_MS = 500
 
 
@@ -56,9 +58,16 @@ class LeaderLiveness:
 
     def on_connected(self, broker_id: BrokerId, connection: Connection) -> None:
         """Note a new fetch connection to a leader, which proves that the leader is alive."""
+        if connection.closed:
+            return
+        broker_epoch = self._metadata.image.broker_epoch(broker_id)
         self._connections[broker_id] = connection
         self._lost.pop(broker_id, None)
-        connection.on_lost = lambda lost: self._on_connection_lost(broker_id, lost)
+        connection.on_lost = lambda lost: self._on_connection_lost(broker_id, broker_epoch, lost)
+
+    def on_connection_refused(self, broker_id: BrokerId) -> None:
+        """Note that no process listens at the broker's address."""
+        self._note_lost(broker_id, self._metadata.image.broker_epoch(broker_id))
 
     def before_close(self, broker_id: BrokerId, connection: Connection) -> None:
         """Forget a fetch connection that this broker will close: its end says nothing about the leader."""
@@ -101,11 +110,16 @@ class LeaderLiveness:
         found = (self._metadata.image.broker(broker_id) for broker_id in self._fenced_ms)
         return [broker for broker in found if broker is not None and broker.fenced]
 
-    def _on_connection_lost(self, broker_id: BrokerId, connection: Connection) -> None:
+    def _on_connection_lost(
+        self, broker_id: BrokerId, broker_epoch: BrokerEpoch | None, connection: Connection
+    ) -> None:
         if self._connections.get(broker_id) is connection:
             del self._connections[broker_id]
-            until_ms = self._clock.monotonic_ms() + LOST_MAX_MS
-            self._lost[broker_id] = (self._metadata.image.broker_epoch(broker_id), until_ms)
+            if connection.ended_by_peer:
+                self._note_lost(broker_id, broker_epoch)
+
+    def _note_lost(self, broker_id: BrokerId, broker_epoch: BrokerEpoch | None) -> None:
+        self._lost[broker_id] = (broker_epoch, self._clock.monotonic_ms() + LOST_MAX_MS)
 
     def _needs_probe(self, leader: BrokerId) -> bool:
         if leader not in self._connections:

@@ -26,7 +26,7 @@ from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.client.network.connection import Connection
+from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.identifiers import BrokerId, uuid_from_text
 from nilometer.replication import NO_DIVERGENCE, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
 from nilometer.runtime import Runtime
@@ -160,6 +160,7 @@ class ReplicaFetcher:
         while True:
             self._changed.clear()
             if not self._followed:
+                self._close()  # its end would go unnoticed
                 await self._changed.wait()
                 continue
             try:
@@ -221,7 +222,12 @@ class ReplicaFetcher:
         if endpoint is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not registered")
         self._reset_session()
-        connection = await self._peers.connect(self._leader_id, *endpoint, client_id=self._client_id)
+        try:
+            connection = await self._peers.connect(self._leader_id, *endpoint, client_id=self._client_id)
+        except ConnectionLost as error:
+            if isinstance(error.__cause__, ConnectionRefusedError):
+                self._leader_liveness.on_connection_refused(self._leader_id)
+            raise
         codec = connection.api(ApiKey.FETCH, VERSION_MAX)
         if codec.version < VERSION_MIN:
             connection.close()

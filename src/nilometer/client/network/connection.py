@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         """The broker's API versions: API key to lowest and highest version."""
         self.features = FinalizedFeatures()
         self.on_lost: Callable[[Connection], None] | None = None
+        self.ended_by_peer = False
         self.on_writable: Callable[[], None] | None = None
         self.last_used = 0.0
         """The event loop's time of the last request."""
@@ -289,6 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.ended_by_peer = self._lost is None
         reason = _reason(exc) if isinstance(exc, OSError) else "closed by the broker"
         self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
 
