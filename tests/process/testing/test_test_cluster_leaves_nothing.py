@@ -20,6 +20,8 @@ MARK = "NILOMETER_TEST_MARK"
 TIMEOUT_S = 60.0
 
 RUNNING = """
+import signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a run under nohup ignores it
 from nilometer.testing import Cluster
 cluster = Cluster(brokers=2)
 cluster.start()
@@ -114,7 +116,7 @@ def test_after_a_kill_of_the_test_process(traces: Traces, script: str):
     process = traces.start(script)
     assert len(traces.processes()) >= 2
     process.kill()
-    process.communicate()
+    process.communicate(timeout=TIMEOUT_S)
     eventually(traces.are_none, "no process and no file is left", TIMEOUT_S)
 
 
@@ -123,7 +125,7 @@ def test_after_a_signal_to_all_processes(traces: Traces, number: signal.Signals)
     process = traces.start(RUNNING)
     for pid in traces.processes():
         send(pid, number)
-    process.communicate()
+    process.communicate(timeout=TIMEOUT_S)
     eventually(traces.are_none, "no process and no file is left", TIMEOUT_S)
 
 
@@ -135,7 +137,7 @@ def test_after_a_kill_of_a_test_process_that_has_forked(traces: Traces):
 
 def test_after_the_end_of_a_process_that_did_not_close_the_cluster(traces: Traces):
     process = traces.start(EXITING)
-    process.communicate()
+    process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     eventually(traces.are_none, "no process and no file is left", TIMEOUT_S)
 
