@@ -8,8 +8,8 @@ from nilometer.simulation.checkers.disks import StoredBatch, batches_with_positi
 from nilometer.simulation.checkers.transactions.markers import (
     Aborted,
     Marker,
+    check_markers,
     expected_index,
-    judge_markers,
     read_marker,
 )
 from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
@@ -43,18 +43,18 @@ def test_a_marker_is_read_as_it_is_written(commits: bool, coordinator: int) -> N
 
 def test_a_marker_of_an_older_coordinator_is_found() -> None:
     batches = [marker(0, 1, coordinator=4), marker(1, 1, coordinator=5)]
-    assert list(judge_markers("t-0", batches, bumps=False)) == []
-    (found,) = judge_markers("t-0", [*batches, marker(2, 1, coordinator=4)], bumps=False)
+    assert list(check_markers("t-0", batches, bumps=False)) == []
+    (found,) = check_markers("t-0", [*batches, marker(2, 1, coordinator=4)], bumps=False)
     assert found.startswith("old coordinator: t-0")
 
 
 def test_a_second_end_of_the_same_epoch_is_found_where_every_end_has_its_own() -> None:
     batches = [marker(0, 1), marker(1, 1), marker(2, 2, commits=False)]
-    assert list(judge_markers("t-0", batches, bumps=True)) == []
+    assert list(check_markers("t-0", batches, bumps=True)) == []
     again = [*batches, marker(3, 2, commits=True)]
-    (found,) = judge_markers("t-0", again, bumps=True)
+    (found,) = check_markers("t-0", again, bumps=True)
     assert found.startswith("two ends: t-0")
-    assert list(judge_markers("t-0", again, bumps=False)) == []
+    assert list(check_markers("t-0", again, bumps=False)) == []
 
 
 def test_the_index_has_what_was_aborted() -> None:

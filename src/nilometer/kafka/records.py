@@ -24,7 +24,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 Record = ConsumerRecord
 """``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds), ``key``, ``value``, ``headers``."""
 
-LOOK_MS = 200
+END_CHECK_MS = 200
 """How long one wait for records of a group may take before its end is checked."""
 
 
@@ -108,12 +108,12 @@ class Records:
                 await self.close()
                 raise StopAsyncIteration
             bounded = self._reading.until_end
-            self._buffer.extend(await self._consumer.poll(timeout_ms=LOOK_MS if bounded else FOREVER_MS))
+            self._buffer.extend(await self._consumer.poll(timeout_ms=END_CHECK_MS if bounded else FOREVER_MS))
             if self._reading.in_group:
                 self._member = self._consumer.group_metadata()
         self._current = record = self._buffer.popleft()
-        place = TopicPartition(record.topic, record.partition)
-        self._uncommitted[place] = OffsetAndMetadata(record.offset + 1, record.leader_epoch)
+        partition = TopicPartition(record.topic, record.partition)
+        self._uncommitted[partition] = OffsetAndMetadata(record.offset + 1, record.leader_epoch)
         return record
 
     # --- offsets
@@ -138,9 +138,9 @@ class Records:
 
     def on_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Note that a transaction has committed ``offsets``."""
-        for place, offset in offsets.items():
-            if self._uncommitted.get(place) == offset:
-                del self._uncommitted[place]
+        for partition, offset in offsets.items():
+            if self._uncommitted.get(partition) == offset:
+                del self._uncommitted[partition]
 
     @property
     def closed(self) -> bool:
@@ -155,23 +155,25 @@ class Records:
 
     async def _assign(self) -> None:
         reading, consumer = self._reading, self._consumer
-        places = [place for topic in reading.topics for place in await consumer.partitions_for(topic)]
+        partitions = [
+            partition for topic in reading.topics for partition in await consumer.partitions_for(topic)
+        ]
         wanted = reading.partitions if reading.offsets is None else tuple(reading.offsets)
         if wanted is not None:
-            known = {place.partition for place in places}
+            known = {partition.partition for partition in partitions}
             for number in wanted:
                 if number not in known:
                     raise KafkaError(
                         ErrorCode.unknown_topic_or_partition, f"{reading.topics[0]} has no partition {number}"
                     )
-            places = [place for place in places if place.partition in wanted]
-        consumer.assign(places)
-        for place in places:
+            partitions = [partition for partition in partitions if partition.partition in wanted]
+        consumer.assign(partitions)
+        for partition in partitions:
             if reading.offsets is not None:
-                consumer.seek(place, reading.offsets[place.partition])
-            await consumer.position(place)
+                consumer.seek(partition, reading.offsets[partition.partition])
+            await consumer.position(partition)
         if reading.until_end:
-            self._ends = await consumer.end_offsets(places)
+            self._ends = await consumer.end_offsets(partitions)
 
     async def _is_at_end(self) -> bool:
         """Whether ``until_end`` is reached: all records were returned that existed when reading began.
@@ -182,18 +184,18 @@ class Records:
             return False
         ends = self._ends
         if self._reading.in_group:
-            places = self._consumer.assignment()
-            if not places:
+            partitions = self._consumer.assignment()
+            if not partitions:
                 return False
-            ends = await self._consumer.end_offsets(places)
-        return all([await self._consumer.position(place) >= end for place, end in ends.items()])
+            ends = await self._consumer.end_offsets(partitions)
+        return all([await self._consumer.position(partition) >= end for partition, end in ends.items()])
 
     def _rewind(self, failed: bool) -> None:
         """Move the positions back to the first record that was not processed: closing commits them."""
         unprocessed = [self._current] if failed and self._current is not None else []
         assigned = set(self._consumer.assignment())
         for record in (*unprocessed, *self._buffer):
-            place = TopicPartition(record.topic, record.partition)
-            if place in assigned:
-                self._consumer.seek(place, record.offset, record.leader_epoch)
-                assigned.discard(place)
+            partition = TopicPartition(record.topic, record.partition)
+            if partition in assigned:
+                self._consumer.seek(partition, record.offset, record.leader_epoch)
+                assigned.discard(partition)

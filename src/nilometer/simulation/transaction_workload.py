@@ -214,7 +214,7 @@ class TransactionWorkload:
             batches = partition_logs.stored_by_leader(self._cluster, partition)
             producers = [partition_logs.of_batch(batch) for batch in batches]
             yield from partition_logs.judge_log(str(partition), producers)
-            yield from markers.judge_markers(str(partition), batches, bumps=self._bumps_epochs)
+            yield from markers.check_markers(str(partition), batches, bumps=self._bumps_epochs)
             yield from markers.compare_indexes(self._cluster, partition)
 
     def judge(self) -> Iterator[str]:

@@ -42,11 +42,11 @@ from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.directories import meta_properties
 from nilometer.storage.directories.meta_properties import MetaProperties
 from nilometer.storage.names import META_PROPERTIES
+from nilometer.testing.cluster import HOST
 
 with contextlib.suppress(ImportError):  # there is no uvloop for some systems
     importlib.import_module("uvloop")  # once here, and not in every broker
 
-HOST = "127.0.0.1"
 STOP_TIMEOUT_S = 30.0
 PARENT_CHECK_S = 1.0
 """How often the parent's end is checked. It closes the socket too, unless a process that it forked has it."""

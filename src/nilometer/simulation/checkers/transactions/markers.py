@@ -53,7 +53,7 @@ def read_marker(batch: StoredBatch) -> Marker:
     )
 
 
-def judge_markers(name: str, batches: Sequence[StoredBatch], *, bumps: bool) -> Iterator[str]:
+def check_markers(name: str, batches: Sequence[StoredBatch], *, bumps: bool) -> Iterator[str]:
     """Yield the errors in the markers of a log. ``bumps``: whether every end has an epoch of its own."""
     coordinators: dict[int, int] = {}
     ends: dict[tuple[int, int], bool] = {}
