@@ -1,24 +1,13 @@
-"""The context of a request: its client, connection and broker identity."""
+"""The context of a request: its principal, client address, listener and broker identity."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from nilometer.security.principal import ANONYMOUS, Principal
+from nilometer.security.protocol import SecurityProtocol
 
 NO_BROKER = -1
-
-
-class Principal(NamedTuple):
-    """The authenticated principal, in Kafka's form ``type:name``."""
-
-    type: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.type}:{self.name}"
-
-
-ANONYMOUS = Principal("User", "ANONYMOUS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +18,9 @@ class RequestContext:
     client_address: str = ""
     client_port: int = 0
     listener: str = ""
+    """The name of the listener that accepted the connection."""
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    """The protocol of that listener."""
     broker_id: int = NO_BROKER
     """The broker that the connection has proved to be (:mod:`nilometer.cluster.broker_proof`)."""
     forwarded_by: int = NO_BROKER

@@ -23,6 +23,8 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     client_address: str
     client_port: int
     listener: str
+    security_protocol: str = "PLAINTEXT"
+    """The protocol of that listener; not sent by versions that have PLAINTEXT only."""
     request: bytes
     """The frame that the client sent, without its length; the client id is in its header."""
 

@@ -19,11 +19,13 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.request_context import Principal, RequestContext
+from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
 from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection
 from nilometer.runtime import Runtime
+from nilometer.security.principal import Principal
+from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire import forward_request as wire
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
@@ -31,7 +33,11 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from support.scripted.scripted_broker import ScriptedBroker
 
 ALICE = RequestContext(
-    principal=Principal("User", "alice"), client_address="192.0.2.7", client_port=4711, listener="PLAINTEXT"
+    principal=Principal("User", "alice"),
+    client_address="192.0.2.7",
+    client_port=4711,
+    listener="EXTERNAL",
+    security_protocol=SecurityProtocol.SASL_SSL,
 )
 BODY = messages.api(ApiKey.DELETE_TOPICS, 6).request(topics=(), timeout_ms=100)
 HEADER = messages.RequestHeader(int(ApiKey.DELETE_TOPICS), 6, 77, "alices client", 0)
@@ -75,7 +81,7 @@ def test_the_envelope_says_who_asked() -> None:
     assert key == NilometerApiKey.FORWARD_REQUEST
     assert (envelope.principal_type, envelope.principal_name) == ALICE.principal
     assert (envelope.client_address, envelope.client_port) == ("192.0.2.7", 4711)
-    assert envelope.listener == "PLAINTEXT"
+    assert (envelope.listener, envelope.security_protocol) == ("EXTERNAL", "SASL_SSL")
     header, body = messages.decode_request(envelope.request)
     assert (header.client_id, header.correlation_id) == ("alices client", 77)
     assert body == BODY
@@ -103,7 +109,8 @@ def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
         principal_name="alice",
         client_address="192.0.2.7",
         client_port=4711,
-        listener="PLAINTEXT",
+        listener="EXTERNAL",
+        security_protocol="SASL_SSL",
         request=messages.encode_request(77, "alices client", BODY)[4:],
     )
     header = messages.RequestHeader(int(codec.key), 0, 5, "broker", 0)
@@ -117,6 +124,10 @@ def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     (inner,) = seen
     assert inner.context.principal == ALICE.principal
     assert (inner.context.client_address, inner.context.client_port) == ("192.0.2.7", 4711)
+    assert (inner.context.listener, inner.context.security_protocol) == (
+        ALICE.listener,
+        ALICE.security_protocol,
+    )
     assert inner.context.forwarded_by == 3
     assert not inner.context.is_broker, "a client gets none of the rights of the broker that sent it on"
     assert inner.header.client_id == "alices client"

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
-from nilometer.broker.request_context import Principal, RequestContext
+from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
+from nilometer.security.principal import Principal
+from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire import forward_request as wire
 from nilometer.wire import messages
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
@@ -49,11 +51,16 @@ def _inner(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, R
     if spec is None or not spec.serves(header.api_version):
         raise MalformedMessage(f"API {header.api_key} version {header.api_version} is not forwarded")
     header, inner = messages.decode_request(body.request)
+    try:
+        protocol = SecurityProtocol(body.security_protocol)
+    except ValueError:
+        raise MalformedMessage(f"unknown security protocol {body.security_protocol}") from None
     context = RequestContext(
         principal=Principal(body.principal_type, body.principal_name),
         client_address=body.client_address,
         client_port=body.client_port,
         listener=body.listener,
+        security_protocol=protocol,
         forwarded_by=request.context.broker_id,
     )
     api = messages.api(header.api_key, header.api_version)

@@ -12,9 +12,9 @@ import logging
 
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import CloseConnection, Reply
-from nilometer.broker.request_context import Principal
 from nilometer.broker.services import Services
 from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
+from nilometer.security.principal import BROKER, Principal
 from nilometer.wire import prove_broker as wire
 from nilometer.wire.errors import ErrorCode
 
@@ -84,7 +84,7 @@ def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
         raise CloseConnection(f"the proof to be broker {exchange.initiator_id} is wrong")
     broker_id = exchange.initiator_id
     connection.context = dataclasses.replace(
-        context, broker_id=broker_id, principal=Principal("Broker", str(broker_id))
+        context, broker_id=broker_id, principal=Principal(BROKER, str(broker_id))
     )
     return request.respond()
 

@@ -49,6 +49,7 @@ class ControllerChannel:
             client_address=context.client_address,
             client_port=context.client_port,
             listener=context.listener,
+            security_protocol=context.security_protocol.value,
             request=encode_request(header.correlation_id, header.client_id, body)[4:],
         )
         response: wire.ForwardedResponse = await connection.send(request, timeout_ms=answer_timeout_ms)
