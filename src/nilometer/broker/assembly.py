@@ -150,7 +150,14 @@ def assemble(given: Prerequisites) -> BrokerParts:
 def _control(given: Prerequisites) -> ControlParts:
     config, store = given.config, given.store
     node_id, unproved = config.node_id, config.accepts_unproved_brokers
-    peers = BrokerPeers(node_id, store.cluster_id, given.runtime, given.secrets, accept_unproved=unproved)
+    peers = BrokerPeers(
+        node_id,
+        store.cluster_id,
+        given.runtime,
+        given.secrets,
+        listener=config.inter_broker_listener.name,
+        accept_unproved=unproved,
+    )
     metadata = MetadataLog(store, given.fence)
     controller = Controller(node_id, store, metadata, given.tasks)
     channel = ControllerChannel(node_id, peers, metadata)

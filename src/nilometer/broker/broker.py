@@ -1,6 +1,6 @@
 """One broker: startup from its settings, serving, and shutdown.
 
-Startup opens, in this order: the port (so that a busy one is found at once), the log directories and their
+Startup opens, in this order: the ports (so that a busy one is found at once), the log directories and their
 logs, the coordination store, the broker's parts (:mod:`nilometer.broker.assembly`), the metadata so far, the
 session, the registration; then clients are served.
 Shutdown closes the connections first, then flushes and closes the logs with the marker of a clean shutdown,
@@ -21,9 +21,12 @@ from nilometer.broker.connection import Connection, Reserve
 from nilometer.broker.control.membership import Membership, RegistrationRejected
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.control.startup_retry import retry_while_starting
+from nilometer.broker.listening import CannotListen, OpenListeners
 from nilometer.broker.replicas.log_directories import LogDirectories
+from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
-from nilometer.broker.settings.config import BrokerConfig, Endpoint
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.tasks import Tasks, describe
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
@@ -31,7 +34,7 @@ from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
-from nilometer.runtime import Listener, LockHeld, Runtime
+from nilometer.runtime import LockHeld, Runtime
 from nilometer.storage import CorruptCheckpoint
 from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.wire.errors import KafkaError
@@ -54,7 +57,7 @@ class Broker:
         self._runtime = runtime
         self._tasks = Tasks(self._on_service_died)
         # What the startup has opened so far; stop() closes these.
-        self._listener: Listener | None = None
+        self._listeners = OpenListeners(config.listeners)
         self._directories: LogDirectories | None = None
         self._store = store
         self._parts: BrokerParts | None = None
@@ -66,12 +69,9 @@ class Broker:
         """Why this broker serves nothing until it is restarted; None if it is not fenced."""
 
     @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint on which this broker listens, with the port that the system chose if 0 is
-        configured."""
-        configured = self._config.listeners[0]
-        port = self._listener.port if self._listener is not None else configured.port
-        return Endpoint(configured.name, configured.host, port)
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The listeners of this broker, with the ports that the system chose where 0 is configured."""
+        return self._listeners.endpoints
 
     @property
     def parts(self) -> BrokerParts:
@@ -102,12 +102,12 @@ class Broker:
 
     async def _run_startup(self) -> None:
         try:
-            listener = await self._listen()
+            await self._listeners.bind(self._runtime, self._new_connection)
             directories = await self._open_directories()
             parts = await self._assemble(directories, await self._open_store(directories))
             await self._join_cluster(parts)
             self._start_services(parts)
-            await self._serve(listener)
+            await self._listeners.start()
         except LockHeld as held:
             holder = f"process {held.holder_pid}" if held.holder_pid else "another process"
             raise StartFailed(
@@ -119,6 +119,7 @@ class Broker:
             BadEntry,
             CorruptCheckpoint,
             NoLogDirectory,
+            CannotListen,
         ) as error:
             raise StartFailed(str(error)) from error
 
@@ -149,8 +150,7 @@ class Broker:
             await self._store.close()
 
     def _end_connections(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self._listeners.close()
         if self._parts is not None:
             for connection in list(self._parts.dispatcher.connections):
                 connection.close()
@@ -174,21 +174,12 @@ class Broker:
         self.fail(f"This broker is fenced: {reason}")
 
     # ── startup ─────────────────────────────────────────────────────────────────────────────────
-    async def _listen(self) -> Listener:
-        endpoint = self._config.listeners[0]
-        try:
-            self._listener = await self._runtime.network.listen(
-                self._new_connection, endpoint.host, endpoint.port
-            )
-        except OSError as error:
-            raise _cannot_listen(endpoint, error) from error
-        return self._listener
-
-    def _new_connection(self) -> Connection:
-        """Make the connection of a client that was accepted; the listener is started after all parts
+    def _new_connection(self, endpoint: Endpoint) -> Connection:
+        """Make the connection of a client that was accepted; the listeners are started after all parts
         exist."""
         limit = self._config.socket_request_max_bytes
-        return Connection(self.parts.dispatcher, limit, logger.info, self._receive_reserve)
+        context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
+        return Connection(self.parts.dispatcher, limit, logger.info, self._receive_reserve, context)
 
     async def _open_directories(self) -> LogDirectories:
         self._directories = directories = await LogDirectories.open(
@@ -291,24 +282,25 @@ class Broker:
         tasks.periodic("rotations of the cluster's secret", REFRESH_INTERVAL_MS, secrets.refresh)
         tasks.service("report of offline replicas", replication.offline.run())
 
-    async def _serve(self, listener: Listener) -> None:
-        try:
-            await listener.start()
-        except OSError as error:
-            raise _cannot_listen(self._config.listeners[0], error) from error
-
     def _registration(self, directories: LogDirectories) -> BrokerRegistration:
-        advertised = self._config.advertised_listeners[0]
-        port = advertised.port or self.endpoint.port
         return BrokerRegistration(
             broker_id=BrokerId(self._config.node_id),
             incarnation=Incarnation(""),
-            endpoints=(ClusterEndpoint(advertised.name, _reachable(advertised.host), port),),
+            endpoints=self._advertised(),
             cluster_id=directories.cluster_id,
             rack=self._config.rack,
             log_dirs=directories.ids,
             previous_broker_epoch=BrokerEpoch(directories.lossless_broker_epoch),
             features=SUPPORTED_FEATURES,
+        )
+
+    def _advertised(self) -> tuple[ClusterEndpoint, ...]:
+        bound = {endpoint.name: endpoint.port for endpoint in self.endpoints}
+        return tuple(
+            ClusterEndpoint(
+                each.name, _reachable(each.host), each.port or bound[each.name], each.protocol.value
+            )
+            for each in self._config.advertised_listeners
         )
 
     def _cluster_defaults(self) -> dict[str, str]:
@@ -363,10 +355,3 @@ class Broker:
 def _reachable(host: str) -> str:
     """Return the host to advertise: ``localhost`` if the configured one means every address."""
     return "localhost" if host in ("", "0.0.0.0", "::") else host
-
-
-def _cannot_listen(endpoint: Endpoint, error: OSError) -> StartFailed:
-    return StartFailed(
-        f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; "
-        "stop what uses the port, or choose another one with listeners="
-    )

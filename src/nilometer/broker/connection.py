@@ -87,7 +87,9 @@ class Connection(asyncio.BufferedProtocol):
         frame_bytes_max: int,
         log: Callable[[str], None],
         reserve: Reserve | None = None,
+        context: RequestContext = ANONYMOUS_CONTEXT,
     ) -> None:
+        """``context``: of the listener, without the client's address."""
         self._dispatcher = dispatcher
         self._reserve = Reserve() if reserve is None else reserve
         self._reserved_bytes = 0
@@ -111,8 +113,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_next_turn_scheduled = False
         self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)
-        self.context: RequestContext = ANONYMOUS_CONTEXT
-        """The client of this connection; replaced as a whole once the peer has proved that it is a broker."""
+        self.context: RequestContext = context
+        """The client of this connection; replaced as a whole when it opens, and when the peer authenticates
+        or has proved that it is a broker."""
         self.proof_begun = False
         self.pending_proof: tuple[ProofExchange, ClusterSecret] | None = None
         """The exchange that the peer's proof must match, and the secret."""

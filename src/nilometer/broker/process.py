@@ -14,12 +14,13 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
+from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
@@ -39,10 +40,10 @@ def run_broker(
 ) -> int:
     """Run a broker until SIGINT or SIGTERM; return the exit code.
 
-    ``host:port`` is written to descriptor ``ready_fd`` once clients are served. If the broker is fenced, or
-    fails while starting or running, it writes a JSON object with ``state`` (``fenced`` or ``failed``) and
-    ``reason`` to the file ``status_path``. The file remains after the process has ended; the next broker that
-    is started with this path removes it first.
+    ``host:port`` of the first listener is written to descriptor ``ready_fd`` once clients are served. If the
+    broker is fenced, or fails while starting or running, it writes a JSON object with ``state`` (``fenced``
+    or ``failed``) and ``reason`` to the file ``status_path``. The file remains after the process has ended;
+    the next broker that is started with this path removes it first.
     """
     status = BrokerStatusFile(status_path)
     status.clear()
@@ -159,19 +160,25 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 def _announce(broker: Broker, ready_fd: int | None) -> bool:
-    """Write the endpoint to ``ready_fd``; return false if the command that started this broker has ended.
+    """Write the first listener's address to ``ready_fd``.
+
+    Returns false if the command that started this broker has ended.
 
     That command would have recorded the process: without it the broker must not run.
     """
-    endpoint = broker.endpoint
-    logger.info("Ready: serving clients on %s:%d", endpoint.host, endpoint.port)
+    endpoints = broker.endpoints
+    logger.info("Ready: serving clients on %s", ", ".join(_place(each, endpoints) for each in endpoints))
     if ready_fd is None:
         return True
     try:
-        os.write(ready_fd, f"{endpoint.host}:{endpoint.port}\n".encode())
+        os.write(ready_fd, f"{endpoints[0].host}:{endpoints[0].port}\n".encode())
     except BrokenPipeError:
         logger.error("The command that started this broker ended before it was ready: stopping")
         return False
     finally:
         os.close(ready_fd)
     return True
+
+
+def _place(endpoint: Endpoint, all_of_them: Sequence[Endpoint]) -> str:
+    return str(endpoint) if len(all_of_them) > 1 else f"{endpoint.host}:{endpoint.port}"

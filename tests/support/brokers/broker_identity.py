@@ -46,7 +46,9 @@ class Identity:
     def peers(self, as_broker: int, runtime: Runtime) -> BrokerPeers:
         """Return the authentication of ``as_broker`` for connections of Nilometer's client."""
         keeper = cast(SecretKeeper, KnownSecrets(self.secrets))
-        return BrokerPeers(as_broker, self.cluster_id, runtime, keeper, accept_unproved=False)
+        return BrokerPeers(
+            as_broker, self.cluster_id, runtime, keeper, listener="PLAINTEXT", accept_unproved=False
+        )
 
     def hello(self, as_broker: int, to_broker: int, nonce: bytes = NONCE) -> dict[str, object]:
         """Return the fields of the first request of the exchange."""

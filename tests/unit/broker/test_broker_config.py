@@ -6,6 +6,7 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
 from nilometer.config import ConfigError
+from nilometer.security.protocol import SecurityProtocol
 
 HOUR_MS = 3_600_000
 
@@ -51,22 +52,69 @@ def test_the_node_id_must_be_given_once():
 def test_listeners_say_where():
     endpoint = config(listeners="PLAINTEXT://[::1]:9999").listeners[0]
     assert (endpoint.host, endpoint.port, str(endpoint)) == ("::1", 9999, "PLAINTEXT://[::1]:9999")
-    assert "PLAINTEXT://host:port" in str(refusal(listeners="localhost:9092"))
+    assert "NAME://host:port" in str(refusal(listeners="localhost:9092"))
     assert "only PLAINTEXT" in str(refusal(listeners="SSL://localhost:9092"))
     assert "no such port" in str(refusal(listeners="PLAINTEXT://localhost:70000"))
-    assert "exactly one" in str(refusal(listeners="PLAINTEXT://a:1,PLAINTEXT://b:2"))
+    assert "two listeners with the name PLAINTEXT" in str(
+        refusal(listeners="PLAINTEXT://a:1,PLAINTEXT://b:2")
+    )
+    assert "at least one" in str(refusal(listeners="C://a:1", controller_listener_names="C"))
 
 
 def test_a_listener_speaks_the_protocol_that_the_map_gives_its_name():
     named = config(
         listeners="INTERNAL://h:1", listener_security_protocol_map="INTERNAL:PLAINTEXT,EXTERNAL:SSL"
     )
-    assert str(named.listeners[0]) == "PLAINTEXT://h:1"
+    assert str(named.listeners[0]) == "INTERNAL://h:1"
+    assert named.listeners[0].protocol is SecurityProtocol.PLAINTEXT
     in_use = refusal(listeners="EXTERNAL://h:1", listener_security_protocol_map="EXTERNAL:SASL_SSL")
     assert "only PLAINTEXT listeners are served, not SASL_SSL" in str(in_use)
     assert "no protocol for the listener INTERNAL" in str(refusal(listeners="INTERNAL://h:1"))
     assert "use LISTENER:PROTOCOL" in str(refusal(listener_security_protocol_map="PLAINTEXT"))
+    assert "the security protocols are" in str(refusal(listener_security_protocol_map="A:KERBEROS"))
     assert refusal(security_inter_broker_protocol="SSL").key == "security.inter.broker.protocol"
+
+
+TWO = {
+    "listeners": "INSIDE://:9092,OUTSIDE://:9094",
+    "listener_security_protocol_map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,ELSE:PLAINTEXT",
+    "inter_broker_listener_name": "INSIDE",
+}
+
+
+def test_several_listeners_are_advertised_each_with_its_address():
+    two = config(**TWO, advertised_listeners="OUTSIDE://public:443,INSIDE://inner:9092")
+    assert [str(one) for one in two.listeners] == ["INSIDE://:9092", "OUTSIDE://:9094"]
+    assert [str(one) for one in two.advertised_listeners] == ["OUTSIDE://public:443", "INSIDE://inner:9092"]
+    assert two.inter_broker_listener.name == "INSIDE"
+    assert [one.name for one in config(**TWO).advertised_listeners] == ["INSIDE", "OUTSIDE"]
+    hidden = config(**TWO, advertised_listeners="INSIDE://inner:9092")
+    assert [one.name for one in hidden.advertised_listeners] == ["INSIDE"]
+
+
+def test_listeners_that_contradict_each_other_are_refused():
+    assert "no listener ELSE" in str(refusal(**TWO, advertised_listeners="ELSE://h:1"))
+    assert "cannot connect" in str(refusal(advertised_listeners="PLAINTEXT://0.0.0.0:9092"))
+    assert "same host and port" in str(refusal(**TWO | {"listeners": "INSIDE://:9092,OUTSIDE://:9092"}))
+
+
+def test_brokers_connect_to_each_other_by_one_of_the_listeners():
+    assert config(listeners="PLAINTEXT://h:1").inter_broker_listener.name == "PLAINTEXT"
+    unnamed = {key: text for key, text in TWO.items() if key != "inter_broker_listener_name"}
+    assert "set inter.broker.listener.name to one of: INSIDE, OUTSIDE" in str(refusal(**unnamed))
+    by_protocol = refusal(**unnamed, security_inter_broker_protocol="PLAINTEXT")
+    assert "PLAINTEXT, which is not advertised" in str(by_protocol)
+    assert "give one of them" in str(refusal(**TWO, security_inter_broker_protocol="PLAINTEXT"))
+    assert "OTHER, which is not advertised" in str(refusal(**TWO | {"inter_broker_listener_name": "OTHER"}))
+    unadvertised = refusal(**TWO, advertised_listeners="OUTSIDE://public:443")
+    assert "INSIDE, which is not advertised" in str(unadvertised)
+
+
+def test_a_setting_of_one_listener_names_a_listener_and_a_key_of_listeners():
+    other = refusal(**TWO, **{"listener.name.other.ssl.client.auth": "none"})
+    assert "there are INSIDE, OUTSIDE" in str(other)
+    folders = refusal(**TWO, **{"listener.name.inside.log.dirs": "/x"})
+    assert "cannot be set for a single listener" in str(folders)
 
 
 STOCK = """
@@ -102,6 +150,7 @@ def test_kafkas_own_server_properties_are_taken():
     stock = BrokerConfig(parse_properties(STOCK, "server.properties"))
     assert [str(one) for one in stock.listeners] == ["PLAINTEXT://:9092"]
     assert [str(one) for one in stock.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
+    assert stock.inter_broker_listener.name == "PLAINTEXT"
     noted, controllers = notices_at_start(stock)
     for name in ("controller.quorum.bootstrap.servers", "share.coordinator.state.topic.min.isr"):
         assert name in noted

@@ -47,6 +47,8 @@ def forward_to(controller: ScriptedBroker) -> bytes:
     """What a broker makes of Alice's request, and of the controller's answer."""
 
     class Peers:
+        listener = "INTERNAL"
+
         async def connect(
             self, broker_id: int, host: str, port: int, *, client_id: str, request_timeout_ms: int
         ) -> Connection:
@@ -55,7 +57,7 @@ def forward_to(controller: ScriptedBroker) -> bytes:
     async def forward() -> bytes:
         async with controller:
             known = SimpleNamespace(
-                endpoint=lambda name: SimpleNamespace(host="127.0.0.1", port=controller.port)
+                endpoint={"INTERNAL": SimpleNamespace(host="127.0.0.1", port=controller.port)}.get
             )
             image = SimpleNamespace(controller_id=1, broker=lambda broker_id: known)
             metadata = cast(MetadataLog, SimpleNamespace(image=image))

@@ -37,7 +37,8 @@ def handle(services: Services, request: Request) -> Reply:
             is_fenced=broker.fenced,
         )
         for broker in services.image.brokers()
-        if (fenced_too or not broker.fenced) and (endpoint := broker.endpoint("PLAINTEXT")) is not None
+        if (fenced_too or not broker.fenced)
+        and (endpoint := broker.endpoint(request.context.listener)) is not None
     )
     asked = request.body.include_cluster_authorized_operations
     return request.respond(

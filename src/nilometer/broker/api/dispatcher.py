@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from typing_extensions import Buffer
 
@@ -12,7 +13,6 @@ from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
-from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
@@ -24,12 +24,11 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 
 class RequestDispatcher:
-    """The connections of one listener and their requests."""
+    """The connections of all listeners and their requests."""
 
     def __init__(self, services: Services, connections_max: int) -> None:
         self._services = services
         self._connections_max = connections_max
-        self._listener = services.config.listeners[0].name
         self.connections: dict[Connection, None] = {}
 
     def connection_opened(self, connection: Connection) -> bool:
@@ -37,7 +36,7 @@ class RequestDispatcher:
             return False
         connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         address, port = connection.peer
-        connection.context = RequestContext(client_address=address, client_port=port, listener=self._listener)
+        connection.context = replace(connection.context, client_address=address, client_port=port)
         self.connections[connection] = None
         return True
 

@@ -45,7 +45,7 @@ def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
 def encode_fetch_response_body(
     services: Services, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
 ) -> Reply:
-    hints = LeaderHints(services)
+    hints = LeaderHints(services, request.context.listener)
     by_topic: dict[str | UUID, list[FetchedPartition]] = {}
     for outcome in outcomes:
         if _must_report(session_round, outcome):

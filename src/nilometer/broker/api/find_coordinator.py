@@ -66,7 +66,7 @@ async def _create_then_respond(
 
 def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply:
     key_type = request.field("key_type", KEY_GROUP)
-    found = [(key, _find(services, key_type, key)) for key in keys]
+    found = [(key, _find(services, request.context.listener, key_type, key)) for key in keys]
     if request.version < FIRST_WITH_MANY_KEYS:
         ((_, only),) = found
         return request.respond(
@@ -92,14 +92,14 @@ def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply
     return request.respond(throttle_time_ms=0, coordinators=coordinators)
 
 
-def _find(services: Services, key_type: int, key: str) -> _Found:
+def _find(services: Services, listener: str, key_type: int, key: str) -> _Found:
     kind = _kind(services, key_type)
     if kind is None:
         return _Found(ErrorCode.invalid_request, message=f"Key type {key_type} is not served.")
     image = services.image
     state = image.partition(kind.topic, kind.partition_for(key))
     broker = image.broker(state.leader) if state is not None and state.has_leader else None
-    endpoint = broker.endpoint("PLAINTEXT") if broker is not None and not broker.fenced else None
+    endpoint = broker.endpoint(listener) if broker is not None and not broker.fenced else None
     if broker is None or endpoint is None:
         return _Found(ErrorCode.coordinator_not_available, message="The coordinator is not available.")
     return _Found(ErrorCode.none, broker.id, endpoint.host, endpoint.port)

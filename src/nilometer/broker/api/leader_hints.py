@@ -11,8 +11,10 @@ from nilometer.wire.primitives import LeaderIdAndEpoch, NodeEndpoint
 
 
 class LeaderHints:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, listener: str) -> None:
+        """``listener``: the name of the client's listener."""
         self._services = services
+        self._listener = listener
         self._leaders: set[int] = set()
 
     def leader(self, topic: str | UUID, index: int) -> LeaderIdAndEpoch:
@@ -36,5 +38,5 @@ class LeaderHints:
         return tuple(
             NodeEndpoint(broker.id, endpoint.host, endpoint.port, broker.rack)
             for broker in self._services.image.live_brokers()
-            if broker.id in self._leaders and (endpoint := broker.endpoint("PLAINTEXT")) is not None
+            if broker.id in self._leaders and (endpoint := broker.endpoint(self._listener)) is not None
         )

@@ -1,8 +1,10 @@
 """Metadata: the brokers' endpoints and the partitions' leaders. Every client's first request.
 
-Versions: 0 lists all topics for an empty list, later ones for null; 4 can disable auto-creation; 10 returns
-topic ids; 12 takes topics by id; 13 has an error for the whole response. A topic that exists never has an
-empty partition list (SPARK-41375).
+Brokers are named by their endpoints of the listener that the client is connected to.
+
+Versions: 0 lists all topics for an empty list, later ones for null; 4 can disable auto-creation; 6 has an
+error for leaders without that listener; 10 returns topic ids; 12 takes topics by id; 13 has an error for the
+whole response. A topic that exists never has an empty partition list (SPARK-41375).
 
 Before a response names leaders, they are confirmed to be alive where that is cheap: see
 :mod:`nilometer.broker.replicas.leader_liveness`.
@@ -37,6 +39,7 @@ CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12
 write."""
 
 
+FIRST_WITH_LISTENER_ERRORS = 6
 FIRST_BY_ID = 12
 
 
@@ -133,8 +136,9 @@ def _unknown_topic(
 
 
 def _topic(services: Services, request: Request, topic: Topic) -> object:
+    elsewhere = _without_listener(services, request)
     partitions = tuple(
-        _partition(services, request, index, state) for index, state in enumerate(topic.partitions)
+        _partition(services, request, index, state, elsewhere) for index, state in enumerate(topic.partitions)
     )
     asked = request.field("include_topic_authorized_operations", False)
     operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
@@ -149,11 +153,24 @@ def _topic(services: Services, request: Request, topic: Topic) -> object:
     )
 
 
-def _partition(services: Services, request: Request, index: int, state: PartitionState) -> object:
+def _without_listener(services: Services, request: Request) -> list[BrokerId]:
+    """Return the live brokers that have no listener of the name by which the client is connected."""
+    listener = request.context.listener
+    return [broker.id for broker in services.image.live_brokers() if broker.endpoint(listener) is None]
+
+
+def _partition(
+    services: Services, request: Request, index: int, state: PartitionState, elsewhere: Sequence[BrokerId]
+) -> object:
     has_leader = state.has_leader and not services.leader_liveness.is_lost(state.leader)
+    error = ErrorCode.none if has_leader else ErrorCode.leader_not_available
+    if has_leader and state.leader in elsewhere:
+        has_leader = False
+        known = request.version >= FIRST_WITH_LISTENER_ERRORS
+        error = ErrorCode.listener_not_found if known else ErrorCode.leader_not_available
     return request.make(
         "MetadataResponsePartition",
-        error_code=ErrorCode.none if has_leader else ErrorCode.leader_not_available,
+        error_code=error,
         partition_index=index,
         leader_id=state.leader if has_leader else NO_LEADER,
         leader_epoch=state.leader_epoch,
@@ -192,7 +209,7 @@ def _respond(services: Services, request: Request, topics: Sequence[object]) -> 
             rack=broker.rack,
         )
         for broker in _listed_brokers(services, request)
-        if (endpoint := broker.endpoint("PLAINTEXT")) is not None
+        if (endpoint := broker.endpoint(request.context.listener)) is not None
     )
     asked = request.field("include_cluster_authorized_operations", False)
     return request.respond(

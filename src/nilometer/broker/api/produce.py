@@ -97,7 +97,7 @@ def _append_all(
         TopicOutcomes(topic.topic, [ProduceOutcome(part.partition) for part in topic.partitions])
         for topic in body.topics
     ]
-    waiting = _Waiting(services, request.header, topics)
+    waiting = _Waiting(services, request.header, request.context.listener, topics)
     refused, now_ms = request.connection.rejected_batches, services.runtime.clock.monotonic_ms
     for topic, outcomes in zip(body.topics, topics, strict=True):
         for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
@@ -213,10 +213,15 @@ class _Waiting:
     """
 
     def __init__(
-        self, services: Services, header: messages.RequestHeader, topics: Sequence[TopicOutcomes]
+        self,
+        services: Services,
+        header: messages.RequestHeader,
+        listener: str,
+        topics: Sequence[TopicOutcomes],
     ) -> None:
         self._services = services
         self._header = header
+        self._listener = listener
         self._topics = topics
         self._future: asyncio.Future[Reply] | None = None
         self.delayed = DelayedProduce(self._finish)
@@ -228,7 +233,7 @@ class _Waiting:
     def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
         if not self.delayed.is_waiting:
             self.delayed.close()
-            return _respond(self._services, self._header, self._topics)
+            return self._respond()
         self._future = asyncio.get_running_loop().create_future()
         self.delayed.start_timer(timeout_ms)
         return self._future
@@ -236,19 +241,20 @@ class _Waiting:
     def _finish(self) -> None:
         future = self._future
         if future is not None and not future.done():
-            future.set_result(_respond(self._services, self._header, self._topics))
+            future.set_result(self._respond())
 
-
-def _respond(services: Services, header: messages.RequestHeader, topics: Sequence[TopicOutcomes]) -> Reply:
-    hints = LeaderHints(services)
-    produced = [
-        ProducedTopic(topic.topic, [_partition(hints, topic.topic, outcome) for outcome in topic.partitions])
-        for topic in topics
-    ]
-    frame = encode_produce_response(
-        header.api_version, header.correlation_id, produced, endpoints=hints.endpoints()
-    )
-    return (frame,)
+    def _respond(self) -> Reply:
+        header, hints = self._header, LeaderHints(self._services, self._listener)
+        produced = [
+            ProducedTopic(
+                topic.topic, [_partition(hints, topic.topic, outcome) for outcome in topic.partitions]
+            )
+            for topic in self._topics
+        ]
+        frame = encode_produce_response(
+            header.api_version, header.correlation_id, produced, endpoints=hints.endpoints()
+        )
+        return (frame,)
 
 
 def _partition(hints: LeaderHints, topic: str | UUID, outcome: ProduceOutcome) -> ProducedPartition:

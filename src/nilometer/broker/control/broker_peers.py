@@ -34,13 +34,16 @@ class BrokerPeers:
         runtime: Runtime,
         secrets: SecretKeeper,
         *,
+        listener: str,
         accept_unproved: bool,
     ) -> None:
-        """``accept_unproved``: connect also to brokers of versions that cannot prove themselves."""
+        """``listener``: the name of the other brokers' listener that this broker connects to.
+        ``accept_unproved``: connect also to brokers of versions that cannot prove themselves."""
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._runtime = runtime
         self._secrets = secrets
+        self.listener = listener
         self._accept_unproved = accept_unproved
         self._warned: dict[int, None] = {}
 

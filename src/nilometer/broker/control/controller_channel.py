@@ -89,7 +89,7 @@ class ControllerChannel:
         """Return the controller's id, host and port. Raises KafkaError (NOT_CONTROLLER) if none is known."""
         image = self._metadata.image
         broker = image.broker(image.controller_id)
-        endpoint = broker.endpoint("PLAINTEXT") if broker is not None else None
+        endpoint = broker.endpoint(self._peers.listener) if broker is not None else None
         if endpoint is None:
             raise KafkaError(ErrorCode.not_controller, "no controller is known")
         return image.controller_id, endpoint.host, endpoint.port

@@ -47,7 +47,7 @@ class PeerConnections:
 
     def _endpoint(self, broker_id: int) -> tuple[str, int]:
         broker = self._metadata.image.broker(BrokerId(broker_id))
-        endpoint = None if broker is None or broker.fenced else broker.endpoint("PLAINTEXT")
+        endpoint = None if broker is None or broker.fenced else broker.endpoint(self._peers.listener)
         if endpoint is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not up")
         return endpoint.host, endpoint.port

@@ -92,5 +92,7 @@ class ReplicaFetchers:
 
     def _locate(self, leader_id: BrokerId) -> tuple[str, int] | None:
         broker = self._metadata.image.broker(leader_id)
-        endpoint = broker.endpoint("PLAINTEXT") if broker is not None and not broker.fenced else None
+        if broker is None or broker.fenced:
+            return None
+        endpoint = broker.endpoint(self._peers.listener)
         return None if endpoint is None else (endpoint.host, endpoint.port)

@@ -10,10 +10,17 @@ from collections.abc import Mapping
 
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
+from nilometer.broker.settings.listener_overrides import overrides_by_listener, split_overrides
 from nilometer.broker.settings.listeners import (
+    ADVERTISED,
+    INTER_BROKER,
+    INTER_BROKER_PROTOCOL,
+    LISTENERS,
     PROTOCOL_MAP,
-    Endpoint,
+    advertised_listeners,
+    check_addresses,
     client_listeners,
+    inter_broker_listener,
     security_protocols,
 )
 from nilometer.broker.settings.transaction_settings import transaction_config
@@ -53,14 +60,15 @@ class BrokerConfig(Settings):
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
+        texts, overrides = split_overrides(texts)
         without_effect = IGNORED_KEYS | KNOWN_KEYS_WITHOUT_EFFECT
         self.without_effect = tuple(sorted(name for name in texts if name in without_effect))
         self.texts = {name: text for name, text in texts.items() if name not in IGNORED_KEYS}
         super().__init__(BROKER_CONFIG_DEFINITION, self.texts)
         self.node_id = self._node_id()
         self._check_roles()
-        self.listeners = self._client_listener("listeners")
-        self.advertised_listeners = self._client_listener("advertised.listeners") or self.listeners
+        self._read_listeners()
+        overrides_by_listener(overrides, [each.name for each in self.listeners], (), ())
         self.log_dirs = self._log_dirs()
         self.rack: str | None = self.optional_string("broker.rack")
         self.socket_request_max_bytes = self.integer("socket.request.max.bytes")
@@ -104,11 +112,22 @@ class BrokerConfig(Settings):
             raise ConfigError("node.id", "node.id must be given: a number, unique in the cluster")
         return chosen
 
-    def _client_listener(self, name: str) -> tuple[Endpoint, ...]:
+    def _read_listeners(self) -> None:
         protocols = security_protocols(self.strings(PROTOCOL_MAP))
-        return client_listeners(
-            name, self.strings(name), protocols, self.strings("controller.listener.names")
+        listeners, advertised = (
+            client_listeners(key, self.strings(key), protocols, self.strings("controller.listener.names"))
+            for key in (LISTENERS, ADVERTISED)
         )
+        check_addresses(listeners)
+        self.listeners = listeners
+        self.advertised_listeners = advertised_listeners(listeners, advertised)
+        given = INTER_BROKER_PROTOCOL if self.is_given(INTER_BROKER_PROTOCOL) else None
+        self.inter_broker_listener = inter_broker_listener(
+            self.advertised_listeners,
+            self.optional_string(INTER_BROKER),
+            self.string(given) if given else None,
+        )
+        """The advertised listener by which brokers connect to each other."""
 
     def _check_roles(self) -> None:
         roles = self.strings("process.roles")

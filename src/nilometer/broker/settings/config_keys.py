@@ -10,6 +10,7 @@ from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_W
 from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
+from nilometer.security.protocol import SecurityProtocol
 
 _BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
 _STRING, _LIST, _DOUBLE = ConfigKind.STRING, ConfigKind.LIST, ConfigKind.DOUBLE
@@ -56,15 +57,30 @@ IDENTITY = [
 ]
 
 NETWORK = [
-    _key("listeners", _LIST, ("PLAINTEXT://127.0.0.1:9092",), "Where to listen, as PLAINTEXT://host:port."),
     _key(
-        "advertised.listeners", _LIST, (), "The addresses that clients connect to; by default the listeners."
+        "listeners",
+        _LIST,
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Where to listen, as NAME://host:port,…; one listener for each name.",
+    ),
+    _key(
+        "advertised.listeners",
+        _LIST,
+        (),
+        "The addresses that clients connect to, by listener name; by default the listeners.",
     ),
     _key(
         "listener.security.protocol.map",
         _LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "The security protocol of each listener, as LISTENER:PROTOCOL; only PLAINTEXT is served.",
+    ),
+    _key(
+        "inter.broker.listener.name",
+        _STRING,
+        None,
+        "The name of the listener by which brokers connect to each other; by default the one named "
+        "PLAINTEXT, or the only one.",
     ),
     _key(
         "controller.listener.names",
@@ -76,8 +92,8 @@ NETWORK = [
         "security.inter.broker.protocol",
         _STRING,
         "PLAINTEXT",
-        "The protocol between brokers.",
-        choices=("PLAINTEXT",),
+        "The name of the listener between brokers, if it is named after its security protocol.",
+        choices=tuple(protocol.value for protocol in SecurityProtocol),
     ),
     _key(
         "socket.request.max.bytes",
@@ -385,7 +401,6 @@ IGNORED_KEYS = frozenset(
         "socket.send.buffer.bytes",
         "socket.receive.buffer.bytes",
         "socket.listen.backlog.size",
-        "inter.broker.listener.name",
         "num.replica.alter.log.dirs.threads",
         "log.preallocate",
         "log.local.retention.bytes",
@@ -402,7 +417,6 @@ KNOWN_KEYS_WITHOUT_EFFECT = frozenset(
     {
         "log.flush.offset.checkpoint.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
-        "security.inter.broker.protocol",
     }
 )
 """Keys whose values are checked but have no effect; given ones are named in the log. Recovery points and log

@@ -1,8 +1,8 @@
-"""The listeners of ``server.properties``: which of them serves clients, and by which protocol.
+"""The listeners of ``server.properties``: which of them serve clients, and by which security protocol.
 
-Names are free; ``listener.security.protocol.map`` says what protocol each speaks. Only PLAINTEXT is built, so
-any other protocol of a listener *in use* is refused; what the map says of others does not matter. A listener
-of ``controller.listener.names`` is not opened: brokers agree through the coordination store.
+Names are free; ``listener.security.protocol.map`` gives the protocol of each. A listener of
+``controller.listener.names`` is not opened: brokers agree through the coordination store. Brokers connect to
+each other by ``inter.broker.listener.name``.
 """
 
 from __future__ import annotations
@@ -12,70 +12,141 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nilometer.config import ConfigError
+from nilometer.security.protocol import SecurityProtocol
 
-PLAINTEXT = "PLAINTEXT"
+LISTENERS = "listeners"
+ADVERTISED = "advertised.listeners"
 PROTOCOL_MAP = "listener.security.protocol.map"
-_LISTENER = re.compile(r"^(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$")
+INTER_BROKER = "inter.broker.listener.name"
+INTER_BROKER_PROTOCOL = "security.inter.broker.protocol"
+
+SERVED_PROTOCOLS = (SecurityProtocol.PLAINTEXT,)
+
+_LISTENER = re.compile(
+    r"^(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A listener: its name, host and port (0 lets the system choose)."""
+    """A listener: its name in capitals, host, port (0 lets the system choose) and protocol."""
 
     name: str
     host: str
     port: int
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
 
 
-def security_protocols(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse ``LISTENER:PROTOCOL`` pairs; return the protocol by listener name, both in capitals.
+def security_protocols(pairs: Sequence[str]) -> dict[str, SecurityProtocol]:
+    """Parse ``LISTENER:PROTOCOL`` pairs; return the protocol by listener name in capitals.
 
     Raises ConfigError.
     """
-    protocols: dict[str, str] = {}
+    protocols: dict[str, SecurityProtocol] = {}
     for pair in pairs:
-        name, separator, protocol = pair.partition(":")
-        if not (name.strip() and separator and protocol.strip()):
-            raise ConfigError(
-                PROTOCOL_MAP,
-                f"Invalid value {pair} for configuration {PROTOCOL_MAP}: use LISTENER:PROTOCOL,…",
-            )
-        protocols[name.strip().upper()] = protocol.strip().upper()
+        name, separator, protocol = (part.strip() for part in pair.partition(":"))
+        if not (name and separator and protocol):
+            raise _invalid(PROTOCOL_MAP, pair, "use LISTENER:PROTOCOL,…")
+        try:
+            protocols[name.upper()] = SecurityProtocol(protocol.upper())
+        except ValueError:
+            known = ", ".join(known.value for known in SecurityProtocol)
+            raise _invalid(PROTOCOL_MAP, pair, f"the security protocols are {known}") from None
     return protocols
 
 
 def client_listeners(
-    key: str, texts: Sequence[str], protocols: Mapping[str, str], controllers: Sequence[str]
+    key: str, texts: Sequence[str], protocols: Mapping[str, SecurityProtocol], controllers: Sequence[str]
 ) -> tuple[Endpoint, ...]:
-    """Return the listener for clients in ``texts`` (``NAME://host:port``), or nothing if ``texts`` is empty.
+    """Return the listeners for clients in ``texts`` (``NAME://host:port``), without those of controllers.
 
-    The result has the name of the listener's protocol. ``protocols`` are those of :func:`security_protocols`,
-    ``controllers`` the names of listeners that are left out. Raises ConfigError, which names ``key``.
+    ``protocols`` are those of :func:`security_protocols`, ``controllers`` the names of listeners that are
+    left out. Raises ConfigError, which names ``key``.
     """
     others = {name.upper() for name in controllers}
-    endpoints: list[Endpoint] = []
+    endpoints: dict[str, Endpoint] = {}
     for text in texts:
         match = _LISTENER.match(text)
         if match is None:
-            raise _invalid(key, text, "use PLAINTEXT://host:port")
+            raise _invalid(key, text, "use NAME://host:port, for example PLAINTEXT://localhost:9092")
         name, port = match["name"].upper(), int(match["port"])
         if name in others:
             continue
-        protocol = protocols.get(name)
-        if protocol is None:
-            raise _invalid(key, text, f"{PROTOCOL_MAP} has no protocol for the listener {name}")
-        if protocol != PLAINTEXT:
-            raise _invalid(key, text, f"only PLAINTEXT listeners are served, not {protocol}")
+        if name in endpoints:
+            raise ConfigError(key, f"{key} has two listeners with the name {name}")
         if port > 65535:
             raise _invalid(key, text, "no such port")
-        endpoints.append(Endpoint(PLAINTEXT, match["host"].strip("[]"), port))
-    if len(endpoints) > 1 or (texts and not endpoints):
-        raise ConfigError(key, f"{key} must name exactly one listener for clients")
-    return tuple(endpoints)
+        endpoints[name] = Endpoint(
+            name, match["host"].strip("[]"), port, _protocol(key, text, name, protocols)
+        )
+    if texts and not endpoints:
+        raise ConfigError(key, f"{key} must name at least one listener for clients")
+    return tuple(endpoints.values())
+
+
+def _protocol(key: str, text: str, name: str, protocols: Mapping[str, SecurityProtocol]) -> SecurityProtocol:
+    protocol = protocols.get(name)
+    if protocol is None:
+        raise _invalid(key, text, f"{PROTOCOL_MAP} has no protocol for the listener {name}")
+    if protocol not in SERVED_PROTOCOLS:
+        served = " and ".join(known.value for known in SERVED_PROTOCOLS)
+        raise _invalid(key, text, f"only {served} listeners are served, not {protocol.value}")
+    return protocol
+
+
+def check_addresses(listeners: Sequence[Endpoint]) -> None:
+    """Raise ConfigError if two listeners have the same address."""
+    seen: dict[tuple[str, int], str] = {}
+    for endpoint in listeners:
+        other = seen.setdefault((endpoint.host, endpoint.port), endpoint.name)
+        if endpoint.port and other != endpoint.name:
+            raise _invalid(LISTENERS, str(endpoint), f"the listener {other} has the same host and port")
+
+
+def advertised_listeners(
+    listeners: Sequence[Endpoint], advertised: Sequence[Endpoint]
+) -> tuple[Endpoint, ...]:
+    """Return the addresses that clients connect to: ``advertised``, or the listeners if it is empty.
+
+    A listener that is not advertised is opened, and no client finds it in the metadata. Raises ConfigError.
+    """
+    names = [endpoint.name for endpoint in listeners]
+    for endpoint in advertised:
+        if endpoint.name not in names:
+            raise _invalid(ADVERTISED, str(endpoint), f"{LISTENERS} has no listener {endpoint.name}")
+        if endpoint.host in ("0.0.0.0", "::"):
+            raise _invalid(ADVERTISED, str(endpoint), "clients cannot connect to this address")
+    return tuple(advertised or listeners)
+
+
+def inter_broker_listener(advertised: Sequence[Endpoint], name: str | None, protocol: str | None) -> Endpoint:
+    """Return the advertised listener by which brokers connect to each other.
+
+    ``name`` and ``protocol`` are the values of ``inter.broker.listener.name`` and of
+    ``security.inter.broker.protocol``, None if not given. Without both, the listener named PLAINTEXT, or the
+    only one. Raises ConfigError.
+    """
+    if name and protocol:
+        raise ConfigError(
+            INTER_BROKER, f"{INTER_BROKER} and {INTER_BROKER_PROTOCOL} are both given: give one of them"
+        )
+    wanted = (name or protocol or SecurityProtocol.PLAINTEXT.value).upper()
+    for endpoint in advertised:
+        if endpoint.name == wanted:
+            return endpoint
+    if not name and len(advertised) == 1 and (not protocol or advertised[0].protocol.value == wanted):
+        return advertised[0]
+    key = INTER_BROKER_PROTOCOL if protocol else INTER_BROKER
+    names = ", ".join(endpoint.name for endpoint in advertised)
+    raise ConfigError(
+        key,
+        f"brokers connect to each other by the listener {wanted}, which is not advertised; "
+        f"set {key} to one of: {names}",
+    )
 
 
 def _invalid(key: str, text: str, why: str) -> ConfigError:

@@ -1,0 +1,74 @@
+"""The open listeners of a broker: bound early, so that a used port is an error at once; serving later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from nilometer.broker.settings.listeners import Endpoint
+from nilometer.runtime import Listener, Runtime
+
+
+class CannotListen(Exception):
+    """A listener cannot be opened; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    endpoint: Endpoint
+    listener: Listener
+
+
+class OpenListeners:
+    """Invariant: no connection is accepted before :meth:`start`, on any listener."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints = endpoints
+        self._open: list[_Open] = []
+
+    async def bind(
+        self, runtime: Runtime, new_connection: Callable[[Endpoint], asyncio.BaseProtocol]
+    ) -> None:
+        """Bind the addresses; ``new_connection`` makes the connection of an accepted client.
+
+        Raises CannotListen.
+        """
+        for endpoint in self._endpoints:
+
+            def make(endpoint: Endpoint = endpoint) -> asyncio.BaseProtocol:
+                return new_connection(endpoint)
+
+            try:
+                listener = await runtime.network.listen(make, endpoint.host, endpoint.port)
+            except OSError as error:
+                raise _cannot_listen(endpoint, error) from error
+            self._open.append(_Open(endpoint, listener))
+
+    async def start(self) -> None:
+        """Accept connections from now on. Raises CannotListen."""
+        for one in self._open:
+            try:
+                await one.listener.start()
+            except OSError as error:
+                raise _cannot_listen(one.endpoint, error) from error
+
+    def close(self) -> None:
+        """Release the addresses; existing connections stay open."""
+        for one in self._open:
+            one.listener.close()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The listeners, with the ports that the system chose where 0 is configured."""
+        ports = {one.endpoint.name: one.listener.port for one in self._open}
+        return tuple(
+            replace(endpoint, port=ports.get(endpoint.name, endpoint.port)) for endpoint in self._endpoints
+        )
+
+
+def _cannot_listen(endpoint: Endpoint, error: OSError) -> CannotListen:
+    return CannotListen(
+        f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; "
+        "stop what uses the port, or choose another one with listeners="
+    )
