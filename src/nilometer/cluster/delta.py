@@ -60,12 +60,14 @@ class ImageDelta:
     producer_ids: list[ProducerIdsAllocated] = field(default_factory=list[ProducerIdsAllocated])
     features: dict[str, int] = field(default_factory=dict[str, int])
     """New finalized levels, by feature."""
+    acls: int = 0
+    """The number of ACLs created and deleted."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
         return bool(
             self.controller_changed or self.brokers or self.topics_created or self.topics_deleted
-            or self.partitions or self.configs or self.producer_ids or self.features
+            or self.partitions or self.configs or self.producer_ids or self.features or self.acls
         )  # fmt: skip
 
     def partitions_on(self, broker: BrokerId) -> Iterator[tuple[TopicIdPartition, PartitionTransition]]:

@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
 from uuid import UUID
 
+from nilometer.cluster.acl_table import AclTable, acl_of
 from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Controllership, Entry
 from nilometer.cluster.features import LEVELS_BEFORE
 from nilometer.cluster.partition_state import PartitionState, partition_of
 from nilometer.cluster.records import (
-    FEATURES_FORMAT_VERSION,
-    GROUP_CONFIGS_FORMAT_VERSION,
-    OLDEST_FORMAT_VERSION,
+    AclCreated,
+    AclDeleted,
     BrokerFenced,
     BrokerInControlledShutdown,
     BrokerRegistered,
@@ -48,7 +48,7 @@ from nilometer.cluster.records import (
 )
 from nilometer.cluster.registered_broker import Broker, BrokerRecord, broker_after
 from nilometer.cluster.replica_index import ReplicaIndex
-from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot
+from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot, in_lowest_format
 from nilometer.cluster.topic import Topic, TopicTable
 from nilometer.identifiers import (
     NO_LEADER,
@@ -61,6 +61,16 @@ from nilometer.identifiers import (
     TopicIdPartition,
 )
 from nilometer.invariants import InvariantBroken
+
+_SINGLE_VALUES = (
+    "controllership",
+    "cluster_id",
+    "next_producer_id",
+    "unclean_elections",
+    "last_known_elections",
+    "_features",
+)
+"""The attributes of an image that records replace."""
 
 NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 
@@ -84,6 +94,7 @@ class ClusterImage:
         self._brokers: dict[BrokerId, Broker] = {}
         self._topics = TopicTable()
         self._configs = ConfigTable()
+        self.acls = AclTable()
         self._index = ReplicaIndex()
         self._undo: list[Callable[[], object]] = []
         """The functions that undo the entry being applied; the last one is to be called first."""
@@ -214,10 +225,8 @@ class ClusterImage:
         if not self.counts(entry):
             delta.accepted = False
             return delta
-        single_values = (self.controllership, self.cluster_id, self.next_producer_id)
-        elections = (self.unclean_elections, self.last_known_elections)
-        features = self._features
-        self._undo.append(lambda: self._restore_values(*single_values, *elections, features))
+        values = {name: getattr(self, name) for name in _SINGLE_VALUES}
+        self._undo.append(lambda: self._restore_values(values))
         try:
             for record in entry.records:
                 self._apply(record, delta)
@@ -232,22 +241,9 @@ class ClusterImage:
         while self._undo:
             self._undo.pop()()
 
-    def _restore_values(
-        self,
-        controllership: Controllership,
-        cluster_id: str | None,
-        next_producer_id: int,
-        unclean_elections: int,
-        last_known_elections: int,
-        features: Mapping[str, int] | None,
-    ) -> None:
-        self._features = features
-        self.controllership, self.cluster_id, self.next_producer_id = (
-            controllership,
-            cluster_id,
-            next_producer_id,
-        )
-        self.unclean_elections, self.last_known_elections = unclean_elections, last_known_elections
+    def _restore_values(self, values: Mapping[str, object]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
 
     def counts(self, entry: Entry) -> bool:
         """Return whether ``entry`` is accepted as the next one: of the current term, or starting the next."""
@@ -279,6 +275,8 @@ class ClusterImage:
             case FeatureLevelChanged():
                 self._features = {**self.finalized_features, record.name: record.level}
                 delta.features[record.name] = record.level
+            case AclCreated() | AclDeleted():
+                self._change_acl(record, delta)
             case ControllerElected():
                 self.controllership = _controllership(record)
                 delta.controller_changed = True
@@ -363,6 +361,15 @@ class ClusterImage:
         self._configs.put(resource, record.key, record.value)
         delta.configs.setdefault(resource, {})[record.key] = record.value
 
+    def _change_acl(self, record: AclCreated | AclDeleted, delta: ImageDelta) -> None:
+        if isinstance(record, AclCreated):
+            self.acls.add(record.id, acl_of(record))
+            self._undo.append(lambda: self.acls.remove(record.id))
+        else:
+            acl = self.acls.remove(record.id)
+            self._undo.append(lambda: self.acls.add(record.id, acl))
+        delta.acls += 1
+
     def _topic_of(self, topic_id: TopicId, record: Record) -> Topic:
         try:
             return self._topics.by_id[topic_id]
@@ -378,7 +385,7 @@ class ClusterImage:
 
     def snapshot(self) -> ImageSnapshot:
         """Return the whole image as a value, equal on all brokers that applied the same entries."""
-        return ImageSnapshot(
+        snapshot = ImageSnapshot(
             number=self.number,
             cluster_id=self.cluster_id,
             controller_id=self.controllership.controller_id,
@@ -392,15 +399,10 @@ class ClusterImage:
                 TopicSnapshot(topic.name, topic.id, tuple(topic.partitions)) for topic in self.topics()
             ),
             configs=self._configs.snapshot(),
-            version=self._format_version(),
             features=None if self._features is None else dict(self._features),
+            acls=self.acls.snapshot(),
         )
-
-    def _format_version(self) -> int:
-        """Return the lowest format version that has everything of the image."""
-        if any(resource.type is ConfigResourceType.GROUP for resource in self._configs.resources()):
-            return GROUP_CONFIGS_FORMAT_VERSION
-        return OLDEST_FORMAT_VERSION if self._features is None else FEATURES_FORMAT_VERSION
+        return in_lowest_format(snapshot)
 
     @classmethod
     def from_snapshot(cls, snapshot: ImageSnapshot) -> ClusterImage:
@@ -422,6 +424,7 @@ class ClusterImage:
                 image._index.update(TopicIdPartition(topic.id, index), None, state)
         image._configs.restore(snapshot.configs)
         image._features = snapshot.features
+        image.acls.restore(snapshot.acls)
         return image
 
     def __eq__(self, other: object) -> bool:

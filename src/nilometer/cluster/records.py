@@ -29,17 +29,19 @@ from nilometer.identifiers import (
     TopicId,
 )
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
 cluster is upgraded. An older broker stops at a newer format: every broker must be upgraded before the first
-change of a feature's level or of a consumer group's settings."""
+change of a feature's level, of a consumer group's settings, or of ACLs."""
 
 FEATURES_FORMAT_VERSION = 2
 """The first format with levels of features."""
 GROUP_CONFIGS_FORMAT_VERSION = 3
 """The first format with settings of groups."""
+ACLS_FORMAT_VERSION = 4
+"""The first format with ACLs."""
 
 Replicas = tuple[BrokerId, ...]
 
@@ -218,6 +220,27 @@ class FeatureLevelChanged(_Record, frozen=True):
     level: int
 
 
+class AclCreated(_Record, frozen=True):
+    """An ACL exists from now on (since `ACLS_FORMAT_VERSION`). Its types and operation have Kafka's names:
+    ``TOPIC``, ``LITERAL``, ``READ``, ``ALLOW``."""
+
+    id: str
+    """A UUID, in Kafka's text form."""
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class AclDeleted(_Record, frozen=True):
+    """The ACL with this id no longer exists (since `ACLS_FORMAT_VERSION`)."""
+
+    id: str
+
+
 def format_version_of(records: Iterable[Record]) -> int:
     """Return the lowest format version that has all of ``records``."""
     return max(map(_format_version_of, records), default=OLDEST_FORMAT_VERSION)
@@ -227,6 +250,8 @@ def _format_version_of(record: Record) -> int:
     match record:
         case ConfigChanged(resource_type=ConfigResourceType.GROUP):
             return GROUP_CONFIGS_FORMAT_VERSION
+        case AclCreated() | AclDeleted():
+            return ACLS_FORMAT_VERSION
         case FeatureLevelChanged():
             return FEATURES_FORMAT_VERSION
         case _:
@@ -247,4 +272,6 @@ Record = (
     | ConfigChanged
     | ProducerIdsAllocated
     | FeatureLevelChanged
+    | AclCreated
+    | AclDeleted
 )

@@ -6,7 +6,15 @@ import msgspec
 
 from nilometer.cluster.entries import BadEntry, EntryFromTheFuture
 from nilometer.cluster.partition_state import PartitionState
-from nilometer.cluster.records import FORMAT_VERSION, ConfigResourceType
+from nilometer.cluster.records import (
+    ACLS_FORMAT_VERSION,
+    FEATURES_FORMAT_VERSION,
+    FORMAT_VERSION,
+    GROUP_CONFIGS_FORMAT_VERSION,
+    OLDEST_FORMAT_VERSION,
+    AclCreated,
+    ConfigResourceType,
+)
 from nilometer.cluster.registered_broker import Broker
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
 
@@ -38,6 +46,21 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[ConfigSnapshot, ...]
     features: dict[str, int] | None = None
     """Finalized levels; None if the metadata log has none yet. If set, the format version is at least 2."""
+    acls: tuple[AclCreated, ...] = ()
+    """All ACLs, by id. If there are any, the format version is at least `ACLS_FORMAT_VERSION`."""
+
+
+def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
+    """Return ``snapshot`` with the lowest format version that has everything of it."""
+    return msgspec.structs.replace(snapshot, version=_lowest_format(snapshot))
+
+
+def _lowest_format(snapshot: ImageSnapshot) -> int:
+    if snapshot.acls:
+        return ACLS_FORMAT_VERSION
+    if any(config.resource_type is ConfigResourceType.GROUP for config in snapshot.configs):
+        return GROUP_CONFIGS_FORMAT_VERSION
+    return OLDEST_FORMAT_VERSION if snapshot.features is None else FEATURES_FORMAT_VERSION
 
 
 class _Envelope(msgspec.Struct):
