@@ -37,7 +37,7 @@ COMMANDS: dict[str, _Lazy] = {
         "Start a cluster on this machine. Brokers that already run are left alone.",
     ),
     "down": _Lazy("cluster.broker_commands", "down", "Stop the brokers of a data folder."),
-    "status": _Lazy("cluster.broker_commands", "status", "Show which brokers of a data folder run."),
+    "status": _Lazy("cluster.status_command", "status", "Show a cluster's health and its brokers."),
     "broker": _Lazy("cluster.broker_commands", "broker", "Run one broker in the foreground."),
     "topic": _Lazy("topics.topic_commands", "topic", "Create, list, describe, alter and delete topics."),
     "produce": _Lazy("records.produce_command", "produce", "Write the lines of standard input to a topic."),

@@ -16,4 +16,4 @@ class BrokerProcess:
     state: str
     """``running``, ``fenced`` (its process runs but serves nothing until it is restarted) or ``down``."""
     reason: str | None = None
-    """Why it is fenced, or why it ended without being stopped; None if there is no such reason."""
+    """Why it is fenced or down; None while it runs."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
+from nilometer.storage.names import CLEAN_SHUTDOWN
 
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.02
@@ -95,7 +96,18 @@ class LocalCluster:
         if record is not None and _process_started(record.pid) == record.started:
             state = "running" if status is None else status.state
             return BrokerProcess(broker_id, record.host, record.port, record.pid, state, reason)
+        reason = reason or self._why_down(broker_id, was_started=record is not None)
         return BrokerProcess(broker_id, host, port, None, "down", reason)
+
+    def _why_down(self, broker_id: int, *, was_started: bool) -> str:
+        """Return why a broker without a process has none, if the broker itself wrote no reason."""
+        if not was_started:
+            return "it has not been started"
+        folder = self.broker_dir(broker_id)
+        directories = self._setting(broker_id, "log.dirs").split(",")
+        if (folder / directories[0].strip() / CLEAN_SHUTDOWN).exists():
+            return "it was stopped"
+        return f"its process was killed, or the machine was; see {folder / 'broker.log'}"
 
     def status_path(self, broker_id: int) -> Path:
         """Return the path of the status file, which the broker writes."""
@@ -182,13 +194,17 @@ class LocalCluster:
             return None
 
     def _configured_endpoint(self, broker_id: int) -> tuple[str, int]:
-        for line in (
-            (self.broker_dir(broker_id) / "server.properties").read_text(encoding="utf-8").splitlines()
-        ):
-            if line.startswith("listeners="):
-                host, _, port = line.partition("://")[2].rpartition(":")
-                return host.strip("[]"), int(port)
-        return "", 0
+        host, separator, port = self._setting(broker_id, "listeners").partition("://")[2].rpartition(":")
+        return (host.strip("[]"), int(port)) if separator else ("", 0)
+
+    def _setting(self, broker_id: int, key: str) -> str:
+        """Return a value of the broker's ``server.properties``; empty if it is not set there."""
+        path = self.broker_dir(broker_id) / "server.properties"
+        for line in path.read_text(encoding="utf-8").splitlines():
+            name, separator, value = line.partition("=")
+            if separator and name.strip() == key:
+                return value.strip()
+        return ""
 
 
 class _Launch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import confluent_kafka.admin
 import pytest
 
 from nilometer.broker.replicas import broker_epoch_marker
-from nilometer.client.network.cluster_metadata import PartitionMetadata
+from nilometer.client.health.cluster_health import ClusterHealth, cluster_health
+from nilometer.client.health.health_check import HealthCheck
+from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicPartition
 from nilometer.runtime import Runtime
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
@@ -77,6 +80,14 @@ def read(cluster: NilometerCluster, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
+def health_of(cluster: NilometerCluster) -> ClusterHealth:
+    async def check() -> ClusterHealth:
+        async with HealthCheck(Runtime.system(), cluster.bootstrap.split(","), timeout_ms=20_000) as one:
+            return cluster_health(await one.check())
+
+    return asyncio.run(check())
+
+
 def is_lossless(folder: Path) -> bool:
     return broker_epoch_marker.read_lossless_broker_epoch(Runtime.system().disk, str(folder)) is not None
 
@@ -115,6 +126,11 @@ def test_leadership_moves_and_the_replica_comes_back_with_its_directory(
         filler = disk.fill(leaving_bytes=MIB)
         writer.write(LOST, 60)
         eventually(is_offline, "leadership moved, and the replica is offline")
+        health = health_of(cluster)
+        (failed,) = health.failed_directories
+        assert (failed.broker_id, failed.path) == (1, str(small))
+        assert f"{small} failed" in failed.reason
+        assert [(one.partition, one.broker_id) for one in health.stopped] == [(TopicPartition(LOST, 0), 1)]
         writer.write(LOST, 10)
         writer.write(KEPT, 10)
         assert (state(KEPT).leader_id, state(KEPT).offline_replicas) == (1, ())

@@ -24,7 +24,7 @@ def test_one_broker_up_and_down(shell: Shell) -> None:
     assert (up.returncode, up.stdout) == (0, f"bootstrap.servers={HOST}:{port}\n"), up.stderr
     assert answers(port), "it is ready when the command says so"
     status = shell.run("status", "--json")
-    assert status.returncode == 0
+    assert status.returncode == 0, status.stdout
     (broker,) = json.loads(status.stdout)["brokers"]
     assert broker == {"id": 1, "pid": broker["pid"], "host": HOST, "port": port, "state": "running"}
     assert os.kill(broker["pid"], 0) is None
@@ -38,8 +38,9 @@ def test_one_broker_up_and_down(shell: Shell) -> None:
     assert (down.returncode, down.stdout) == (0, "Stopped 1 broker.\n")
     assert (shell.data_dir / "broker-1" / "logs" / ".kafka_cleanshutdown").exists()
     stopped = shell.run("status", "--json")
-    assert stopped.returncode == 1
-    assert json.loads(stopped.stdout)["brokers"] == [{**broker, "pid": None, "state": "down"}]
+    assert stopped.returncode == 3, "a cluster of which nothing runs is unavailable"
+    down = {**broker, "pid": None, "state": "down", "reason": "it was stopped"}
+    assert json.loads(stopped.stdout)["brokers"] == [down]
     assert shell.run("down").stdout == "Stopped 0 brokers.\n"
 
 
@@ -52,7 +53,7 @@ def test_up_starts_just_what_is_down(shell: Shell) -> None:
     assert before[1] is not None
     os.kill(before[1], signal.SIGKILL)
     eventually(lambda: shell.pids()[1] is None, "it is known to be down")
-    assert shell.run("status").returncode == 1
+    assert "Broker 2 is down: its process was killed" in shell.run("status").stdout
     again = shell.run("up", "--detach")
     assert (again.returncode, again.stdout) == (0, up.stdout), again.stderr
     after = shell.pids()

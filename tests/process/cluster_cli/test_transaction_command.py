@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,7 +154,16 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     eventually(lambda: stable_end(broker, "open") == 2, "the abort marker is written", WAIT_S)
 
 
-def test_a_hanging_transaction_is_found_and_aborted(broker: NilometerBroker, nilometer: Nilometer) -> None:
+def health(broker: NilometerBroker, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What ``nilometer status`` says of the cluster."""
+    capsys.readouterr()
+    run(["status", "--bootstrap-server", broker.bootstrap, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_hanging_transaction_is_found_and_aborted(
+    broker: NilometerBroker, nilometer: Nilometer, capsys: pytest.CaptureFixture[str]
+) -> None:
     create(broker, "hung")
     leave_hanging(broker, "hung")
     assert stable_end(broker, "hung") == 0
@@ -160,6 +171,8 @@ def test_a_hanging_transaction_is_found_and_aborted(broker: NilometerBroker, nil
     assert [(one["topic"], one["partition"], one["start_offset"]) for one in found] == [("hung", 1, 0)]
     assert (found[0]["producer_id"], found[0]["producer_epoch"]) == (HANGING_ID, 3)
     assert str(HANGING_ID) in nilometer("find-hanging", "--topic", "hung", "--partition", "1").out
+    (shown,) = health(broker, capsys)["hanging_transactions"]
+    assert (shown["topic"], shown["partition"], shown["producer_id"]) == ("hung", 1, HANGING_ID)
     assert nilometer("find-hanging", "--topic", "hung", "--partition", "0", "--json").document == {
         "hanging": []
     }
@@ -169,6 +182,7 @@ def test_a_hanging_transaction_is_found_and_aborted(broker: NilometerBroker, nil
     assert nilometer("abort", *place, "0").code == 0
     eventually(lambda: stable_end(broker, "hung") == 2, "the abort marker is written", WAIT_S)
     assert nilometer("find-hanging").out.strip() == "No hanging transactions."
+    assert health(broker, capsys)["hanging_transactions"] == []
     refused = nilometer("abort", *place, "0")
     assert refused.code == 1 and "none is open there" in refused.err
 

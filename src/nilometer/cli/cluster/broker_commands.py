@@ -1,17 +1,13 @@
-"""``nilometer broker | up | down | status``: broker processes on this machine."""
+"""``nilometer broker | up | down``: broker processes on this machine."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import sys
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.table import Table
 
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.local.broker_process import BrokerProcess
@@ -158,42 +154,3 @@ def down(data_dir: Path) -> None:
     running = [one for one in cluster.brokers() if one.state != "down"]
     _stop(cluster, running)
     click.echo(f"Stopped {len(running)} broker{'' if len(running) == 1 else 's'}.")
-
-
-@click.command()
-@_data_dir
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def status(data_dir: Path, as_json: bool) -> None:
-    """Show the state of each broker of a data folder, and why a broker does not serve.
-
-    The exit code is 1 if a broker is down or fenced, or if the folder has no brokers.
-    """
-    brokers = LocalCluster(data_dir).brokers()
-    if as_json:
-        listing = [
-            {
-                "id": one.id,
-                "pid": one.pid,
-                "host": one.host,
-                "port": one.port,
-                "state": one.state,
-                **({} if one.reason is None else {"reason": one.reason}),
-            }
-            for one in brokers
-        ]
-        click.echo(json.dumps({"brokers": listing}))
-    elif not brokers:
-        click.echo(
-            f"No cluster in {os.fspath(data_dir)}; start one with: nilometer up --data-dir {data_dir}",
-            err=True,
-        )
-    else:
-        table = Table("id", "pid", "host", "port", "state")
-        for one in brokers:
-            table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
-        Console().print(table)
-        for one in brokers:
-            if one.reason is not None:
-                click.echo(f"Broker {one.id} is {one.state}: {one.reason}")
-    if not brokers or any(one.state != "running" for one in brokers):
-        sys.exit(1)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata
-from nilometer.client.network.connection import Connection, ConnectionLost
+from nilometer.client.network.connection import Connection, ConnectionLost, MakeRequest
 from nilometer.client.network.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
 from nilometer.client.settings.common_keys import parse_server
 from nilometer.runtime import Runtime
@@ -30,12 +30,22 @@ from nilometer.wire.describe_replicas import (
     ReplicaState,
 )
 from nilometer.wire.errors import KafkaError, UnsupportedVersion
+from nilometer.wire.messages import Message
 
 T = TypeVar("T")
 _Address = tuple[str, int]
 _PartitionKey = tuple[str, int]
 
 UNLISTED = "it is not in the cluster's metadata"
+
+
+class NoBrokerResponds(ConnectionLost):
+    """No bootstrap server responds."""
+
+    def __init__(self, failures: Mapping[_Address, KafkaError]) -> None:
+        super().__init__("; ".join(error.message or error.code.name for error in failures.values()))
+        self.failures = failures
+        """Why, by address (host, port)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,8 @@ class Survey:
     brokers: tuple[BrokerAnswer, ...]
     rows: tuple[ReplicaRow, ...]
     missing_topics: tuple[str, ...]
+    metadata: ClusterMetadata
+    """The metadata of the broker that has applied the most entries of the metadata log."""
 
     @property
     def is_complete(self) -> bool:
@@ -156,7 +168,12 @@ class ReplicaSurvey:
         for answer in found:
             self._learn(answer)
         if not found:
-            raise next(outcome for outcome in outcomes if isinstance(outcome, KafkaError))
+            failures = {
+                address: outcome
+                for address, outcome in zip(addresses, outcomes, strict=True)
+                if isinstance(outcome, KafkaError)
+            }
+            raise NoBrokerResponds(failures)
 
     def _learn(self, answer: MetadataAnswer | None) -> None:
         if answer is not None:
@@ -186,6 +203,15 @@ class ReplicaSurvey:
         if isinstance(described, str):
             return _Asked(BrokerAnswer(node.node_id, node, None, described), metadata)
         return _Asked(BrokerAnswer(node.node_id, node, described, None), metadata)
+
+    async def ask(self, node: BrokerNode, key: int, make: MakeRequest) -> Message | KafkaError:
+        """Send another request to a broker; return its response, or the error after ``timeout_ms``."""
+        address = (node.host, node.port)
+
+        async def ask() -> Message:
+            return await (await self._connection(address)).request(key, make)
+
+        return await self._attempt(address, ask())
 
     async def _describe(
         self, node: BrokerNode, topics: Sequence[str] | None, partitions: Sequence[int] | None
@@ -248,6 +274,7 @@ def _survey(asked: Mapping[int, _Asked], partitions: Sequence[int] | None) -> Su
         tuple(answers[broker_id] for broker_id in sorted(answers)),
         rows,
         tuple(sorted(newest.metadata.errors)),
+        metadata,
     )
 
 

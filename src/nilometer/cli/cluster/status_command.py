@@ -1,0 +1,225 @@
+"""``nilometer status``: the health of a cluster, once or repeatedly.
+
+Exit codes: 0 healthy; 1 degraded, or there is no cluster; 3 unavailable. (2 is wrong usage.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+from rich.live import Live
+
+from nilometer.cli.cluster.status_view import document, picture
+from nilometer.cli.cluster_options import (
+    bootstrap_option,
+    json_option,
+    print_json,
+    run_async,
+    stop_on_signals,
+)
+from nilometer.client.health.cluster_health import (
+    RUNNING,
+    BrokerHealth,
+    ClusterHealth,
+    Findings,
+    Grade,
+    cluster_health,
+)
+from nilometer.client.health.health_check import HealthCheck
+from nilometer.local.local_cluster import LocalCluster
+from nilometer.runtime import Runtime
+
+DEFAULT_DATA_DIR = ".nilometer/data"
+PLAIN_WIDTH = 200
+"""The width of a table that is written to a file or a pipe."""
+EXIT_CODES = {Grade.HEALTHY: 0, Grade.DEGRADED: 1, Grade.UNAVAILABLE: 3}
+NO_CLUSTER = 1
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DEFAULT_DATA_DIR,
+    show_default=True,
+    help="The folder of `nilometer up`: shows its processes too.",
+)
+@bootstrap_option
+@json_option
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C. With --json: one line per refresh.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.05),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two checks.",
+)
+@click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many checks.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.05),
+    default=2.0,
+    show_default=True,
+    help="Seconds that each broker gets to respond. A check takes at most about five times as long.",
+)
+def status(
+    data_dir: Path,
+    bootstrap: str,
+    as_json: bool,
+    watch: bool,
+    interval: float,
+    times: int | None,
+    timeout: float,
+) -> None:
+    """Show a cluster's health: its brokers and why one is not there, the controller, and its problems.
+
+    Problems are partitions that are under-replicated, under min.insync.replicas or offline, failed log
+    directories, replicas that stopped, hanging transactions. Reassignments are listed too.
+
+    By default the cluster is that of --data-dir; with --bootstrap-server any other one.
+
+    The exit code is 0 if the cluster is healthy; 1 if it is degraded (everything is served, but there is a
+    problem) or the folder has no brokers; 3 if it is unavailable (a partition cannot be read or written, or
+    no broker responds). With --watch it is that of the last check.
+    """
+    cluster = _local_cluster(data_dir)
+    if cluster is not None and not cluster.broker_ids():
+        _say_no_cluster(data_dir, as_json)
+    checks = _Checks(cluster, bootstrap.split(","), timeout)
+    if watch:
+        grade = run_async(_watch(checks, interval, times, as_json))
+    else:
+        found = run_async(checks.once())
+        if as_json:
+            print_json(document(found))
+        else:
+            _console().print(picture(found))
+        grade = found.grade
+    raise click.exceptions.Exit(EXIT_CODES[grade])
+
+
+def _local_cluster(data_dir: Path) -> LocalCluster | None:
+    """Return the cluster of the data folder; None if bootstrap servers are given instead.
+
+    Servers of the environment variable count only where there is no data folder. Raises UsageError.
+    """
+    given = click.get_current_context().get_parameter_source
+    if given("bootstrap") is ParameterSource.COMMANDLINE:
+        if given("data_dir") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("give either --data-dir or --bootstrap-server")
+        return None
+    cluster = LocalCluster(data_dir)
+    is_elsewhere = given("bootstrap") is ParameterSource.ENVIRONMENT and not cluster.broker_ids()
+    return None if is_elsewhere and given("data_dir") is ParameterSource.DEFAULT else cluster
+
+
+def _say_no_cluster(data_dir: Path, as_json: bool) -> NoReturn:
+    """Print that the folder has no brokers, and exit."""
+    if as_json:
+        print_json({"brokers": []})
+    else:
+        click.echo(
+            f"No cluster in {os.fspath(data_dir)}; start one with: nilometer up --data-dir {data_dir}",
+            err=True,
+        )
+    raise click.exceptions.Exit(NO_CLUSTER)
+
+
+class _Checks:
+    """Checks one cluster: that of a data folder, whose processes are looked at first, or any other one."""
+
+    def __init__(self, cluster: LocalCluster | None, bootstrap: Sequence[str], timeout_s: float) -> None:
+        self._cluster = cluster
+        self._bootstrap = tuple(bootstrap)
+        self._timeout_ms = round(timeout_s * 1000)
+        self._check: HealthCheck | None = None
+
+    async def once(self) -> ClusterHealth:
+        try:
+            return await self.again()
+        finally:
+            self.close()
+
+    async def again(self) -> ClusterHealth:
+        local = self._local()
+        if self._cluster is not None:
+            servers = tuple(_server(one) for one in local if one.state == RUNNING)
+            if servers != self._bootstrap:
+                self.close()
+                self._bootstrap = servers
+        if not self._bootstrap:
+            return cluster_health(Findings(survey=None), local)
+        if self._check is None:
+            self._check = HealthCheck(Runtime.system(), self._bootstrap, self._timeout_ms)
+        return cluster_health(await self._check.check(), local)
+
+    def close(self) -> None:
+        if self._check is not None:
+            self._check.close()
+            self._check = None
+
+    def _local(self) -> tuple[BrokerHealth, ...]:
+        return tuple(
+            BrokerHealth(
+                id=one.id, host=one.host, port=one.port, state=one.state, reason=one.reason, pid=one.pid
+            )
+            for one in (self._cluster.brokers() if self._cluster is not None else ())
+        )
+
+
+def _server(broker: BrokerHealth) -> str:
+    host = f"[{broker.host}]" if ":" in broker.host else broker.host
+    return f"{host or '127.0.0.1'}:{broker.port}"
+
+
+async def _watch(checks: _Checks, interval_s: float, times: int | None, as_json: bool) -> Grade:
+    """Check until a signal or ``times`` checks; return the last grade."""
+    stop = asyncio.Event()
+    stop_on_signals(stop.set)
+    console = _console()
+    live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
+    drawn_in_place = console.is_terminal and not as_json
+    grade, left = Grade.HEALTHY, times
+    if drawn_in_place:
+        live.start()
+    try:
+        while not stop.is_set():
+            found = await checks.again()
+            grade = found.grade
+            if as_json:
+                click.echo(json.dumps(document(found)))
+                sys.stdout.flush()
+            elif drawn_in_place:
+                live.update(picture(found), refresh=True)
+            else:
+                console.print(picture(found))
+            left = None if left is None else left - 1
+            if left == 0:
+                break
+            await _pause(stop, interval_s)
+    finally:
+        checks.close()
+        if drawn_in_place:
+            live.stop()
+    return grade
+
+
+async def _pause(stop: asyncio.Event, interval_s: float) -> None:
+    try:
+        async with asyncio.timeout(interval_s):
+            await stop.wait()
+    except TimeoutError:
+        return
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)

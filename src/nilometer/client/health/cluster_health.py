@@ -1,0 +1,296 @@
+"""The health of a cluster: a pure function of what its brokers reported.
+
+Three grades. *Unavailable*: a part of the data cannot be read or written (a partition has no leader or fewer
+in-sync replicas than ``min.insync.replicas``), or no broker responds. *Degraded*: everything is served, but
+something needs attention, and the next failure may cost availability. *Healthy*: neither.
+
+A reassignment is no problem; the replicas it adds do not count as under-replicated until it is complete.
+What could not be found out is a problem too (:attr:`ClusterHealth.unknown`), never taken for healthy.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nilometer.client.admin.transaction_admin import OpenTransaction
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
+from nilometer.client.replicas.partition_operations import OngoingMove
+from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
+from nilometer.identifiers import NO_LEADER
+from nilometer.wire.describe_replicas import LEADER, OFFLINE, ReplicaState
+
+RUNNING, FENCED, DOWN = "running", "fenced", "down"
+UNREACHABLE, UNREGISTERED = "unreachable", "unregistered"
+
+
+class Grade(enum.Enum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHealth:
+    id: int
+    host: str
+    port: int
+    state: str
+    """``running``: it responds and is registered. ``unregistered``: it responds, but the cluster's metadata
+    does not count on it. ``unreachable``: it does not respond. Of the data folder's brokers also ``down``:
+    it has no process, and ``fenced``: its process runs, but serves nothing until it is restarted."""
+    reason: str | None = None
+    """Why it is not running."""
+    pid: int | None = None
+    """The process, if it is one of the data folder's brokers and runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredNode:
+    """A broker of the metadata log."""
+
+    id: int
+    host: str
+    port: int
+    is_fenced: bool
+    """Whether its session with the coordination store has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionHealth:
+    partition: TopicPartition
+    leader: int
+    """-1: none."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader_responds: bool
+    needed_in_sync: int | None = None
+    """The size of the ISR below which no record is committed; None if its leader does not report it."""
+    adding: tuple[int, ...] = ()
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it can be neither read nor written now."""
+        return self.leader == NO_LEADER or not self.leader_responds
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len([one for one in self.replicas if one not in self.adding])
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return self.needed_in_sync is not None and len(self.isr) < self.needed_in_sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedLogDirectory:
+    broker_id: int
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedReplica:
+    """A replica that its broker cannot use, or one of whose tasks fails again and again."""
+
+    partition: TopicPartition
+    broker_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the brokers reported; of every part only what could be found out."""
+
+    survey: Survey | None
+    """None: no broker responds."""
+    registered: Sequence[RegisteredNode] = ()
+    """All brokers of the metadata log, fenced ones too; empty if not known."""
+    moves: Mapping[TopicPartition, OngoingMove] = field(default_factory=dict[TopicPartition, OngoingMove])
+    failed_directories: tuple[FailedLogDirectory, ...] = ()
+    hanging: tuple[OpenTransaction, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """What could not be found out, and why: a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHealth:
+    cluster_id: str | None
+    controller_id: int
+    """-1: none is known."""
+    controller_epoch: int
+    metadata_number: int
+    """The number of the newest metadata entry that a broker has applied; -1 if none responds."""
+    brokers: tuple[BrokerHealth, ...]
+    partitions: tuple[PartitionHealth, ...]
+    failed_directories: tuple[FailedLogDirectory, ...]
+    stopped: tuple[StoppedReplica, ...]
+    moves: Mapping[TopicPartition, OngoingMove]
+    hanging: tuple[OpenTransaction, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def offline(self) -> list[PartitionHealth]:
+        return [one for one in self.partitions if one.is_offline]
+
+    @property
+    def under_replicated(self) -> list[PartitionHealth]:
+        """The partitions with replicas that are not in sync, those without a leader included."""
+        return [one for one in self.partitions if one.is_under_replicated]
+
+    @property
+    def under_min_isr(self) -> list[PartitionHealth]:
+        """The partitions that have a leader, but reject records with acks=all."""
+        return [one for one in self.partitions if one.is_under_min_isr and not one.is_offline]
+
+    @property
+    def missing(self) -> list[BrokerHealth]:
+        return [one for one in self.brokers if one.state != RUNNING]
+
+    @property
+    def grade(self) -> Grade:
+        responding = any(one.state in (RUNNING, UNREGISTERED) for one in self.brokers)
+        if not responding or self.controller_id < 0 or self.offline or self.under_min_isr:
+            return Grade.UNAVAILABLE
+        problems = (self.missing, self.under_replicated, self.failed_directories, self.stopped)
+        return Grade.DEGRADED if any(problems) or self.hanging or self.unknown else Grade.HEALTHY
+
+
+def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> ClusterHealth:
+    """Return the health that follows from ``found``.
+
+    ``local``: the brokers of a data folder by the state of their processes, ``running`` if not known better.
+    """
+    survey = found.survey
+    states = [answer.answer.broker for answer in (survey.brokers if survey else ()) if answer.answer]
+    newest = max(states, key=lambda one: one.metadata_number, default=None)
+    partitions = _partitions(survey, found.moves) if survey is not None else ()
+    brokers = _brokers(found, local)
+    controller_id = -1 if newest is None else newest.controller_id
+    return ClusterHealth(
+        cluster_id=None if survey is None else survey.cluster_id,
+        controller_id=controller_id if _runs(brokers, controller_id) else -1,
+        controller_epoch=-1 if newest is None else newest.controller_epoch,
+        metadata_number=-1 if newest is None else newest.metadata_number,
+        brokers=brokers,
+        partitions=partitions,
+        failed_directories=found.failed_directories,
+        stopped=tuple(_stopped(survey.rows)) if survey is not None else (),
+        moves=found.moves,
+        hanging=found.hanging,
+        unknown=found.unknown,
+    )
+
+
+def _runs(brokers: Iterable[BrokerHealth], broker_id: int) -> bool:
+    return any(one.id == broker_id and one.state == RUNNING for one in brokers)
+
+
+# ── brokers ─────────────────────────────────────────────────────────────────────────────────────
+def _brokers(found: Findings, local: Sequence[BrokerHealth]) -> tuple[BrokerHealth, ...]:
+    answers = {one.broker_id: one for one in found.survey.brokers} if found.survey is not None else {}
+    registered = {one.id: one for one in found.registered}
+    of_folder = {one.id: one for one in local}
+    return tuple(
+        _broker(id_, answers.get(id_), registered.get(id_), of_folder.get(id_), known=bool(registered))
+        for id_ in sorted({*answers, *registered, *of_folder})
+    )
+
+
+def _broker(
+    id_: int,
+    answer: BrokerAnswer | None,
+    node: RegisteredNode | None,
+    local: BrokerHealth | None,
+    *,
+    known: bool,
+) -> BrokerHealth:
+    """``known``: whether the registered brokers are known, so that ``node`` None means not registered."""
+    if local is not None and local.state in (DOWN, FENCED):
+        return local
+    host, port = _address(answer, node, local)
+    pid = None if local is None else local.pid
+    if answer is None or answer.answer is None:
+        reason = local.reason if local is not None and local.reason else _why_unreachable(answer, node)
+        return BrokerHealth(id=id_, host=host, port=port, state=UNREACHABLE, reason=reason, pid=pid)
+    if known and (node is None or node.is_fenced):
+        reason = "its session with the coordination store has ended, and it has not registered again"
+        return BrokerHealth(id=id_, host=host, port=port, state=UNREGISTERED, reason=reason, pid=pid)
+    return BrokerHealth(id=id_, host=host, port=port, state=RUNNING, pid=pid)
+
+
+def _address(
+    answer: BrokerAnswer | None, node: RegisteredNode | None, local: BrokerHealth | None
+) -> tuple[str, int]:
+    if local is not None:
+        return local.host, local.port
+    if node is not None:
+        return node.host, node.port
+    if answer is not None and answer.node is not None:
+        return answer.node.host, answer.node.port
+    return "", 0
+
+
+def _why_unreachable(answer: BrokerAnswer | None, node: RegisteredNode | None) -> str:
+    if node is not None and node.is_fenced:
+        return "its session with the coordination store has ended: its process is down, hangs or is cut off"
+    if answer is not None and answer.failure is not None:
+        return answer.failure
+    return "it does not respond"
+
+
+# ── partitions ──────────────────────────────────────────────────────────────────────────────────
+def _partitions(survey: Survey, moves: Mapping[TopicPartition, OngoingMove]) -> tuple[PartitionHealth, ...]:
+    responding = {answer.broker_id for answer in survey.brokers if answer.answer is not None}
+    rows: dict[TopicPartition, list[ReplicaState]] = {}
+    for row in survey.rows:
+        states = rows.setdefault(TopicPartition(row.topic, row.partition), [])
+        if row.state is not None:
+            states.append(row.state)
+    return tuple(
+        _partition(key, states, survey.metadata, moves.get(key), responding) for key, states in rows.items()
+    )
+
+
+def _partition(
+    key: TopicPartition,
+    states: Collection[ReplicaState],
+    metadata: ClusterMetadata,
+    move: OngoingMove | None,
+    responding: Collection[int],
+) -> PartitionHealth:
+    adding = () if move is None else move.adding
+    newest = max(states, key=lambda state: state.partition_epoch, default=None)
+    if newest is None:
+        listed = metadata.partition(key)
+        leader = NO_LEADER if listed is None else listed.leader_id
+        replicas = () if listed is None else listed.replicas
+        isr = () if listed is None else listed.in_sync_replicas
+        return PartitionHealth(
+            partition=key,
+            leader=leader,
+            replicas=replicas,
+            isr=isr,
+            leader_responds=leader in responding,
+            adding=adding,
+        )
+    led = [state for state in states if state.role == LEADER and state.broker_id == newest.leader_id]
+    needed = led[0].leader.needed_in_sync if led and led[0].leader is not None else None
+    return PartitionHealth(
+        partition=key,
+        leader=newest.leader_id,
+        replicas=newest.replicas,
+        isr=newest.isr,
+        leader_responds=newest.leader_id in responding,
+        needed_in_sync=needed,
+        adding=adding,
+    )
+
+
+def _stopped(rows: Iterable[ReplicaRow]) -> Iterable[StoppedReplica]:
+    for row in rows:
+        if row.state is not None and (row.state.problems or row.state.role == OFFLINE):
+            partition = TopicPartition(row.topic, row.partition)
+            reason = "; ".join(row.state.problems) or "its log is not open"
+            yield StoppedReplica(partition=partition, broker_id=row.broker_id, reason=reason)
