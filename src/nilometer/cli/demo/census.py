@@ -90,7 +90,6 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 def judge(line: str, recorded: datetime) -> Verdict:
     """Parse one line. ``recorded`` is its time of ingestion, from which a syslog line gets its year."""
-    line = line.replace("\1", "\ufffd")  # as in the pipeline, which separates fields by \1
     return (
         _access(line)
         or _syslog(line, recorded)
@@ -200,6 +199,8 @@ def _fraction_and_zone(text: str) -> bool:
         text = text[:-1]
     elif _shape(text[-6:]) in ("+00:00", "-00:00"):
         text = text[:-6]
+    elif _shape(text[-5:]) in ("+0000", "-0000"):
+        text = text[:-5]
     return not text or (text[0] == "." and 1 <= len(text) - 1 <= 9 and DIGITS.issuperset(text[1:]))
 
 

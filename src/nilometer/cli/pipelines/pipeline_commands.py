@@ -12,6 +12,7 @@ from rich.table import Table
 
 from nilometer.cli.pipelines.pipeline_declare_command import declare
 from nilometer.cli.pipelines.pipeline_feed_commands import capture, deliver, demo, sample
+from nilometer.cli.pipelines.pipeline_formats_commands import formats
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import (
     report_command,
@@ -27,7 +28,7 @@ def pipeline() -> None:
     """Run the shipped pipelines on Spark: topics into tables."""
 
 
-for command in (status, stop, report_command, sample, demo, capture, deliver, declare, run):
+for command in (status, stop, report_command, sample, demo, capture, deliver, declare, run, formats):
     pipeline.add_command(command)
 
 

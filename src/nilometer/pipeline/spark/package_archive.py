@@ -22,7 +22,7 @@ def write_archive(folder: Path) -> Path:
     """Write the archive to ``folder`` and return its path."""
     package = Path(nilometer.__file__).parent
     source = package.parent
-    files = [*package.rglob("*.py"), *source.glob("pyspark_nilometer*.py")]
+    files = [*package.rglob("*.py"), *package.rglob("*.toml"), *source.glob("pyspark_nilometer*.py")]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ARCHIVE_NAME
     temporary = folder / f"{ARCHIVE_NAME}.{os.getpid()}"  # renamed below: other jobs never see a part
