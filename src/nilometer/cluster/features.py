@@ -12,6 +12,10 @@ behaviour is enabled for all brokers at once, after the last one was upgraded.
 - ``eligible.leader.replicas.version``: always 1 (KIP-966).
 - ``metadata.version``: the release of Kafka that the cluster corresponds to. Nilometer has its own metadata
   format, so there is only one level: that of the release it is compared with.
+- ``nilometer.metadata.format``: the newest format of records that may be written to the metadata log
+  (:data:`~nilometer.cluster.records.FORMAT_VERSION`), as ``metadata.version`` is in Kafka. A broker stops at
+  a record that it cannot read, so a change that needs a newer format is rejected until the level is raised.
+  The level is never lowered: the log may contain such records already.
 """
 
 from __future__ import annotations
@@ -19,9 +23,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from nilometer.cluster.records import SupportedFeature
+from nilometer.cluster.records import (
+    FEATURES_FORMAT_VERSION,
+    FORMAT_VERSION,
+    GROUP_CONFIGS_FORMAT_VERSION,
+    SupportedFeature,
+)
 
 METADATA_VERSION = "metadata.version"
+METADATA_FORMAT = "nilometer.metadata.format"
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION = "eligible.leader.replicas.version"
@@ -34,6 +44,7 @@ SUPPORTED_FEATURES = (
     SupportedFeature(ELIGIBLE_LEADER_REPLICAS_VERSION, 1, 1),
     SupportedFeature(GROUP_VERSION, 0, 1),
     SupportedFeature(METADATA_VERSION, KAFKA_4_3, KAFKA_4_3),
+    SupportedFeature(METADATA_FORMAT, GROUP_CONFIGS_FORMAT_VERSION, FORMAT_VERSION),
     SupportedFeature(TRANSACTION_VERSION, 0, 2),
 )
 """The features and levels that this version of the broker supports, by name."""
@@ -61,6 +72,15 @@ def support_of(name: str, registered: Sequence[SupportedFeature]) -> SupportedFe
         if feature.name == name:
             return feature
     return SupportedFeature(name, 0, 0)
+
+
+def newest_format(finalized: Mapping[str, int]) -> int:
+    """Return the newest format of metadata records that may be written at these finalized levels.
+
+    The formats before the feature need no level of it: a record with a feature's level is only written if
+    every registered broker supports that level, so reads the record.
+    """
+    return max(FEATURES_FORMAT_VERSION, finalized.get(METADATA_FORMAT, 0))
 
 
 def unsupported_feature(

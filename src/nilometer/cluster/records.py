@@ -7,7 +7,7 @@ that the log can be read with any text tool. The controller decides records
 :mod:`nilometer.cluster.entries` packs them into entries.
 
 Invariant: the meaning of a field never changes. A record or field that older brokers do not know needs a
-higher ``FORMAT_VERSION``.
+higher ``FORMAT_VERSION``, which :func:`format_version_of` returns for it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ FORMAT_VERSION = 4
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
-cluster is upgraded. An older broker stops at a newer format: every broker must be upgraded before the first
-change of a feature's level, of a consumer group's settings, or of ACLs."""
+cluster is upgraded. An older broker stops at a newer format, so the finalized level of a feature limits what
+is written (:func:`nilometer.cluster.features.newest_format`)."""
 
 FEATURES_FORMAT_VERSION = 2
 """The first format with levels of features."""

@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,8 @@ class NilometerBroker:
             "node.id": str(node_id),
             **(overrides or {}),
         }
+        self.program: Sequence[str] = ("-m", "nilometer.broker")
+        """Python's arguments that start the broker: another version, when the process is started next."""
         self._process: subprocess.Popen[bytes] | None = None
         self._ready_fd: int | None = None
 
@@ -97,7 +99,7 @@ class NilometerBroker:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._forget_readiness()
         self._ready_fd, tell_fd = os.pipe()
-        command = [sys.executable, "-m", "nilometer.broker", "--ready-fd", str(tell_fd)]
+        command = [sys.executable, *self.program, "--ready-fd", str(tell_fd)]
         for key, value in self._settings.items():
             command += ["--override", f"{key}={value}"]
         try:

@@ -1,9 +1,10 @@
-"""What the controller puts into the metadata log: nothing that no broker could fold."""
+"""What the controller puts into the metadata log: nothing that a broker of the cluster could not fold."""
 
 from __future__ import annotations
 
-import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType
+from nilometer.cluster.records import FORMAT_VERSION, BrokerFenced, ConfigChanged, ConfigResourceType
 from nilometer.coordination import LocalStore
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import Runtime
@@ -24,28 +25,46 @@ GOOD = ConfigChanged(resource_type=ConfigResourceType.BROKER, resource_name="", 
 BAD = BrokerFenced(broker_id=BrokerId(9), broker_epoch=BrokerEpoch(1))
 
 
-def test_a_decision_that_cannot_be_folded_costs_one_request_and_not_the_cluster(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = LocalStore(Runtime.system(), str(tmp_path))
-        await store.open()
-        metadata, tasks = MetadataLog(store), Tasks(lambda name, error: None)
-        try:
-            controller, chance = Controller(1, store, metadata, tasks), SeededEntropy(random.Random(1))
-            incarnation = Incarnation("1")
-            await controller.become_controller(
-                incarnation, lambda image: controllership_entry(image, BrokerId(1), incarnation, chance)
-            )
-            before = metadata.image.snapshot()
-            with pytest.raises(KafkaError) as refused:
-                await controller.decide(lambda _: Decision(((GOOD, BAD),), None))
-            assert refused.value.code is ErrorCode.unknown_server_error
-            assert await store.read(metadata.image.number + 1, 10) == [], "nothing of it was appended"
-            assert metadata.image.snapshot() == before
-            assert metadata.blocked is None
-            assert await controller.decide(lambda _: Decision(((GOOD,),), "done")) == "done"
-            assert metadata.image.config(ConfigResourceType.BROKER, "") == {"a": "1"}
-        finally:
-            await tasks.stop()
-            await store.close()
+@asynccontextmanager
+async def controlling(folder: Path) -> AsyncIterator[tuple[LocalStore, MetadataLog, Controller]]:
+    """The active controller of a new cluster, and what it writes to."""
+    store = LocalStore(Runtime.system(), str(folder))
+    await store.open()
+    metadata, tasks = MetadataLog(store), Tasks(lambda name, error: None)
+    try:
+        controller, chance = Controller(1, store, metadata, tasks), SeededEntropy(random.Random(1))
+        incarnation = Incarnation("1")
+        await controller.become_controller(
+            incarnation, lambda image: controllership_entry(image, BrokerId(1), incarnation, chance)
+        )
+        yield store, metadata, controller
+    finally:
+        await tasks.stop()
+        await store.close()
 
-    asyncio.run(work())
+
+async def test_a_decision_that_cannot_be_folded_costs_one_request_and_not_the_cluster(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as (store, metadata, controller):
+        before = metadata.image.snapshot()
+        with pytest.raises(KafkaError) as refused:
+            await controller.decide(lambda _: Decision(((GOOD, BAD),), None))
+        assert refused.value.code is ErrorCode.unknown_server_error
+        assert await store.read(metadata.image.number + 1, 10) == [], "nothing of it was appended"
+        assert metadata.image.snapshot() == before
+        assert metadata.blocked is None
+        assert await controller.decide(lambda _: Decision(((GOOD,),), "done")) == "done"
+        assert metadata.image.config(ConfigResourceType.BROKER, "") == {"a": "1"}
+
+
+async def test_a_record_of_a_format_that_is_not_finalized_is_not_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that cannot read the entry would stop."""
+    async with controlling(tmp_path) as (store, metadata, controller):
+        with monkeypatch.context() as later:
+            later.setattr("nilometer.cluster.entries.format_version_of", lambda _: FORMAT_VERSION + 1)
+            with pytest.raises(KafkaError, match=r"nilometer\.metadata\.format") as refused:
+                await controller.decide(lambda _: Decision(((GOOD,),), None))
+        assert refused.value.code is ErrorCode.unsupported_version
+        assert await store.read(metadata.image.number + 1, 10) == []
+        assert await controller.decide(lambda _: Decision(((GOOD,),), "done")) == "done"

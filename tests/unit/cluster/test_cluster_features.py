@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from cluster_harness import ClusterWorld
+from cluster_harness import BROKER_CONFIGS, TOPIC_CONFIGS, ClusterWorld
 
 from nilometer.cluster import (
     ClusterImage,
@@ -18,14 +18,35 @@ from nilometer.cluster import (
     entries_of,
 )
 from nilometer.cluster.controller import (
+    AlterResource,
+    ConfigAlteration,
+    ConfigDefinitions,
+    ConfigOperation,
     FeatureUpdate,
     UpgradeType,
     check_registration,
+    decide_alter_configs,
+    decide_broker_up,
     decide_update_features,
 )
-from nilometer.cluster.features import GROUP_VERSION, LEVELS_OF_NEW_CLUSTERS, METADATA_VERSION
+from nilometer.cluster.controller.decision import Outcome
+from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.features import (
+    GROUP_VERSION,
+    LEVELS_OF_NEW_CLUSTERS,
+    METADATA_FORMAT,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+)
 from nilometer.cluster.features import TRANSACTION_VERSION as TV
-from nilometer.cluster.records import FeatureLevelChanged, SupportedFeature
+from nilometer.cluster.records import (
+    FORMAT_VERSION,
+    ConfigResourceType,
+    FeatureLevelChanged,
+    SupportedFeature,
+)
+from nilometer.groups import group_settings
+from nilometer.groups.config import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
 UP, DOWN, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
@@ -75,6 +96,9 @@ def test_a_level_is_lowered_and_raised(kind: UpgradeType) -> None:
         ((TV, 2, 0), "does not support the given upgrade type"),
         ((TV, 2, 9), "does not support the given upgrade type"),
         ((METADATA_VERSION, 29, DOWN), "only supports versions 30-30"),
+        ((METADATA_FORMAT, 2, UNSAFE), f"only supports versions 3-{FORMAT_VERSION}"),
+        ((METADATA_FORMAT, FORMAT_VERSION - 1, DOWN), "never lowered"),
+        ((METADATA_FORMAT, FORMAT_VERSION - 1, UNSAFE), "never lowered"),
         (("share.version", 1, UP), "Local controller 0 does not support this feature"),
         (("share.version", 0, DOWN), "Feature share.version not found"),
     ],
@@ -166,3 +190,73 @@ def test_a_broker_that_does_not_support_a_finalized_level_may_not_register(
     refused = check_registration(cluster.image, replace(cluster.registration(3), features=features))
     assert refused.error is ErrorCode.unsupported_version
     assert "Broker 3 does not support" in (refused.message or "")
+
+
+# ── records that an earlier version cannot read ─────────────────────────────────────────────────────
+def before_formats() -> ClusterWorld:
+    """A cluster whose brokers kept levels, but none of the format: broker 1 is upgraded, and 2 is not."""
+    cluster = ClusterWorld()
+    features = {name: level for name, level in LEVELS_OF_NEW_CLUSTERS.items() if name != METADATA_FORMAT}
+    snapshot = msgspec.structs.replace(cluster.image.snapshot(), features=features)
+    cluster.image = ClusterImage.from_snapshot(snapshot)
+    cluster.up(1)
+    assert register_earlier_version(cluster, 2).ok
+    return cluster
+
+
+def register_earlier_version(cluster: ClusterWorld, broker: int) -> Outcome:
+    known = tuple(feature for feature in SUPPORTED_FEATURES if feature.name != METADATA_FORMAT)
+    earlier = replace(cluster.registration(broker), features=known)
+    return cluster.enact(decide_broker_up(cluster.image, earlier))
+
+
+def alter_group(
+    cluster: ClusterWorld, operation: ConfigOperation = ConfigOperation.SET, *, validate_only: bool = False
+) -> Outcome:
+    definitions = ConfigDefinitions(
+        topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=group_settings.definition_of(GroupConfig())
+    )
+    value = "50000" if operation is ConfigOperation.SET else None
+    change = ConfigAlteration("consumer.session.timeout.ms", operation, value)
+    group = AlterResource(ConfigResource(ConfigResourceType.GROUP, "g"), [change])
+    retention = ConfigAlteration("retention.ms", ConfigOperation.SET, str(cluster.image.number))
+    topic = AlterResource(ConfigResource(ConfigResourceType.TOPIC, "t"), [retention])
+    decision = decide_alter_configs(
+        cluster.image, [group, topic], definitions=definitions, validate_only=validate_only
+    )
+    (_, of_group), (_, of_topic) = cluster.enact(decision)
+    assert of_topic.ok, "other changes of the request do not wait for an upgrade"
+    return of_group
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_settings_of_groups_wait_until_every_registered_broker_can_read_them(fenced: bool) -> None:
+    cluster = before_formats()
+    cluster.create("t")
+    if fenced:
+        cluster.down(2)  # it may return
+    for validate_only in (True, False):
+        refused = alter_group(cluster, validate_only=validate_only)
+        assert refused.error is ErrorCode.unsupported_version
+        assert "kafka-features.sh upgrade --feature nilometer.metadata.format=3" in (refused.message or "")
+    error, message = update(cluster, (METADATA_FORMAT, 3, UP))
+    assert (error, "Broker 2 does not support this feature" in message) == ("invalid_update_version", True)
+    assert {json.loads(data)["version"] for data in cluster.log} <= {1, 2}, "the earlier version reads it all"
+
+    cluster.down(2)
+    cluster.up(2)
+    assert alter_group(cluster).error is ErrorCode.unsupported_version, "until the level is raised"
+    assert update(cluster, (METADATA_FORMAT, 3, UP)) == ("none", "")
+    assert alter_group(cluster).ok
+    assert json.loads(cluster.log[-1])["version"] == 3
+    assert cluster.image.config(ConfigResourceType.GROUP, "g") == {"consumer.session.timeout.ms": "50000"}
+    assert alter_group(cluster, ConfigOperation.DELETE).ok
+    cluster.down(2)
+    assert register_earlier_version(cluster, 2).error is ErrorCode.unsupported_version
+
+
+def test_removing_a_setting_that_is_not_there_writes_no_record() -> None:
+    cluster = before_formats()
+    cluster.create("t")
+    assert alter_group(cluster, ConfigOperation.DELETE).ok
+    assert {json.loads(data)["version"] for data in cluster.log} <= {1, 2}

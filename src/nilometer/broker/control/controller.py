@@ -20,6 +20,7 @@ from typing import TypeVar
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.metadata_format import check_format
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
@@ -99,9 +100,13 @@ class Controller:
         """Append all entries of ``decision``.
 
         Returns false if another entry came before the first one: none was appended then. Raises KafkaError if
-        only a part was appended.
+        only a part was appended, and UNSUPPORTED_VERSION, with none appended, if a registered broker may be
+        unable to read the entries.
         """
-        for index, entry in enumerate(entries_of(decision.units, self.controllership)):
+        entries = list(entries_of(decision.units, self.controllership))
+        for entry in entries:
+            check_format(self._metadata.image, entry.version)
+        for index, entry in enumerate(entries):
             if not await self._append(entry):
                 if index == 0:
                     return False

@@ -22,11 +22,12 @@ from nilometer.cluster.controller.config_rules import (
     check_topic_settings,
 )
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.metadata_format import check_format
 from nilometer.cluster.controller.partition_change import RequestedChange, change_partition
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import ConfigChanged, ConfigResourceType
+from nilometer.cluster.records import ConfigChanged, ConfigResourceType, format_version_of
 from nilometer.cluster.topic import Topic
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKind
 from nilometer.identifiers import TopicIdPartition
@@ -99,6 +100,7 @@ def decide_alter_configs(
             if resources[request.resource] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
             changes = _changes(image, request, definitions)
+            check_format(image, format_version_of(_records(request.resource, changes)))
             settings = check_together(settings, definitions, request.resource, changes)
         except Refusal as refusal:
             reply.append((request.resource, refusal.outcome))
@@ -115,12 +117,15 @@ def config_units(
     units = _forget_eligible_replicas(image, changes)
     for resource, texts in changes.items():
         if texts:
-            records = (
-                ConfigChanged(resource_type=resource.type, resource_name=resource.name, key=key, value=value)
-                for key, value in texts.items()
-            )
-            units.append(tuple(records))
+            units.append(_records(resource, texts))
     return units
+
+
+def _records(resource: ConfigResource, texts: Mapping[str, str | None]) -> Unit:
+    return tuple(
+        ConfigChanged(resource_type=resource.type, resource_name=resource.name, key=key, value=value)
+        for key, value in texts.items()
+    )
 
 
 def _forget_eligible_replicas(

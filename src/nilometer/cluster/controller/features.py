@@ -1,7 +1,7 @@
 """UpdateFeatures: changing finalized levels, all of one request or none (KIP-584, KIP-1022).
 
 The level of a feature is raised by an upgrade and lowered by a downgrade, safe or unsafe (no downgrade loses
-metadata here). Every registered broker must support the new level, also a fenced one, since it may return.
+metadata here); ``nilometer.metadata.format`` is only raised. Every registered broker must support the new level, also a fenced one, since it may return.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.features import SUPPORTED_FEATURES, support_of
+from nilometer.cluster.features import METADATA_FORMAT, SUPPORTED_FEATURES, support_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import FeatureLevelChanged
 from nilometer.wire.errors import ErrorCode
@@ -75,6 +75,10 @@ def _why_invalid(image: ClusterImage, update: FeatureUpdate) -> str | None:
     if (why := _why_not_supported(image, update)) is not None:
         return why
     current = image.feature_level(update.name)
+    if update.level < current and update.name == METADATA_FORMAT:
+        return (
+            "It is never lowered: the metadata log may have records that brokers need this version to read."
+        )
     if update.level < current and update.upgrade_type == UpgradeType.UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "

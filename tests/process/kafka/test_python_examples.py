@@ -1,0 +1,45 @@
+"""Every Python block of these pages of the documentation is a program that runs without an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+import nilometer
+from nilometer.testing import Cluster
+from support.documentation.code_blocks import code_blocks
+
+ADDRESS = "127.0.0.1:9092"
+BLOCKS = {page: code_blocks(page, "python") for page in ("python.md", "transactions.md")}
+EXAMPLES = [
+    pytest.param(f"docs/{page}, block {number}", block, id=f"{page}-{number}")
+    for page, blocks in BLOCKS.items()
+    for number, block in enumerate(blocks)
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(settings={"log.cleaner.enable": False}) as started:
+        asyncio.run(send_orders(started.bootstrap_servers))
+        yield started
+
+
+async def send_orders(bootstrap_servers: str) -> None:
+    """Two examples read orders."""
+    async with nilometer.connect(bootstrap_servers) as kafka:
+        for number in range(3):
+            await kafka.send("orders", f"of {number}")
+
+
+@pytest.mark.parametrize(("where", "block"), EXAMPLES)
+def test_the_example_runs(cluster: Cluster, where: str, block: str):
+    assert block.count(ADDRESS) == 1
+    code = compile(block.replace(ADDRESS, cluster.bootstrap_servers), where, "exec")
+    exec(code, {"__name__": "__main__"})
+
+
+def test_there_are_examples():
+    assert {page: len(blocks) for page, blocks in BLOCKS.items()} == {"python.md": 6, "transactions.md": 3}
