@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java components demo lint test bench simulate soak clean
+.PHONY: help setup java components demo lint test bench simulate soak applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -51,6 +51,9 @@ simulate: setup  ## whole clusters in a virtual world: a fixed set of seeds; SIM
 
 soak: setup java components  ## the long campaigns
 	$(BIN)/pytest -m soak --timeout 7200
+
+applications: setup java components  ## Kafka Streams, Connect, MirrorMaker, a registry, Debezium: each test REPEAT=10 times
+	$(BIN)/pytest -m "application and not soak" --repeat $(if $(REPEAT),$(REPEAT),10) --verbose --durations 0 --durations-min 1
 
 clean:  ## remove everything that was built
 	rm -rf $(VENV) build .nilometer tests/java/target bench/native/target

@@ -25,10 +25,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--repeat", type=int, default=1, metavar="N", help="run each test marked `application` N times"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = metafunc.config.getoption("repeat") or 1
+    if times > 1 and metafunc.definition.get_closest_marker("application") is not None:
+        metafunc.fixturenames.append("repetition")
+        metafunc.parametrize("repetition", range(1, times + 1))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with a test marked ``long`` come first: several workers then end at about the same time."""
     long = {item.path for item in items if item.get_closest_marker("long")}
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (_repetition(item), item.path not in long))
+
+
+def _repetition(item: pytest.Item) -> int:
+    """The number of the repetition: each test runs once before one runs again."""
+    callspec = getattr(item, "callspec", None)
+    return 0 if callspec is None else int(callspec.params.get("repetition", 0))
 
 
 @pytest.hookimpl(optionalhook=True)

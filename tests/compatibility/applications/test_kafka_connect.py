@@ -16,7 +16,7 @@ from support.applications.committed_reader import committed_records
 from support.applications.kafka_connect import TEXT, TOPICS, ConnectWorker
 from support.brokers.nilometer_cluster import NilometerCluster
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.application]
 
 LINES = 200
 CONNECTORS = "org.apache.kafka.connect.file"

@@ -20,7 +20,7 @@ from support.applications.committed_reader import CommittedReader, committed_rec
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.application]
 
 INPUT, OUTPUT = "streams-plaintext-input", "streams-wordcount-output"
 PARTITIONS = 2

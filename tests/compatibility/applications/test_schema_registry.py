@@ -20,7 +20,7 @@ from support.brokers.nilometer_cluster import NilometerCluster
 from support.kafka.apache_kafka import JAVA_PROJECT, JVM_SMALL
 from support.ports import HOST, free_ports
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.application]
 
 APICURIO = JAVA_PROJECT / "target" / "apicurio"
 JOURNAL = "kafkasql-journal"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.java, pytest.mark.spark]
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.application]
 
 TOPIC = "shop.public.accounts"
 COLUMNS = "id int, owner string, balance decimal(14,2), is_open boolean"
