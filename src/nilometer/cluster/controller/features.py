@@ -1,7 +1,8 @@
 """UpdateFeatures: changing finalized levels, all of one request or none (KIP-584, KIP-1022).
 
 The level of a feature is raised by an upgrade and lowered by a downgrade, safe or unsafe (no downgrade loses
-metadata here); ``nilometer.metadata.format`` is only raised. Every registered broker must support the new level, also a fenced one, since it may return.
+metadata here); ``nilometer.metadata.format`` is only raised. Every registered broker must support the new
+level, also a fenced one, since it may return.
 """
 
 from __future__ import annotations
