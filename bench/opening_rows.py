@@ -28,6 +28,8 @@ EAGER = {
     "retry.backoff.max.ms": 50,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "message.timeout.ms": int(TIMEOUT_S * 1000),
+    # Kafka takes longer than the 30 s of librdkafka's default until it serves each of 20,000 new partitions.
+    "topic.metadata.propagation.max.ms": int(TIMEOUT_S * 1000),
     "log_level": 0,
 }
 
@@ -39,10 +41,11 @@ def _open(system: System, partitions: int, per_topic: int = TOPIC_PARTITIONS) ->
     system.wait_ready()
     began = time.monotonic()
     topics = [create_topic(system, f"many-{number}", per_topic) for number in range(partitions // per_topic)]
-    created = time.monotonic() - began
     everything = [(topic, number) for topic in topics for number in range(per_topic)]
     sample = random.Random(partitions).sample(everything, min(SAMPLED, len(everything)))
     _write_to(system, sample)
+    # Kafka answers CreateTopics before the logs exist: what counts is when the partitions can be written to.
+    created = time.monotonic() - began
     broker = cast(OneBroker, system)
     ended = shut_down(broker, TIMEOUT_S)
     ordered = _start(broker, sample)
@@ -86,7 +89,7 @@ def _row(partitions: int) -> Row:
         (
             Column("ordered_s", "after an orderly end", "s", more_is_better=False, digits=2),
             Column("killed_s", "after kill -9", "s", more_is_better=False, digits=2),
-            Column("created_s", "time to create them before", "s", more_is_better=False),
+            Column("created_s", "until the new partitions take records", "s", more_is_better=False),
             Column("ended_s", "time of the orderly end", "s", more_is_better=False),
             Column("rss_mb", "resident memory after the start", "MB", more_is_better=False, digits=0),
         ),
@@ -96,4 +99,6 @@ def _row(partitions: int) -> Row:
     )
 
 
-OPENING_ROWS: tuple[Row, ...] = (_row(2_000), _row(20_000))
+MANY = 16_000
+"""Kafka holds a descriptor for each partition: more do not fit into a limit of 20,000 open files."""
+OPENING_ROWS: tuple[Row, ...] = (_row(2_000), _row(MANY))
