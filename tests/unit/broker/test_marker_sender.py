@@ -48,9 +48,11 @@ class Shell:
         self.state, self.loads, self.leader_epoch = ShellState.ACTIVE, 1, LEADER_EPOCH
         self.submitted: list[MarkersWritten] = []
         self.refuses = False
+        self.refused = 0
 
     def submit(self, request: MarkersWritten, _deliver: object) -> None:
         if self.refuses:
+            self.refused += 1
             raise KafkaError(ErrorCode.not_coordinator)
         self.submitted.append(request)
 
@@ -285,10 +287,28 @@ async def test_a_coordinator_that_ends_while_the_last_marker_is_written_is_not_t
 
 
 @on_a_loop
-async def test_a_shell_that_refuses_leaves_the_end_to_the_next_coordinator() -> None:
+async def test_a_shell_that_rejects_requests_for_a_while_completes_the_transaction_afterwards() -> None:
+    """The session of its broker was in doubt, and is live: the shell stays, and no other one takes over."""
     cluster = Cluster(p0=ME)
     cluster.shell.refuses = True
     cluster.send(A)
-    await until(lambda: bool(cluster.asked))
-    await until_idle()
+    await until(lambda: cluster.shell.refused > RETRIES)
+    assert not cluster.is_completed
+    cluster.shell.refuses = False
+    await until(lambda: cluster.is_completed)
+    assert cluster.asked == [(ME, 0)]
+
+
+@on_a_loop
+async def test_a_shell_that_is_unloaded_leaves_the_end_to_the_next_coordinator() -> None:
+    cluster = Cluster(p0=ME)
+    cluster.shell.refuses = True
+    cluster.send(A)
+    await until(lambda: cluster.shell.refused > RETRIES)
+    cluster.shell.state = ShellState.UNLOADED
+    await asyncio.sleep(0.02)
+    refused = cluster.shell.refused
+    cluster.shell.refuses = False
+    await asyncio.sleep(0.02)
+    assert (cluster.shell.refused, cluster.shell.submitted) == (refused, [])
     assert cluster.asked == [(ME, 0)]

@@ -199,6 +199,11 @@ class MarkerSender:
                 self._complete(entry.end)
 
     def _complete(self, end: _End) -> None:
+        """Submit MarkersWritten; again later if the shell does not take it now.
+
+        A shell rejects requests while the broker's session may have expired. If the session turns out to be
+        live, the shell stays loaded, and no other coordinator would complete the transaction.
+        """
         if not end.is_current:
             return
         action = end.action
@@ -210,7 +215,8 @@ class MarkerSender:
         try:
             end.shell.submit(request, lambda _reply: None)
         except KafkaError as refused:
-            logger.info("The next coordinator must complete %s: %s", action, refused)
+            logger.info("%s is not completed yet: %s", action, refused)
+            asyncio.get_running_loop().call_later(RETRY_S, self._complete, end)
 
 
 def _marker(end: _End, timestamp_ms: int) -> Marker:
