@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
+from nilometer.broker.authentication.acceptor import Acceptor
+from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
@@ -118,6 +120,7 @@ class BrokerParts:
     coordinators: CoordinatorParts
     services: Services
     dispatcher: RequestDispatcher
+    acceptor: Acceptor
     growth: InternalTopicGrowth
     housekeeping: Housekeeping
     cleaner: LogCleaner
@@ -140,11 +143,25 @@ def assemble(given: Prerequisites) -> BrokerParts:
         coordinators=coordinators,
         services=services,
         dispatcher=dispatcher,
+        acceptor=_acceptor(given, control, dispatcher),
         growth=growth,
         housekeeping=_housekeeping(given, replication, dispatcher),
         cleaner=_cleaner(given, replication),
         rebalancer=PreferredLeaderRebalancer(given.config, control.controller),
     )
+
+
+def _acceptor(given: Prerequisites, control: ControlParts, dispatcher: RequestDispatcher) -> Acceptor:
+    sasl = {
+        name: SaslListener(
+            settings,
+            lambda: control.metadata.image,
+            lambda: given.secrets.secrets.current.key,
+            given.runtime.entropy,
+        )
+        for name, settings in given.config.sasl.items()
+    }
+    return Acceptor(dispatcher, given.config.socket_request_max_bytes, sasl)
 
 
 def _control(given: Prerequisites) -> ControlParts:

@@ -17,13 +17,12 @@ from dataclasses import replace
 
 from nilometer.broker.assembly import BrokerParts, Prerequisites, assemble
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
-from nilometer.broker.connection import Connection, Reserve
+from nilometer.broker.connection import Connection
 from nilometer.broker.control.membership import Membership, RegistrationRejected
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.listening import CannotListen, OpenListeners
 from nilometer.broker.replicas.log_directories import LogDirectories
-from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint
@@ -61,7 +60,6 @@ class Broker:
         self._directories: LogDirectories | None = None
         self._store = store
         self._parts: BrokerParts | None = None
-        self._receive_reserve = Reserve()
         self._stopping = asyncio.Event()
         self._cancel_startup: Callable[[], object] = lambda: None
         self.failure: str | None = None
@@ -177,9 +175,7 @@ class Broker:
     def _new_connection(self, endpoint: Endpoint) -> Connection:
         """Make the connection of a client that was accepted; the listeners are started after all parts
         exist."""
-        limit = self._config.socket_request_max_bytes
-        context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
-        return Connection(self.parts.dispatcher, limit, logger.info, self._receive_reserve, context)
+        return self.parts.acceptor.new_connection(endpoint)
 
     async def _open_directories(self) -> LogDirectories:
         self._directories = directories = await LogDirectories.open(

@@ -305,6 +305,18 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._must_process_alone = True
 
+    def hand_over(self, dispatcher: Dispatcher, frame_bytes_max: int) -> None:
+        """Have ``dispatcher`` process the later requests, with frames of up to ``frame_bytes_max``."""
+        self._dispatcher, self._frame_bytes_max = dispatcher, frame_bytes_max
+
+    def stop_reading(self) -> None:
+        """Read nothing more, and drop the requests that are queued: the connection ends soon."""
+        self._queue.clear()
+        self._queued_bytes = 0
+        if self._transport is not None and not self._read_paused and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._read_paused = False  # so that nothing resumes reading
+
     def _serve(self, frame: Buffer) -> None:
         self._must_process_alone = False
         try:

@@ -43,11 +43,13 @@ from nilometer.cluster.records import (
     PartitionCreated,
     ProducerIdsAllocated,
     Record,
+    ScramCredentialChanged,
     TopicCreated,
     TopicDeleted,
 )
 from nilometer.cluster.registered_broker import Broker, BrokerRecord, broker_after
 from nilometer.cluster.replica_index import ReplicaIndex
+from nilometer.cluster.scram_users import ScramUsers
 from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot, in_lowest_format
 from nilometer.cluster.topic import Topic, TopicTable
 from nilometer.identifiers import (
@@ -71,7 +73,6 @@ _SINGLE_VALUES = (
     "_features",
 )
 """The attributes of an image that records replace."""
-
 NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 
 
@@ -95,6 +96,7 @@ class ClusterImage:
         self._topics = TopicTable()
         self._configs = ConfigTable()
         self.acls = AclTable()
+        self.scram_users = ScramUsers()
         self._index = ReplicaIndex()
         self._undo: list[Callable[[], object]] = []
         """The functions that undo the entry being applied; the last one is to be called first."""
@@ -277,6 +279,9 @@ class ClusterImage:
                 delta.features[record.name] = record.level
             case AclCreated() | AclDeleted():
                 self._change_acl(record, delta)
+            case ScramCredentialChanged():
+                self._undo.append(self.scram_users.apply(record))
+                delta.scram += 1
             case ControllerElected():
                 self.controllership = _controllership(record)
                 delta.controller_changed = True
@@ -401,6 +406,7 @@ class ClusterImage:
             configs=self._configs.snapshot(),
             features=None if self._features is None else dict(self._features),
             acls=self.acls.snapshot(),
+            scram=self.scram_users.snapshot(),
         )
         return in_lowest_format(snapshot)
 
@@ -425,6 +431,7 @@ class ClusterImage:
         image._configs.restore(snapshot.configs)
         image._features = snapshot.features
         image.acls.restore(snapshot.acls)
+        image.scram_users.restore(snapshot.scram)
         return image
 
     def __eq__(self, other: object) -> bool:

@@ -28,8 +28,9 @@ from nilometer.identifiers import (
     PartitionEpoch,
     TopicId,
 )
+from nilometer.security.scram import ScramCredential, ScramMechanism
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
@@ -42,6 +43,8 @@ GROUP_CONFIGS_FORMAT_VERSION = 3
 """The first format with settings of groups."""
 ACLS_FORMAT_VERSION = 4
 """The first format with ACLs."""
+SCRAM_FORMAT_VERSION = 5
+"""The first format with SCRAM credentials of users."""
 
 Replicas = tuple[BrokerId, ...]
 
@@ -241,6 +244,14 @@ class AclDeleted(_Record, frozen=True):
     id: str
 
 
+class ScramCredentialChanged(_Record, frozen=True):
+    """A user's credential is set; None removes it (since `SCRAM_FORMAT_VERSION`)."""
+
+    user: str
+    mechanism: ScramMechanism
+    credential: ScramCredential | None = None
+
+
 def format_version_of(records: Iterable[Record]) -> int:
     """Return the lowest format version that has all of ``records``."""
     return max(map(_format_version_of, records), default=OLDEST_FORMAT_VERSION)
@@ -252,6 +263,8 @@ def _format_version_of(record: Record) -> int:
             return GROUP_CONFIGS_FORMAT_VERSION
         case AclCreated() | AclDeleted():
             return ACLS_FORMAT_VERSION
+        case ScramCredentialChanged():
+            return SCRAM_FORMAT_VERSION
         case FeatureLevelChanged():
             return FEATURES_FORMAT_VERSION
         case _:
@@ -274,4 +287,5 @@ Record = (
     | FeatureLevelChanged
     | AclCreated
     | AclDeleted
+    | ScramCredentialChanged
 )

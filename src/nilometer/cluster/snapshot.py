@@ -12,8 +12,10 @@ from nilometer.cluster.records import (
     FORMAT_VERSION,
     GROUP_CONFIGS_FORMAT_VERSION,
     OLDEST_FORMAT_VERSION,
+    SCRAM_FORMAT_VERSION,
     AclCreated,
     ConfigResourceType,
+    ScramCredentialChanged,
 )
 from nilometer.cluster.registered_broker import Broker
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, TopicId
@@ -48,6 +50,8 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Finalized levels; None if the metadata log has none yet. If set, the format version is at least 2."""
     acls: tuple[AclCreated, ...] = ()
     """All ACLs, by id. If there are any, the format version is at least `ACLS_FORMAT_VERSION`."""
+    scram: tuple[ScramCredentialChanged, ...] = ()
+    """The credentials of users. If there are any, the format version is `SCRAM_FORMAT_VERSION`."""
 
 
 def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
@@ -56,6 +60,8 @@ def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
 
 
 def _lowest_format(snapshot: ImageSnapshot) -> int:
+    if snapshot.scram:
+        return SCRAM_FORMAT_VERSION
     if snapshot.acls:
         return ACLS_FORMAT_VERSION
     if any(config.resource_type is ConfigResourceType.GROUP for config in snapshot.configs):

@@ -336,6 +336,41 @@ def test_there_are_no_scram_credentials(sides: tuple[Side, Side]) -> None:
 
 
 @pytest.mark.java
+def test_scram_credentials_are_altered_and_described(sides: tuple[Side, Side]) -> None:
+    key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+
+    def put(name: str, mechanism: int = 1, iterations: int = 4096, salt: bytes = b"salt") -> object:
+        fields = {"iterations": iterations, "salt": salt, "salted_password": bytes(32)}
+        return make(key, 0, "ScramCredentialUpsertion", name=name, mechanism=mechanism, **fields)
+
+    def drop(name: str, mechanism: int = 1) -> object:
+        return make(key, 0, "ScramCredentialDeletion", name=name, mechanism=mechanism)
+
+    def scenario(side: Side, version: int) -> Plain:
+        told: list[Plain] = []
+        for deletions, upsertions in (
+            ((), (put("a"), put("b", 2), put("c"), put("c", 2, 16_384))),
+            ((), (put("d", iterations=4095),)),
+            ((), (put("d", iterations=16_385),)),
+            ((), (put("d", 3),)),
+            ((), (put("d", 0),)),
+            ((), (put(""),)),
+            ((), (put("d"), put("d"))),
+            ((drop("a"),), (put("a"),)),
+            ((drop("a"),), (put("a", 2),)),
+            ((drop("eve"),), ()),
+            ((drop("c"), drop("eve")), ()),
+            ((drop("b", 7), drop("")), ()),
+        ):
+            told.append(side.ask(key, version, deletions=deletions, upsertions=upsertions))
+            describe = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+            told.append(side.ask(describe, 0, users=()))
+        return told
+
+    same(sides, scenario, 0)
+
+
+@pytest.mark.java
 def test_no_client_is_asked_for_metrics(sides: tuple[Side, Side]) -> None:
     for side in sides:
         answer = side.message(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=None)

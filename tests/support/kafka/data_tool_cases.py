@@ -127,6 +127,22 @@ CONFIGS = (
         refused="clients' metrics are not collected",
     ),
     _configs("--describe --entity-type users", shows=r"\A\s*\Z"),
+    _configs(
+        "--alter --entity-type users --entity-name U --add-config S",
+        "alice|SCRAM-SHA-256=[iterations=8192,password=secret],SCRAM-SHA-512=[password=secret]",
+        shows="Completed updating config for user alice",
+    ),
+    _configs(
+        "--describe --entity-type users --entity-name U",
+        "alice",
+        shows="SCRAM credential configs for user-principal 'alice' are "
+        "SCRAM-SHA-256=iterations=8192, SCRAM-SHA-512=iterations=4096",
+    ),
+    _configs(
+        "--alter --entity-type users --entity-name U --delete-config S",
+        "alice|SCRAM-SHA-256,SCRAM-SHA-512",
+        shows="Completed updating config for user alice",
+    ),
     _configs("--describe --entity-type clients", shows=r"\A\s*\Z"),
     _configs("--describe --entity-type ips", shows=r"\A\s*\Z"),
     _configs(

@@ -6,13 +6,15 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
 from nilometer.config import ConfigError
+from nilometer.security.jaas import PLAIN_MODULE
 from nilometer.security.protocol import SecurityProtocol
 
 HOUR_MS = 3_600_000
 
 
 def config(**texts: str) -> BrokerConfig:
-    return BrokerConfig({"node.id": "1"} | {name.replace("_", "."): text for name, text in texts.items()})
+    keys = {name if "." in name else name.replace("_", "."): text for name, text in texts.items()}
+    return BrokerConfig({"node.id": "1"} | keys)
 
 
 def refusal(**texts: str) -> ConfigError:
@@ -68,7 +70,7 @@ def test_a_listener_speaks_the_protocol_that_the_map_gives_its_name():
     assert str(named.listeners[0]) == "INTERNAL://h:1"
     assert named.listeners[0].protocol is SecurityProtocol.PLAINTEXT
     in_use = refusal(listeners="EXTERNAL://h:1", listener_security_protocol_map="EXTERNAL:SASL_SSL")
-    assert "only PLAINTEXT listeners are served, not SASL_SSL" in str(in_use)
+    assert "listeners are served, not SASL_SSL" in str(in_use)
     assert "no protocol for the listener INTERNAL" in str(refusal(listeners="INTERNAL://h:1"))
     assert "use LISTENER:PROTOCOL" in str(refusal(listener_security_protocol_map="PLAINTEXT"))
     assert "the security protocols are" in str(refusal(listener_security_protocol_map="A:KERBEROS"))
@@ -108,6 +110,44 @@ def test_brokers_connect_to_each_other_by_one_of_the_listeners():
     assert "OTHER, which is not advertised" in str(refusal(**TWO | {"inter_broker_listener_name": "OTHER"}))
     unadvertised = refusal(**TWO, advertised_listeners="OUTSIDE://public:443")
     assert "INSIDE, which is not advertised" in str(unadvertised)
+
+
+SASL = {
+    "listeners": "PLAINTEXT://:9092,SASL_PLAINTEXT://:9094",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_alice="secret";',
+}
+
+
+def test_a_sasl_listener_has_its_mechanisms_and_users():
+    settings = config(**SASL).sasl["SASL_PLAINTEXT"]
+    assert settings.mechanisms == ("PLAIN", "SCRAM-SHA-512")
+    assert settings.passwords == {"alice": "secret"}
+    assert "secret" not in repr(settings)
+    own = {"listener.name.sasl_plaintext.sasl.enabled.mechanisms": "SCRAM-SHA-256"}
+    assert config(**SASL | own).sasl["SASL_PLAINTEXT"].mechanisms == ("SCRAM-SHA-256",)
+    assert config().sasl == {}
+
+
+def test_sasl_that_is_not_supported_or_incomplete_is_refused_by_name():
+    plain_key = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    without = {key: text for key, text in SASL.items() if key != plain_key}
+    missing = refusal(**without)
+    assert missing.key == plain_key
+    assert "must be given" in str(missing)
+    gssapi = refusal(**{key: text for key, text in SASL.items() if key != "sasl.enabled.mechanisms"})
+    assert "GSSAPI of the listener SASL_PLAINTEXT is not supported" in str(gssapi)
+    assert "no SASL mechanism" in str(refusal(**SASL | {"sasl.enabled.mechanisms": ""}))
+    for text, why in (
+        ('org.example.Other required user_alice="secret";', "the login module of PLAIN is"),
+        ('org.example.Other user_alice="secret";', "is not valid"),
+    ):
+        invalid = refusal(**without, **{plain_key: text})
+        assert invalid.key == plain_key
+        assert why in str(invalid)
+        assert "secret" not in str(invalid)
+    between = refusal(**SASL, **{"inter.broker.listener.name": "SASL_PLAINTEXT"})
+    assert "by PLAINTEXT listeners only" in str(between)
 
 
 def test_a_setting_of_one_listener_names_a_listener_and_a_key_of_listeners():

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: no user has a credential. Tools ask for them together with quotas."""
+"""DescribeUserScramCredentials: mechanisms and iterations of credentials, without the keys (KIP-554)."""
 
 from __future__ import annotations
 
@@ -7,32 +7,42 @@ from collections import Counter
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
 
 def handle(services: Services, request: Request) -> Reply:
-    users = Counter(user.name for user in request.body.users or ())
+    image = services.image
+    asked = Counter(user.name for user in request.body.users or ()) or Counter(image.scram_users.names())
     return request.respond(
         throttle_time_ms=0,
         error_code=ErrorCode.none,
         error_message=None,
-        results=tuple(_result(request, name, times) for name, times in users.items()),
+        results=tuple(_result(image, request, name, times) for name, times in asked.items()),
     )
 
 
-def _result(request: Request, name: str, times: int) -> Message:
+def _result(image: ClusterImage, request: Request, name: str, times: int) -> Message:
+    credentials = image.scram_users.of(name)
+    error, why = ErrorCode.none, None
     if times > 1:
-        error, why = ErrorCode.duplicate_resource, "Cannot describe SCRAM credentials for the same user twice"
-    else:
-        error, why = ErrorCode.resource_not_found, "There is no SCRAM credential of this user"
+        error = ErrorCode.duplicate_resource
+        why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+    elif not credentials:
+        error = ErrorCode.resource_not_found
+        why = f"Attempt to describe a user credential that does not exist: {name}"
+    shown = () if why is not None else sorted(credentials.items(), key=lambda item: item[0].number)
     return request.make(
         "DescribeUserScramCredentialsResult",
         user=name,
         error_code=error,
-        error_message=f"{why}: {name}",
-        credential_infos=(),
+        error_message=why,
+        credential_infos=tuple(
+            request.make("CredentialInfo", mechanism=mechanism.number, iterations=credential.iterations)
+            for mechanism, credential in shown
+        ),
     )
 
 

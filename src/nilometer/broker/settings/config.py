@@ -23,6 +23,7 @@ from nilometer.broker.settings.listeners import (
     inter_broker_listener,
     security_protocols,
 )
+from nilometer.broker.settings.sasl_settings import SASL_MECHANISMS, SaslSettings, sasl_settings
 from nilometer.broker.settings.transaction_settings import transaction_config
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
@@ -68,7 +69,8 @@ class BrokerConfig(Settings):
         self.node_id = self._node_id()
         self._check_roles()
         self._read_listeners()
-        overrides_by_listener(overrides, [each.name for each in self.listeners], (), ())
+        self.sasl = self._read_sasl(overrides)
+        """The SASL settings, by the name of the listeners that have it."""
         self.log_dirs = self._log_dirs()
         self.rack: str | None = self.optional_string("broker.rack")
         self.socket_request_max_bytes = self.integer("socket.request.max.bytes")
@@ -128,6 +130,15 @@ class BrokerConfig(Settings):
             self.string(given) if given else None,
         )
         """The advertised listener by which brokers connect to each other."""
+
+    def _read_sasl(self, overrides: Mapping[str, str]) -> dict[str, SaslSettings]:
+        names = [each.name for each in self.listeners]
+        own = overrides_by_listener(overrides, names, SASL_MECHANISMS)
+        return {
+            each.name: sasl_settings(BROKER_CONFIG_DEFINITION, {**self.texts, **own[each.name]}, each.name)
+            for each in self.listeners
+            if each.protocol.has_sasl
+        }
 
     def _check_roles(self) -> None:
         roles = self.strings("process.roles")

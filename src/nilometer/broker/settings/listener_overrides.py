@@ -6,8 +6,9 @@ may follow the name: ``listener.name.NAME.MECHANISM.KEY``. Names and mechanisms 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
+from nilometer.broker.settings.security_config_keys import LISTENER_KEYS, MECHANISM_KEYS
 from nilometer.config import ConfigError
 
 PREFIX = "listener.name."
@@ -20,12 +21,12 @@ def split_overrides(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
 
 
 def overrides_by_listener(
-    given: Mapping[str, str], names: Iterable[str], allowed: Collection[str], mechanisms: Iterable[str]
+    given: Mapping[str, str], names: Iterable[str], mechanisms: Iterable[str]
 ) -> dict[str, dict[str, str]]:
     """Return the settings of single listeners by listener name, their keys without the prefix.
 
-    ``given`` is the second result of :func:`split_overrides`, ``names`` are the listeners', ``allowed`` the
-    keys that one listener may have. Raises ConfigError for another key or listener.
+    ``given`` is the second result of :func:`split_overrides`, ``names`` are the listeners'. Raises
+    ConfigError for a key that a listener or a mechanism cannot have, and for an unknown listener.
     """
     prefixes = {f"{PREFIX}{name.lower()}.": name for name in names}
     heads = tuple(f"{mechanism.lower()}." for mechanism in mechanisms)
@@ -35,8 +36,8 @@ def overrides_by_listener(
         if prefix is None:
             raise ConfigError(key, f"{key}: no listener has this name; there are {', '.join(found)}")
         rest = key.removeprefix(prefix)
-        bare = next((rest.removeprefix(head) for head in heads if rest.startswith(head)), rest)
-        if bare not in allowed:
-            raise ConfigError(key, f"{key}: {bare} cannot be set for a single listener")
+        head = next((head for head in heads if rest.startswith(head)), "")
+        if rest.removeprefix(head) not in (MECHANISM_KEYS if head else LISTENER_KEYS):
+            raise ConfigError(key, f"{key}: {rest} cannot be set for a single listener")
         found[prefixes[prefix]][rest] = text
     return found

@@ -1,0 +1,205 @@
+"""The requests of one connection before it has authenticated: ApiVersions and the SASL exchange, no others.
+
+```
+ApiVersions, as often as wanted ─▶ SaslHandshake: names the mechanism ─▶ SaslAuthenticate, until complete
+```
+
+After a SaslHandshake of version 0 the messages of the exchange come as frames without a header. When the
+exchange is complete, the connection's requests go to the dispatcher of all authenticated connections, so that
+they cost no more than those of a PLAINTEXT listener.
+
+Invariants:
+
+- Until then the connection has no principal, no request reaches a handler except ApiVersions, and a frame is
+  at most ``sasl.server.max.receive.size``.
+- A failure is answered after ``connection.failed.authentication.delay.ms``; meanwhile nothing is read, and
+  then the connection ends. One connection has one attempt.
+- No log line has a message of the exchange, nor any part of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import cast
+
+from typing_extensions import Buffer
+
+from nilometer.broker.authentication.sasl_listener import SaslListener
+from nilometer.broker.connection import CloseConnection, Connection, Dispatcher, Reply
+from nilometer.security.principal import USER, Principal
+from nilometer.security.sasl import SaslRejected, SaslServer
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey, any_api_key
+from nilometer.wire.errors import ErrorCode, MalformedMessage
+
+logger = logging.getLogger("nilometer.broker")
+
+HANDSHAKE_VERSIONS = (0, 1)
+AUTHENTICATE_VERSIONS = (0, 2)
+FIRST_WITH_AUTHENTICATE = 1
+"""The first version of SaslHandshake after which messages come in SaslAuthenticate requests."""
+
+
+class SaslGate:
+    """Implements :class:`~nilometer.broker.connection.Dispatcher` for one connection."""
+
+    def __init__(self, listener: SaslListener, served: Dispatcher, frame_bytes_max: int) -> None:
+        """``served`` processes the requests of authenticated connections, with frames of up to
+        ``frame_bytes_max``."""
+        self._listener = listener
+        self._served = served
+        self._frame_bytes_max = frame_bytes_max
+        self._timer: asyncio.TimerHandle | None = None
+        self._mechanism = ""
+        self._server: SaslServer | None = None
+        self._has_headers = True
+        self._is_rejected = False
+
+    # --- the connection's side
+
+    def connection_opened(self, connection: Connection) -> bool:
+        if not self._listener.unauthenticated.take(connection.peer[0]):
+            return False
+        timeout_ms = self._listener.settings.timeout_ms
+        self._timer = asyncio.get_running_loop().call_later(
+            timeout_ms / 1000, connection.abort, f"has not authenticated within {timeout_ms} ms"
+        )
+        if self._served.connection_opened(connection):
+            return True
+        self._leave(connection)
+        return False
+
+    def connection_closed(self, connection: Connection) -> None:
+        self._leave(connection)
+        self._served.connection_closed(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """Count the connection as unauthenticated no longer."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+            self._listener.unauthenticated.release(connection.peer[0])
+
+    def request_failed(self, error: BaseException) -> None:
+        self._served.request_failed(error)
+
+    def may_pipeline(self, frame: Buffer) -> bool:
+        return False
+
+    # --- requests
+
+    def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+        if not self._has_headers:
+            return self._on_bare_message(bytes(frame), connection)
+        data = cast(bytes, frame)
+        try:
+            header = messages.decode_request_header(data)
+            key, version = header.api_key, header.api_version
+            if key == ApiKey.API_VERSIONS and self._server is None:
+                return self._served.dispatch(frame, connection)
+            if key == ApiKey.SASL_HANDSHAKE and self._server is None:
+                _check_version(version, HANDSHAKE_VERSIONS)
+                return self._on_handshake(*messages.decode_request(data), connection)
+            if key == ApiKey.SASL_AUTHENTICATE and self._server is not None:
+                _check_version(version, AUTHENTICATE_VERSIONS)
+                return self._on_authenticate(self._server, *messages.decode_request(data), connection)
+        except MalformedMessage as error:
+            raise CloseConnection(f"malformed request before authentication: {error.message}") from None
+        raise CloseConnection(f"sent {_name(key)} before it has authenticated")
+
+    def _on_handshake(
+        self, header: messages.RequestHeader, body: messages.Message, connection: Connection
+    ) -> asyncio.Future[Reply] | Reply:
+        enabled = self._listener.settings.mechanisms
+        mechanism: str = body.mechanism
+        if mechanism not in enabled:
+            reply = _respond(header, error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=enabled)
+            return self._reject(connection, "asked for a SASL mechanism that is not enabled", reply)
+        self._mechanism = mechanism
+        self._server = self._listener.server(mechanism)
+        self._has_headers = header.api_version >= FIRST_WITH_AUTHENTICATE
+        return _respond(header, error_code=ErrorCode.none, mechanisms=enabled)
+
+    def _on_authenticate(
+        self,
+        server: SaslServer,
+        header: messages.RequestHeader,
+        body: messages.Message,
+        connection: Connection,
+    ) -> asyncio.Future[Reply] | Reply:
+        try:
+            answer = server.respond(body.auth_bytes)
+        except SaslRejected as error:
+            shown = error.shown or (
+                "Authentication failed during authentication due to invalid credentials "
+                f"with SASL mechanism {self._mechanism}"
+            )
+            reply = _respond(
+                header,
+                error_code=ErrorCode.sasl_authentication_failed,
+                error_message=shown,
+                auth_bytes=b"",
+            )
+            return self._reject(connection, str(error), reply)
+        self._maybe_admit(server, connection)
+        return _respond(header, error_code=ErrorCode.none, error_message=None, auth_bytes=answer)
+
+    def _on_bare_message(self, message: bytes, connection: Connection) -> asyncio.Future[Reply] | Reply:
+        server = self._server
+        assert server is not None, "a mechanism was chosen before"
+        try:
+            answer = server.respond(message)
+        except SaslRejected as error:
+            return self._reject(connection, str(error), None)
+        self._maybe_admit(server, connection)
+        return (len(answer).to_bytes(4, "big"), answer)
+
+    # --- the outcome
+
+    def _maybe_admit(self, server: SaslServer, connection: Connection) -> None:
+        if server.user is None:
+            return
+        self._leave(connection)
+        connection.context = dataclasses.replace(connection.context, principal=Principal(USER, server.user))
+        connection.hand_over(self._served, self._frame_bytes_max)
+
+    def _reject(self, connection: Connection, why: str, reply: Reply) -> asyncio.Future[Reply]:
+        """Log the failure; return the future of the reply, after which the connection ends."""
+        connection.stop_reading()
+        logger.warning(
+            "Authentication failed: %s:%d, listener %s, mechanism %s: %s",
+            *connection.peer,
+            connection.context.listener,
+            self._mechanism or "none",
+            why,
+        )
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Reply] = loop.create_future()
+
+        def finish() -> None:
+            if not answered.done():
+                answered.set_result(reply)
+                connection.close()
+
+        loop.call_later(self._listener.settings.failure_delay_ms / 1000, finish)
+        return answered
+
+
+def _respond(header: messages.RequestHeader, **fields: object) -> Reply:
+    codec = messages.api(header.api_key, header.api_version)
+    response = codec.response(**fields)
+    return (messages.encode_response(header.correlation_id, codec.key, codec.version, response),)
+
+
+def _check_version(version: int, served: tuple[int, int]) -> None:
+    if not served[0] <= version <= served[1]:
+        raise CloseConnection(f"a SASL request of version {version}, which is not served")
+
+
+def _name(api_key: int) -> str:
+    try:
+        return any_api_key(api_key).name
+    except (KeyError, ValueError):
+        return f"API key {api_key}"

@@ -1,0 +1,45 @@
+"""What the connections of one SASL listener share: its settings, its mechanisms and its users."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+from nilometer.broker.authentication.unauthenticated import UnauthenticatedConnections
+from nilometer.broker.settings.sasl_settings import SaslSettings
+from nilometer.cluster.image import ClusterImage
+from nilometer.runtime import Entropy
+from nilometer.security.plain import PLAIN, PlainServer
+from nilometer.security.sasl import SaslServer
+from nilometer.security.scram import ScramCredential, ScramMechanism
+from nilometer.security.scram_exchange import ScramServer
+
+NONCE_BYTES = 24
+
+
+class SaslListener:
+    def __init__(
+        self,
+        settings: SaslSettings,
+        image: Callable[[], ClusterImage],
+        placeholder_key: Callable[[], bytes],
+        entropy: Entropy,
+    ) -> None:
+        """``placeholder_key`` returns the secret from which salts of unknown users are made."""
+        self.settings = settings
+        self.unauthenticated = UnauthenticatedConnections(settings.unauthenticated_max_per_address)
+        self._image = image
+        self._placeholder_key = placeholder_key
+        self._entropy = entropy
+
+    def server(self, mechanism: str) -> SaslServer:
+        """Begin an exchange of an enabled mechanism."""
+        if mechanism == PLAIN:
+            return PlainServer(self.settings.passwords)
+        scram = ScramMechanism(mechanism)
+
+        def find(user: str) -> ScramCredential | None:
+            return self._image().scram_users.of(user).get(scram)
+
+        nonce = base64.b64encode(self._entropy.bytes(NONCE_BYTES)).decode()
+        return ScramServer(scram, find, nonce, self._placeholder_key())

@@ -1,0 +1,85 @@
+"""The SASL settings of one listener, checked: what is not supported is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nilometer.broker.settings.listener_overrides import PREFIX
+from nilometer.config import ConfigDefinition, ConfigError, Settings
+from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
+from nilometer.security.plain import PLAIN
+from nilometer.security.scram import ScramMechanism
+
+SCRAM_MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
+SASL_MECHANISMS = (PLAIN, *SCRAM_MECHANISMS)
+ENABLED = "sasl.enabled.mechanisms"
+JAAS = "sasl.jaas.config"
+
+
+@dataclass(frozen=True, slots=True)
+class SaslSettings:
+    mechanisms: tuple[str, ...]
+    """Those that clients may use, in the order of the setting."""
+    passwords: Mapping[str, str] = field(repr=False)
+    """The passwords of PLAIN, by user."""
+    receive_bytes_max: int
+    failure_delay_ms: int
+    timeout_ms: int
+    unauthenticated_max_per_address: int
+
+
+def sasl_settings(definition: ConfigDefinition, texts: Mapping[str, str], listener: str) -> SaslSettings:
+    """Return the SASL settings of ``listener``.
+
+    ``texts`` are the broker's settings, replaced by those of the listener; a setting of one mechanism has the
+    mechanism's name in small letters before its key. Raises ConfigError.
+    """
+    known = {key: text for key, text in texts.items() if key in definition.keys}
+    settings = Settings(definition, known)
+    mechanisms = tuple(name.upper() for name in settings.strings(ENABLED))
+    for name in mechanisms:
+        if name not in SASL_MECHANISMS:
+            raise ConfigError(
+                ENABLED,
+                f"the SASL mechanism {name} of the listener {listener} is not supported; "
+                f"set {ENABLED} to some of {', '.join(SASL_MECHANISMS)}",
+            )
+    if not mechanisms:
+        raise ConfigError(ENABLED, f"the listener {listener} has no SASL mechanism; set {ENABLED}")
+    return SaslSettings(
+        mechanisms,
+        _passwords(texts, listener) if PLAIN in mechanisms else {},
+        settings.integer("sasl.server.max.receive.size"),
+        settings.integer("connection.failed.authentication.delay.ms"),
+        settings.integer("nilometer.authentication.timeout.ms"),
+        settings.integer("nilometer.unauthenticated.connections.max.per.ip"),
+    )
+
+
+def _passwords(texts: Mapping[str, str], listener: str) -> dict[str, str]:
+    module = login_module(texts, listener, PLAIN)
+    key = jaas_key(listener, PLAIN)
+    if module is None:
+        raise ConfigError(
+            key, f'{key} must be given: {PLAIN_MODULE} required user_NAME="password" …; for each user'
+        )
+    if module.name != PLAIN_MODULE:
+        raise ConfigError(key, f"{key}: the login module of PLAIN is {PLAIN_MODULE}")
+    return module.users()
+
+
+def login_module(texts: Mapping[str, str], listener: str, mechanism: str) -> LoginModule | None:
+    """Return the login module of a mechanism; None if none is given. Raises ConfigError."""
+    text = texts.get(f"{mechanism.lower()}.{JAAS}")
+    if text is None:
+        return None
+    try:
+        return parse_jaas(text)
+    except InvalidJaas as error:
+        key = jaas_key(listener, mechanism)
+        raise ConfigError(key, f"{key} is not valid: {error}") from None
+
+
+def jaas_key(listener: str, mechanism: str) -> str:
+    return f"{PREFIX}{listener.lower()}.{mechanism.lower()}.{JAAS}"

@@ -1,0 +1,54 @@
+"""The keys of SASL, under Kafka's names. All of them may be set for single listeners, too."""
+
+from __future__ import annotations
+
+from nilometer.config import ConfigKey, ConfigKind
+
+SASL_KEYS = [
+    ConfigKey(
+        name="sasl.enabled.mechanisms",
+        kind=ConfigKind.LIST,
+        default=("GSSAPI",),
+        doc="The SASL mechanisms that clients may use: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
+    ),
+    ConfigKey(
+        name="sasl.jaas.config",
+        kind=ConfigKind.STRING,
+        default=None,
+        doc="The login module of one mechanism of one listener: its users, and this broker's own user.",
+        sensitive=True,
+    ),
+    ConfigKey(
+        name="sasl.server.max.receive.size",
+        kind=ConfigKind.INT,
+        default=524_288,
+        doc="The largest request that a connection may send before it has authenticated, in bytes.",
+        minimum=1,
+    ),
+    ConfigKey(
+        name="connection.failed.authentication.delay.ms",
+        kind=ConfigKind.INT,
+        default=100,
+        doc="How long a failed authentication waits for its response and the end of its connection.",
+        minimum=0,
+    ),
+    ConfigKey(
+        name="nilometer.authentication.timeout.ms",
+        kind=ConfigKind.LONG,
+        default=10_000,
+        doc="A connection that has not authenticated within this time is closed.",
+        minimum=100,
+    ),
+    ConfigKey(
+        name="nilometer.unauthenticated.connections.max.per.ip",
+        kind=ConfigKind.INT,
+        default=200,
+        doc="How many connections of one address may be open that have not authenticated yet.",
+        minimum=1,
+    ),
+]
+
+LISTENER_KEYS = frozenset(key.name for key in SASL_KEYS)
+"""The keys that may be set for a single listener."""
+MECHANISM_KEYS = frozenset({"sasl.jaas.config"})
+"""The keys that may be set for a single mechanism of a listener."""

@@ -1,0 +1,50 @@
+"""The SCRAM credentials of users in the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from nilometer.cluster.records import ScramCredentialChanged
+from nilometer.security.scram import ScramCredential, ScramMechanism
+
+_NONE: Mapping[ScramMechanism, ScramCredential] = {}
+
+
+class ScramUsers:
+    """Invariant: the table has a user only while the user has a credential."""
+
+    __slots__ = ("_by_user",)
+
+    def __init__(self) -> None:
+        self._by_user: dict[str, dict[ScramMechanism, ScramCredential]] = {}
+
+    def names(self) -> list[str]:
+        return sorted(self._by_user)
+
+    def of(self, user: str) -> Mapping[ScramMechanism, ScramCredential]:
+        return self._by_user.get(user, _NONE)
+
+    def apply(self, record: ScramCredentialChanged) -> Callable[[], None]:
+        """Set or remove a credential; return the function that undoes it."""
+        before = self.of(record.user).get(record.mechanism)
+        self._put(record.user, record.mechanism, record.credential)
+        return lambda: self._put(record.user, record.mechanism, before)
+
+    def _put(self, user: str, mechanism: ScramMechanism, credential: ScramCredential | None) -> None:
+        credentials = self._by_user.setdefault(user, {})
+        credentials.pop(mechanism, None)
+        if credential is not None:
+            credentials[mechanism] = credential
+        elif not credentials:
+            del self._by_user[user]
+
+    def snapshot(self) -> tuple[ScramCredentialChanged, ...]:
+        return tuple(
+            ScramCredentialChanged(user=user, mechanism=mechanism, credential=credential)
+            for user in self.names()
+            for mechanism, credential in sorted(self._by_user[user].items(), key=lambda item: item[0].number)
+        )
+
+    def restore(self, records: Iterable[ScramCredentialChanged]) -> None:
+        for record in records:
+            self._put(record.user, record.mechanism, record.credential)
