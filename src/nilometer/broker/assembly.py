@@ -15,6 +15,7 @@ from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
 from nilometer.broker.authentication.acceptor import Acceptor
 from nilometer.broker.authentication.sasl_listener import SaslListener
+from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
@@ -133,7 +134,8 @@ def assemble(given: Prerequisites) -> BrokerParts:
     replication = _replication(given, control)
     coordinators = _coordinators(given, control, replication.replicas)
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
-    services = _services(given, control, replication, coordinators)
+    cleaner = _cleaner(given, replication)
+    services = _services(given, control, replication, coordinators, cleaner.report)
     dispatcher = RequestDispatcher(services, given.config.integer("max.connections"))
     return BrokerParts(
         directories=given.directories,
@@ -146,7 +148,7 @@ def assemble(given: Prerequisites) -> BrokerParts:
         acceptor=_acceptor(given, control, dispatcher),
         growth=growth,
         housekeeping=_housekeeping(given, replication, dispatcher),
-        cleaner=_cleaner(given, replication),
+        cleaner=cleaner,
         rebalancer=PreferredLeaderRebalancer(given.config, control.controller),
     )
 
@@ -250,7 +252,11 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
 
 
 def _services(
-    given: Prerequisites, control: ControlParts, replication: ReplicaParts, coordinators: CoordinatorParts
+    given: Prerequisites,
+    control: ControlParts,
+    replication: ReplicaParts,
+    coordinators: CoordinatorParts,
+    compactions: CleanerReport,
 ) -> Services:
     config = given.config
     session_slots = config.integer("max.incremental.fetch.session.cache.slots")
@@ -264,6 +270,7 @@ def _services(
         controller_link=control.link,
         replicas=replication.replicas,
         leader_liveness=replication.leader_liveness,
+        compactions=compactions,
         producer_ids=coordinators.producer_ids,
         groups=coordinators.groups,
         transactions=coordinators.transactions,

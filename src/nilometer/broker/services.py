@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
@@ -38,6 +39,7 @@ class Services:
     controller_link: ControllerLink
     replicas: ReplicaManager
     leader_liveness: LeaderLiveness
+    compactions: CleanerReport
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator

@@ -80,6 +80,25 @@ class LeaderState(msgspec.Struct, frozen=True, kw_only=True):
     followers: tuple[RemoteReplicaState, ...]
 
 
+class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
+    """The compaction of a replica's log: the round in progress, or the last one since the broker started."""
+
+    in_progress: bool
+    age_ms: int
+    """How many ms ago the round began if it is in progress, or ended."""
+    progress: float
+    """From 0 to 1: the share of the bytes to read that are read."""
+    bytes_total: int
+    """The size of the segments that the round rewrites."""
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    end_offset: int = -1
+    """The offset up to which the log is clean; -1 unless the round was completed."""
+    failure: str = ""
+    """Why the last round was not completed."""
+
+
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
@@ -104,6 +123,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     epoch_chain: tuple[tuple[int, int], ...] = ()
     """(leader epoch, start offset), oldest first."""
     leader: LeaderState | None = None
+    compaction: CompactionState | None = None
+    """None: the broker has not compacted the log since it started."""
     problems: tuple[str, ...] = ()
     """For operators: why the replica is offline, or which of its tasks currently fail and are retried."""
 

@@ -6,14 +6,17 @@ the start finds in the end; a key whose deletion was acknowledged last is gone.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from nilometer.cli.main import run
 from nilometer.storage import names
 from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
@@ -117,9 +120,9 @@ def read_table(bootstrap: str) -> tuple[dict[bytes, bytes], int]:
         consumer.close()
 
 
-def create_topic(bootstrap: str) -> None:
+def create_topic(bootstrap: str, settings: dict[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    [made] = admin.create_topics([NewTopic(TOPIC, 1, 1, config=SETTINGS)]).values()
+    [made] = admin.create_topics([NewTopic(TOPIC, 1, 1, config=settings)]).values()
     made.result(60)
 
 
@@ -127,12 +130,36 @@ def compactions(broker: NilometerBroker) -> int:
     return broker.output.count(f"Compacted {TOPIC}-0 up to offset")
 
 
+def last_round(broker: NilometerBroker, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The topic's last compaction as `nilometer status` shows it."""
+    capsys.readouterr()
+    run(["status", "--bootstrap-server", broker.bootstrap, "--timeout", "20", "--json"])
+    found = json.loads(capsys.readouterr().out)["compactions"]
+    return next(one for one in found if one["topic"] == TOPIC)
+
+
+def test_a_log_that_is_no_longer_written_is_compacted_after_the_maximum_lag(tmp_path: Path) -> None:
+    """Its only segment is the active one, which is never compacted before it is rolled."""
+    settings = {"cleanup.policy": "compact", "max.compaction.lag.ms": "300", "file.delete.delay.ms": "100"}
+    with NilometerBroker(tmp_path / "data", BROKER) as broker:
+        create_topic(broker.bootstrap, settings)
+        writer = Writer(broker.bootstrap)
+        writer.write(ROUNDS_BETWEEN)
+        writer.flush()
+        eventually(lambda: compactions(broker) > 0, "the active segment is rolled and compacted", 60)
+        table, records = read_table(broker.bootstrap)
+        assert table == writer.table
+        assert records < KEYS * ROUNDS_BETWEEN
+
+
 @pytest.mark.long
-def test_the_newest_values_outlive_compaction_and_kills(tmp_path: Path) -> None:
+def test_the_newest_values_outlive_compaction_and_kills(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     broker = NilometerBroker(tmp_path / "data", BROKER)
     broker.start()
     try:
-        create_topic(broker.bootstrap)
+        create_topic(broker.bootstrap, SETTINGS)
         writer = Writer(broker.bootstrap)
         for number in range(KILLS):
             writer.write(ROUNDS_BETWEEN)
@@ -151,6 +178,10 @@ def test_the_newest_values_outlive_compaction_and_kills(tmp_path: Path) -> None:
         eventually(lambda: compactions(broker) > done, "what was written last is compacted", 60)
         table, records = read_table(broker.bootstrap)
         assert table == writer.table
+        shown = last_round(broker, capsys)
+        assert (shown["in_progress"], shown["failure"]) == (False, "")
+        assert shown["end_offset"] > 0
+        assert 0 < shown["records_kept"] < shown["records_read"]
         assert broker.stop() == 0
     finally:
         broker.kill()

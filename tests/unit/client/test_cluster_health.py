@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from nilometer.cli.cluster.status_view import document, picture, problems
 from nilometer.client.admin.transaction_admin import ActiveProducer, OpenTransaction
 from nilometer.client.health.cluster_health import (
     DOWN,
@@ -35,6 +39,7 @@ from nilometer.wire.describe_replicas import (
     LEADER,
     OFFLINE,
     BrokerState,
+    CompactionState,
     DescribeReplicasResponse,
     HighWatermarkHoldState,
     LeaderState,
@@ -253,3 +258,30 @@ def test_nothing_that_runs_is_unavailable() -> None:
     local = [BrokerHealth(id=1, host="h", port=1, state=DOWN, reason="it was stopped")]
     found = cluster_health(Findings(survey=None), local)
     assert (found.grade, found.brokers) == (Grade.UNAVAILABLE, tuple(local))
+
+
+@pytest.mark.parametrize(
+    ("in_progress", "said"), [(True, ["1 logs are being compacted: clicks-0 on broker 2 (45%)"]), (False, [])]
+)
+def test_a_compaction_is_shown_while_it_lasts_and_is_no_problem(in_progress: bool, said: list[str]) -> None:
+    state = CompactionState(
+        in_progress=in_progress,
+        age_ms=7,
+        progress=0.45,
+        bytes_total=100,
+        bytes_written=1,
+        records_read=9,
+        records_kept=3,
+    )
+    rows = [row(1), row(2), row(3)]
+    compacted = msgspec.structs.replace(rows[1].state, compaction=state)
+    found = health([rows[0], replace(rows[1], state=compacted), rows[2]])
+    assert found.grade is Grade.HEALTHY
+    assert problems(found) == []
+    (listed,) = document(found)["compactions"]
+    assert (listed["topic"], listed["partition"], listed["broker_id"]) == ("clicks", 0, 2)
+    assert (listed["in_progress"], listed["progress"], listed["records_kept"]) == (in_progress, 0.45, 3)
+    console = Console(width=200, file=io.StringIO())
+    console.print(picture(found))
+    assert isinstance(console.file, io.StringIO)
+    assert [line for line in console.file.getvalue().splitlines() if "compacted" in line] == said

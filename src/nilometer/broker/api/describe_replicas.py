@@ -28,6 +28,7 @@ from nilometer.replication import (
 )
 from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkIsr
 from nilometer.replication.remote_replica import NEVER_MS
+from nilometer.storage import TopicPartition
 from nilometer.wire import describe_replicas as wire
 from nilometer.wire.errors import KafkaError
 
@@ -122,7 +123,26 @@ def _replica(
         size_bytes=log.segments.size,
         epoch_chain=log.epochs.entries,
         leader=leader,
+        compaction=_compaction(services, log.topic_partition),
         problems=services.replicas.failures.failures_of(log.topic_partition),
+    )
+
+
+def _compaction(services: Services, name: TopicPartition) -> wire.CompactionState | None:
+    found = services.compactions.of(name)
+    if found is None:
+        return None
+    since_ms = found.began_ms if found.ended_ms is None else found.ended_ms
+    return wire.CompactionState(
+        in_progress=found.ended_ms is None,
+        age_ms=services.runtime.clock.monotonic_ms() - since_ms,
+        progress=found.progress,
+        bytes_total=found.bytes_total,
+        bytes_written=found.statistics.bytes_written,
+        records_read=found.statistics.records_read,
+        records_kept=found.statistics.records_kept,
+        end_offset=-1 if found.end_offset is None else found.end_offset,
+        failure=found.failure,
     )
 
 

@@ -23,6 +23,13 @@ class RoundReport:
     failure: str = ""
     """Why the round was not completed."""
 
+    @property
+    def progress(self) -> float:
+        """The share, from 0 to 1, of the bytes to read: the dirty ones for their keys, then all again."""
+        to_read = self.bytes_total * (1 + self.dirty_ratio)
+        done = self.statistics.bytes_mapped + self.statistics.bytes_read
+        return min(done / to_read, 1.0) if to_read else 0.0
+
 
 class CleanerReport:
     def __init__(self) -> None:
@@ -53,6 +60,10 @@ class CleanerReport:
         self.records_removed += removed
         self.bytes_removed += statistics.bytes_read - statistics.bytes_written
         return report
+
+    def of(self, name: TopicPartition) -> RoundReport | None:
+        """Return the round of this log that is in progress, else its last one; None if there was none."""
+        return self.current.get(name) or self.last.get(name)
 
     def forget(self, name: TopicPartition) -> None:
         """Drop the report of a log that is not hosted any more."""

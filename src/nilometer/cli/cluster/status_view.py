@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from msgspec.structs import asdict
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -57,7 +58,7 @@ def picture(found: ClusterHealth) -> RenderableType:
     table = Table("id", "pid", "host", "port", "state")
     for one in found.brokers:
         table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
-    lines = [*problems(found), *_moves(found)]
+    lines = [*problems(found), *_moves(found), *_compactions(found)]
     return Group(_head(found), table, *(Text(line) for line in lines))
 
 
@@ -103,6 +104,10 @@ def document(found: ClusterHealth) -> dict[str, Any]:
                 "last_timestamp_ms": one.producer.last_timestamp_ms,
             }
             for one in found.hanging
+        ],
+        "compactions": [
+            {**_place(one.partition), "broker_id": one.broker_id, **asdict(one.state)}
+            for one in found.compactions
         ],
         "unknown": list(found.unknown),
     }
@@ -171,6 +176,16 @@ def _moves(found: ClusterHealth) -> list[str]:
     moves = sorted(found.moves.items())
     named = _named(moves, lambda one: f"{one[0]} (adding {_ids(one[1].adding) or 'none'})")
     return [f"{len(moves)} partitions are being reassigned: {named}"]
+
+
+def _compactions(found: ClusterHealth) -> list[str]:
+    current = [one for one in found.compactions if one.state.in_progress]
+    if not current:
+        return []
+    named = _named(
+        current, lambda one: f"{one.partition} on broker {one.broker_id} ({one.state.progress:.0%})"
+    )
+    return [f"{len(current)} logs are being compacted: {named}"]
 
 
 # --- JSON

@@ -19,7 +19,7 @@ from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPart
 from nilometer.client.replicas.partition_operations import OngoingMove
 from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
 from nilometer.identifiers import NO_LEADER
-from nilometer.wire.describe_replicas import LEADER, OFFLINE, ReplicaState
+from nilometer.wire.describe_replicas import LEADER, OFFLINE, CompactionState, ReplicaState
 
 RUNNING, FENCED, DOWN = "running", "fenced", "down"
 UNREACHABLE, UNREGISTERED = "unreachable", "unregistered"
@@ -100,6 +100,15 @@ class StoppedReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """The compaction of one replica's log: a round in progress, or the last one."""
+
+    partition: TopicPartition
+    broker_id: int
+    state: CompactionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What the brokers reported; of every part only what could be found out."""
 
@@ -129,6 +138,7 @@ class ClusterHealth:
     moves: Mapping[TopicPartition, OngoingMove]
     hanging: tuple[OpenTransaction, ...]
     unknown: tuple[str, ...]
+    compactions: tuple[Compaction, ...] = ()
 
     @property
     def offline(self) -> list[PartitionHealth]:
@@ -180,6 +190,7 @@ def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> Clust
         moves=found.moves,
         hanging=found.hanging,
         unknown=found.unknown,
+        compactions=tuple(_compactions(survey.rows)) if survey is not None else (),
     )
 
 
@@ -294,3 +305,10 @@ def _stopped(rows: Iterable[ReplicaRow]) -> Iterable[StoppedReplica]:
             partition = TopicPartition(row.topic, row.partition)
             reason = "; ".join(row.state.problems) or "its log is not open"
             yield StoppedReplica(partition=partition, broker_id=row.broker_id, reason=reason)
+
+
+def _compactions(rows: Iterable[ReplicaRow]) -> Iterable[Compaction]:
+    for row in rows:
+        if row.state is not None and row.state.compaction is not None:
+            partition = TopicPartition(row.topic, row.partition)
+            yield Compaction(partition=partition, broker_id=row.broker_id, state=row.state.compaction)
