@@ -18,6 +18,7 @@ from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
 from nilometer.broker.control.broker_peers import BrokerPeers
+from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
@@ -81,6 +82,7 @@ class ControlParts:
     peers: BrokerPeers
     channel: ControllerChannel
     link: ControllerLink
+    changes: ClusterChanges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class ReplicaParts:
     disposal: LogDisposal
     failures: ReplicaFailures
     commit: GroupCommit
+    isr_requests: IsrRequests
     offline: OfflineReplicas
 
 
@@ -180,13 +183,17 @@ def _control(given: Prerequisites) -> ControlParts:
     metadata = MetadataLog(store, given.fence)
     controller = Controller(node_id, store, metadata, given.tasks)
     channel = ControllerChannel(node_id, peers, metadata)
+    session = OwnSession()
+    changes = ClusterChanges(node_id, session, controller)
+    metadata.subscribe(changes.on_delta, changes.on_reload)
     return ControlParts(
-        session=OwnSession(),
+        session=session,
         metadata=metadata,
         controller=controller,
         peers=peers,
         channel=channel,
         link=ControllerLink(node_id, controller, channel, metadata),
+        changes=changes,
     )
 
 
@@ -225,6 +232,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         disposal=disposal,
         failures=failures,
         commit=commit,
+        isr_requests=isr_requests,
         offline=offline,
     )
 

@@ -1,10 +1,10 @@
 """One broker: startup from its settings, serving, and shutdown.
 
-Startup opens, in this order: the ports (so that a busy one is found at once), the log directories and their
-logs, the coordination store, the broker's parts (:mod:`nilometer.broker.assembly`), the metadata so far, the
-session, the registration; then clients are served.
-Shutdown closes the connections first, then flushes and closes the logs with the marker of a clean shutdown,
-and ends the session last.
+Startup opens, in this order: the ports (so that a busy one is found at once), the endpoint of metrics and
+health if there is one, the log directories and their logs, the coordination store, the broker's parts
+(:mod:`nilometer.broker.assembly`), the metadata so far, the session, the registration; then clients are
+served. Shutdown closes the connections first, then flushes and closes the logs with the marker of a clean
+shutdown, and ends the session last.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from nilometer.broker.control.membership import Membership, RegistrationRejected
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.listening import CannotListen, OpenListeners
+from nilometer.broker.monitoring.endpoint import MonitoringEndpoint
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.settings.metrics_listener import HttpEndpoint
 from nilometer.broker.tasks import Tasks, describe
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
@@ -57,6 +59,7 @@ class Broker:
         self._tasks = Tasks(self._on_service_died)
         # What the startup has opened so far; stop() closes these.
         self._listeners = OpenListeners(config.listeners)
+        self._monitoring: MonitoringEndpoint | None = None
         self._directories: LogDirectories | None = None
         self._store = store
         self._parts: BrokerParts | None = None
@@ -70,6 +73,11 @@ class Broker:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The listeners of this broker, with the ports that the system chose where 0 is configured."""
         return self._listeners.endpoints
+
+    @property
+    def metrics_endpoint(self) -> HttpEndpoint | None:
+        """The endpoint of metrics and health; None without ``metrics.listener``."""
+        return None if self._monitoring is None else self._monitoring.endpoint
 
     @property
     def parts(self) -> BrokerParts:
@@ -101,11 +109,14 @@ class Broker:
     async def _run_startup(self) -> None:
         try:
             await self._listeners.bind(self._runtime, self._new_connection)
+            await self._open_monitoring()
             directories = await self._open_directories()
             parts = await self._assemble(directories, await self._open_store(directories))
             await self._join_cluster(parts)
             self._start_services(parts)
             await self._listeners.start()
+            if self._monitoring is not None:
+                self._monitoring.note_serving(True)
         except LockHeld as held:
             holder = f"process {held.holder_pid}" if held.holder_pid else "another process"
             raise StartFailed(
@@ -131,6 +142,8 @@ class Broker:
     async def stop(self) -> None:
         """Shut down cleanly. May be called at any point of the startup."""
         parts = self._parts
+        if self._monitoring is not None:
+            self._monitoring.note_serving(False)
         if parts is not None:
             await self._announce_shutdown(parts)
         self._end_connections()
@@ -149,6 +162,8 @@ class Broker:
 
     def _end_connections(self) -> None:
         self._listeners.close()
+        if self._monitoring is not None:
+            self._monitoring.close()
         if self._parts is not None:
             for connection in list(self._parts.dispatcher.connections):
                 connection.close()
@@ -172,6 +187,15 @@ class Broker:
         self.fail(f"This broker is fenced: {reason}")
 
     # ── startup ─────────────────────────────────────────────────────────────────────────────────
+    async def _open_monitoring(self) -> None:
+        endpoint = self._config.metrics_endpoint
+        if endpoint is None:
+            return
+        monitoring = MonitoringEndpoint(self._config, endpoint, self._runtime, self._tasks)
+        await monitoring.open()
+        self._monitoring = monitoring
+        logger.info("Metrics and health on %s", monitoring.endpoint)
+
     def _new_connection(self, endpoint: Endpoint) -> Connection:
         """Make the connection of a client that was accepted; the listeners are started after all parts
         exist."""
@@ -212,6 +236,8 @@ class Broker:
                 fence=self.fence,
             )
         )
+        if self._monitoring is not None:
+            self._monitoring.note_parts(parts)
         return parts
 
     async def _join_cluster(self, parts: BrokerParts) -> None:

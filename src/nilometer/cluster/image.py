@@ -186,6 +186,14 @@ class ClusterImage:
     def partitions_count(self) -> int:
         return self._index.partitions_count
 
+    @property
+    def leaderless_count(self) -> int:
+        return self._index.leaderless_count
+
+    @property
+    def topics_count(self) -> int:
+        return len(self._topics.by_name)
+
     def config(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
         """Return the settings of the resource itself, without inherited ones."""
         return self._configs.of(ConfigResource(resource_type, name))

@@ -25,6 +25,10 @@ class ReplicaIndex:
     def leaderless(self) -> list[TopicIdPartition]:
         return list(self._leaderless)
 
+    @property
+    def leaderless_count(self) -> int:
+        return len(self._leaderless)
+
     def reassigning(self) -> list[TopicIdPartition]:
         return list(self._reassigning)
 

@@ -20,6 +20,10 @@ class Clock(Protocol):
         """
         ...
 
+    def monotonic_us(self) -> int:
+        """Return the time of :meth:`monotonic_ms` in microseconds, for short durations."""
+        ...
+
 
 class SystemClock:
     """The operating system's clocks."""
@@ -29,3 +33,6 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1_000

@@ -192,3 +192,8 @@ class Disk(Protocol):
         order.
         """
         ...
+
+    @property
+    def offloaded(self) -> int:
+        """How many works passed to :meth:`offload` have not ended: they run, or wait for a thread."""
+        ...

@@ -135,6 +135,7 @@ class PollingWatch:
 class SystemDisk:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(OFFLOAD_THREADS_MAX, thread_name_prefix="disk")
+        self.offloaded = 0
 
     def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -253,8 +254,14 @@ class SystemDisk:
         return _file_system_type(os.path.realpath(path))
 
     async def offload(self, work: Callable[[], T]) -> T:
+        job = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self.offloaded += 1
+        job.add_done_callback(self._on_offload_ended)
         # Shielded: cancelling the wait must not remove work from the queue that no thread has started yet.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
+        return await asyncio.shield(job)
+
+    def _on_offload_ended(self, _job: asyncio.Future[T]) -> None:
+        self.offloaded -= 1
 
 
 def _lock_holder(descriptor: int) -> int | None:

@@ -28,3 +28,6 @@ class HostClock:
 
     def monotonic_ms(self) -> int:
         return self.boot_ms + int(self.loop.time() * 1000 * self.rate)
+
+    def monotonic_us(self) -> int:
+        return self.boot_ms * 1000 + int(self.loop.time() * 1_000_000 * self.rate)

@@ -28,6 +28,7 @@ class VirtualDisk:
         self._disk = disk
         self._process = process
         self._wall_offset_ms = wall_offset_ms
+        self.offloaded = 0
 
     def open(self, path: str, *, create: bool = False, writable: bool = True, private: bool = False) -> File:
         self._begin("open", path)
@@ -213,7 +214,11 @@ class VirtualDisk:
         done: asyncio.Future[T] = self._disk.loop.create_future()
         job = OffloadedJob(self._disk.loop, self._disk, self._process, work, done)
         job.begin(self._disk.chance.uniform(*self._disk.offload_ms) / 1000)
-        return await done
+        self.offloaded += 1
+        try:
+            return await done
+        finally:
+            self.offloaded -= 1
 
     def _new_file(self, folder: FolderNode, name: str, path: str) -> FileNode:
         node = FileNode()

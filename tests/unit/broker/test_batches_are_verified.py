@@ -14,6 +14,7 @@ from nilometer.broker.api import produce
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
 from nilometer.broker.rejected_batches import RejectedBatches
+from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import TransactionVerification
@@ -71,7 +72,7 @@ class Broker:
         metadata = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: leader))
         config = SimpleNamespace(node_id=ME, boolean=lambda _: True)
         self.services = SimpleNamespace(
-            replicas=SimpleNamespace(partition=self.partition),
+            replicas=SimpleNamespace(partition=self.partition, traffic=BrokerTraffic()),
             runtime=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0)),
             tasks=SimpleNamespace(spawn=asyncio.ensure_future),
             verification=TransactionVerification(

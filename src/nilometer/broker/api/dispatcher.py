@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 
 from typing_extensions import Buffer
 
@@ -13,6 +14,8 @@ from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
+from nilometer.broker.request_context import NO_BROKER
+from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
 from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
@@ -29,7 +32,10 @@ class RequestDispatcher:
     def __init__(self, services: Services, connections_max: int) -> None:
         self._services = services
         self._connections_max = connections_max
+        self._now_us = services.runtime.clock.monotonic_us
         self.connections: dict[Connection, None] = {}
+        self.connections_accepted = 0
+        self.statistics = RequestStatistics({number: spec.key for number, spec in APIS.items()})
 
     def connection_opened(self, connection: Connection) -> bool:
         if len(self.connections) >= self._connections_max:
@@ -38,6 +44,7 @@ class RequestDispatcher:
         address, port = connection.peer
         connection.context = replace(connection.context, client_address=address, client_port=port)
         self.connections[connection] = None
+        self.connections_accepted += 1
         return True
 
     def connection_closed(self, connection: Connection) -> None:
@@ -55,7 +62,8 @@ class RequestDispatcher:
 
         Raises CloseConnection for a request that can have no response.
         """
-        connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
+        began_us = self._now_us()
+        connection.last_active_ms = began_us // 1000
         try:
             header = messages.decode_request_header(frame)  # type: ignore[arg-type]
             spec = APIS.get(header.api_key)
@@ -71,14 +79,37 @@ class RequestDispatcher:
             raise CloseConnection(f"malformed request: {error.message}") from None
         api = messages.api(header.api_key, header.api_version)
         request = Request(header, body, api, connection, connection.context)
-        return self._handle(spec, request)
+        return self._measured(spec, request, began_us)
 
-    def _handle(self, spec: ApiSpec, request: Request) -> asyncio.Future[Reply] | Reply:
+    def _measured(self, spec: ApiSpec, request: Request, began_us: int) -> asyncio.Future[Reply] | Reply:
+        """Handle a request; count it, and the time since ``began_us`` when its response is ready."""
+        statistics = self.statistics
+        from_broker = request.context.broker_id != NO_BROKER
+        of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[request.header.api_key]
+        of_api.begin(request.version)
+        reply = self._handle(spec, request, of_api)
+        if isinstance(reply, asyncio.Future):
+            reply.add_done_callback(partial(self._on_reply, of_api, began_us))
+        else:
+            of_api.end(began_us, self._now_us())
+        return reply
+
+    def _on_reply(self, of_api: ApiStatistics, began_us: int, reply: asyncio.Future[Reply]) -> None:
+        if reply.cancelled() or reply.exception() is not None:
+            of_api.failed += 1  # the client has gone, or its connection will be closed
+        else:
+            of_api.end(began_us, self._now_us())
+
+    def _handle(
+        self, spec: ApiSpec, request: Request, of_api: ApiStatistics
+    ) -> asyncio.Future[Reply] | Reply:
         try:
             return spec.handle(self._services, request)
         except CloseConnection:
+            of_api.failed += 1
             raise
         except Exception as error:
+            of_api.failed += 1
             logger.exception("%s version %d failed", spec.key.name, request.version)
             raise CloseConnection(f"{spec.key.name} failed: {error}") from error
 

@@ -191,7 +191,7 @@ class _Fetch:
         return True
 
     def _answer(self) -> Reply:
-        self._reader.count_throttled()
+        self._reader.count_sent()
         return encode_fetch_response_body(self._services, self._request, self._round, self._reader.outcomes)
 
 

@@ -111,6 +111,7 @@ def _append_all(
             except KafkaError as error:
                 code = _remember(refused, topic.topic, part, error.code, now_ms)
                 outcome.fail(code, error.message)
+                services.replicas.traffic.failed_produces += 1
     if body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None

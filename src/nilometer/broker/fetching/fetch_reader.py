@@ -133,10 +133,13 @@ class FetchReader:
         """Whether the response must be sent at once; with ``has_update``: soon."""
         self.has_update = False
         self.has_cold = False
+        self._with_records: list[tuple[Partition, FetchOutcome]] = []
+        """The outcomes that have records."""
 
     def read(self) -> None:
         """Read all partitions again, from memory; sets ``outcomes``, of which some may need a cold read."""
         self.outcomes = []
+        self._with_records = []
         self.bytes_read = 0
         self.is_urgent = self.has_update = self.has_cold = False
         for asked in self._to_read():
@@ -157,6 +160,7 @@ class FetchReader:
     def _fail(self, outcome: FetchOutcome, error: KafkaError) -> None:
         if isinstance(error, CorruptRecordFound):
             self._replicas.damaged.report(error)
+        self._replicas.traffic.failed_fetches += 1
         outcome.fail(error.code)
 
     def _find(self, asked: FetchPartition) -> Partition:
@@ -255,12 +259,16 @@ class FetchReader:
             return False
         return self.identity.replica_id not in partition.leader.isr and self._quota.wait_ms() > 0
 
-    def count_throttled(self) -> None:
-        """Count the bytes of throttled replicas against the quota; call it when the outcomes are sent."""
-        if self.identity.is_replica:
-            for outcome in self.outcomes:
+    def count_sent(self) -> None:
+        """Count the bytes of the outcomes, which are sent now; those of throttled replicas also against the
+        quota."""
+        for partition, outcome in self._with_records:
+            if self.identity.is_replica:
+                partition.traffic.replication_bytes_out += outcome.size
                 if outcome.throttled:
                     self._quota.record(outcome.size)
+            else:
+                partition.traffic.bytes_out += outcome.size
 
     def _end_for_replica(self, partition: Partition, outcome: FetchOutcome) -> int | None:
         asked = outcome.asked
@@ -300,6 +308,8 @@ class FetchReader:
         outcome.throttled = self._quota.throttles(partition.topic, partition.key.partition)
         outcome.has_more = not outcome.size and outcome.asked.fetch_offset < end
         self.bytes_read += outcome.size
+        if outcome.size:
+            self._with_records.append((partition, outcome))
         if self.identity.read_committed:
             outcome.aborted = [
                 (aborted.producer_id, aborted.first_offset)

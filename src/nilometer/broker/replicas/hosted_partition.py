@@ -21,6 +21,7 @@ from nilometer.broker.replicas.delayed_fetch import FetchWaiter
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
 from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.broker.replicas.readable_partition import ReadablePartition
+from nilometer.broker.replicas.traffic import PartitionTraffic
 from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import TopicIdPartition
 from nilometer.replication import (
@@ -89,7 +90,7 @@ class Partition(ReadablePartition):
         self._next_ticket = 0
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
         self._deletion_waits = DeletionWaits()
-        self._bytes_above_high_watermark = 0
+        self.traffic = PartitionTraffic()
         self._unflushed_records = 0
         self._is_seal_flush_asked = False
 
@@ -114,6 +115,8 @@ class Partition(ReadablePartition):
         self._role_listeners.append(listener)
 
     def _notify_role_changed(self) -> None:
+        leads = isinstance(self.replica.role, LeaderRole)
+        self.traffic.on_role(leads=leads, log_end_offset=self.log.log_end_offset)
         for listener in self._role_listeners:
             listener()
 
@@ -181,7 +184,7 @@ class Partition(ReadablePartition):
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
         if not info.duplicate:
-            self._bytes_above_high_watermark += info.size
+            self.traffic.bytes_in += info.size
             try:
                 effects = leader.on_appended(info.last_offset + 1, self._host.clock.monotonic_ms())
             except AssertionError as broken:
@@ -230,6 +233,11 @@ class Partition(ReadablePartition):
             self._produce_waits[ticket] = request.wait_for(outcome)
         elif verdict is not ErrorCode.none:
             outcome.fail(verdict)
+
+    @property
+    def waiting_produces(self) -> int:
+        """How many acknowledgements wait for the high watermark, or for a flush."""
+        return len(self._produce_waits) + len(self._flush_waits)
 
     def hold_until_committed(self, offset: int, wait: CommitWait) -> None:
         """Release ``wait`` once the high watermark, which is lower now, has reached ``offset``.
@@ -296,6 +304,7 @@ class Partition(ReadablePartition):
             self._host.log_failed(self, reason)
             raise
         if info is not None:
+            self.traffic.replication_bytes_in += info.size
             self._count_unflushed(info)
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
@@ -429,5 +438,4 @@ class Partition(ReadablePartition):
     def _publish_high_watermark(self) -> None:
         self.log.on_high_watermark(self.replica.high_watermark)
         # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
-        readable, self._bytes_above_high_watermark = self._bytes_above_high_watermark, 0
-        fetch_notifications.high_watermark_advanced(self, readable)
+        fetch_notifications.high_watermark_advanced(self, self.traffic.take_published())

@@ -33,6 +33,8 @@ class IsrRequests:
         self._failures = failures
         self._waiting: dict[Partition, AlterPartition] = {}
         self._sending: asyncio.Task[None] | None = None
+        self.failed = 0
+        """How many changes of an ISR the controller has rejected, or not answered."""
 
     def send(self, partition: Partition, request: AlterPartition) -> None:
         """Send ``request`` with the next AlterPartition; it replaces an earlier request of the partition that
@@ -50,6 +52,7 @@ class IsrRequests:
                 for partition, request in batch.items():
                     answer = answers.get(partition.key, _NO_ANSWER)
                     unanswered = unanswered or answer is _NO_ANSWER
+                    self.failed += answer.error is not ErrorCode.none
                     self._guard(partition, partition.on_alter_partition_answer, request, answer)
                 if unanswered:
                     await asyncio.sleep(RETRY_S)

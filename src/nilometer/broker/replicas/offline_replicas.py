@@ -38,6 +38,9 @@ class OfflineReplicas:
     def __contains__(self, key: TopicIdPartition) -> bool:
         return key in self._reasons
 
+    def __len__(self) -> int:
+        return len(self._reasons)
+
     def reason(self, key: TopicIdPartition) -> str:
         """Return why the replica is offline, for operators; empty if it is not."""
         return self._reasons.get(key, "")

@@ -36,6 +36,7 @@ from nilometer.broker.replicas.required_logs import (
     required_logs_by,
     required_logs_on,
 )
+from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.config_keys import RACK_AWARE_SELECTOR
 from nilometer.broker.tasks import describe
@@ -96,6 +97,7 @@ class ReplicaManager:
         self.with_flush_ms: dict[Partition, None] = {}
         """The partitions whose topic sets ``flush.ms``; usually none."""
         self.damaged = DamagedReplicas(partitions)
+        self.traffic = BrokerTraffic()
         self._hosting_listeners: list[Callable[[Partition], None]] = []
         self._image = ClusterImage()
         self._is_registered = False
@@ -207,6 +209,8 @@ class ReplicaManager:
             for index in range(len(topic.partitions)):
                 self._stop_hosting(TopicIdPartition(topic.id, index), "its topic was deleted")
             self._hosted.configs.forget_topic(topic.uuid)
+        if delta.topics_deleted:
+            self._forget_traffic_of_deleted_topics()
         if delta.brokers:
             self._update_eligible(image)
         for resource in delta.configs:
@@ -232,6 +236,10 @@ class ReplicaManager:
         for key, state in assigned.items():
             self._follow_state(key, state)
         self._notify_eligible_brokers()
+        self._forget_traffic_of_deleted_topics()
+
+    def _forget_traffic_of_deleted_topics(self) -> None:
+        self.traffic.keep_topics(lambda name: self._image.topic(name) is not None)
 
     def remove_strays(self) -> None:
         """Delete the logs that are not assigned to this broker. Call it only once the image is up to date."""
@@ -383,6 +391,7 @@ class ReplicaManager:
 
     def _forget(self, partition: Partition) -> None:
         self._fetchers.forget(partition)
+        self.traffic.on_departed(partition.topic, partition.traffic, partition.log.log_end_offset)
         self.failures.forget(partition.log.topic_partition)
         self.with_flush_ms.pop(partition, None)
         self._partitions.remove(partition)

@@ -23,6 +23,7 @@ from nilometer.broker.settings.listeners import (
     inter_broker_listener,
     security_protocols,
 )
+from nilometer.broker.settings.metrics_listener import METRICS_LISTENER, metrics_endpoint
 from nilometer.broker.settings.sasl_settings import SASL_MECHANISMS, SaslSettings, sasl_settings
 from nilometer.broker.settings.transaction_settings import transaction_config
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
@@ -71,6 +72,7 @@ class BrokerConfig(Settings):
         self._read_listeners()
         self.sasl = self._read_sasl(overrides)
         """The SASL settings, by the name of the listeners that have it."""
+        self.metrics_endpoint = metrics_endpoint(self.optional_string(METRICS_LISTENER))
         self.log_dirs = self._log_dirs()
         self.rack: str | None = self.optional_string("broker.rack")
         self.socket_request_max_bytes = self.integer("socket.request.max.bytes")

@@ -1,7 +1,8 @@
 """The broker's settings: every key of ``server.properties`` that Nilometer knows, under Kafka's names.
 
 Keys that have defaults for topics (``log.segment.bytes``, …) are derived from the topic keys in ``storage``;
-the keys here are the broker's own. Keys beginning with ``nilometer.`` do not exist in Kafka.
+the keys here are the broker's own. Keys beginning with ``nilometer.``, and those of :data:`MONITORING`, do
+not exist in Kafka.
 """
 
 from __future__ import annotations
@@ -379,6 +380,22 @@ SECURITY = [
     ),
 ]
 
+MONITORING = [
+    _key(
+        "metrics.listener",
+        _STRING,
+        None,
+        "Where metrics and health are served over HTTP, as host:port, or as a port on 127.0.0.1; by default "
+        "nowhere. Paths: /metrics, /healthz, /readyz.",
+    ),
+    _key(
+        "metrics.per.partition.enable",
+        _BOOLEAN,
+        False,
+        "Whether /metrics has series of single partitions: about ten for each replica.",
+    ),
+]
+
 OWN_KEYS = [
     *SASL_KEYS,
     *IDENTITY,
@@ -389,6 +406,7 @@ OWN_KEYS = [
     *REPLICATION,
     *COORDINATION,
     *SECURITY,
+    *MONITORING,
     *GROUP_KEYS,
     *TRANSACTION_KEYS,
 ]

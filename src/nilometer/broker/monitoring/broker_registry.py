@@ -1,0 +1,41 @@
+"""All metrics of a broker, in the order of a scrape."""
+
+from __future__ import annotations
+
+from nilometer.broker.assembly import BrokerParts
+from nilometer.broker.monitoring import controller_metrics, replica_metrics, request_metrics, runtime_metrics
+from nilometer.broker.monitoring.controller_metrics import ControllerMetrics
+from nilometer.broker.monitoring.loop_probe import LoopProbe
+from nilometer.broker.monitoring.replica_metrics import ReplicaMetrics
+from nilometer.broker.monitoring.request_metrics import RequestMetrics
+from nilometer.broker.monitoring.runtime_metrics import RuntimeMetrics
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.metrics import Registry
+from nilometer.runtime import Runtime
+
+FAMILIES = (
+    *controller_metrics.FAMILIES,
+    *replica_metrics.FAMILIES,
+    *request_metrics.FAMILIES,
+    *runtime_metrics.FAMILIES,
+)
+PARTITION_FAMILIES = replica_metrics.PARTITION_FAMILIES
+"""With ``metrics.per.partition.enable`` only."""
+
+
+def broker_registry(
+    config: BrokerConfig, runtime: Runtime, tasks: Tasks, parts: BrokerParts, probe: LoopProbe
+) -> Registry:
+    registry = Registry()
+    cluster = ControllerMetrics(parts.control)
+    replicas = ReplicaMetrics(parts.replication, parts.control.changes)
+    requests = RequestMetrics(parts.dispatcher, [each.name for each in config.listeners], runtime.clock)
+    own = RuntimeMetrics(runtime, probe, tasks, parts.directories)
+    registry.add(controller_metrics.FAMILIES, cluster.collect)
+    registry.add(replica_metrics.FAMILIES, replicas.collect)
+    registry.add(request_metrics.FAMILIES, requests.collect)
+    registry.add(runtime_metrics.FAMILIES, own.collect)
+    if config.boolean("metrics.per.partition.enable"):
+        registry.add(replica_metrics.PARTITION_FAMILIES, replicas.collect_partitions)
+    return registry

@@ -1,0 +1,122 @@
+"""Metrics of the cluster, which the controller reports; every other broker reports 0, as in Kafka.
+
+So the sum of a metric over all brokers is its value. Elections are counted by the broker that decided them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from nilometer.broker.assembly import ControlParts
+from nilometer.cluster.image import ClusterImage
+from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause
+
+PARTITIONS_PER_PART = 64
+
+_CONTROLLER = "kafka_controller_kafkacontroller_"
+ACTIVE = Family(f"{_CONTROLLER}activecontrollercount", Kind.GAUGE, "1 on the controller, 0 on other brokers.")
+OFFLINE = Family(
+    f"{_CONTROLLER}offlinepartitionscount",
+    Kind.GAUGE,
+    "Partitions without a leader; 0 but on the controller.",
+)
+TOPICS = Family(
+    f"{_CONTROLLER}globaltopiccount", Kind.GAUGE, "Topics of the cluster; 0 but on the controller."
+)
+PARTITIONS = Family(
+    f"{_CONTROLLER}globalpartitioncount", Kind.GAUGE, "Partitions of the cluster; 0 but on the controller."
+)
+IMBALANCE = Family(
+    f"{_CONTROLLER}preferredreplicaimbalancecount",
+    Kind.GAUGE,
+    "Partitions whose leader is not their first replica; 0 but on the controller.",
+)
+ACTIVE_BROKERS = Family(
+    f"{_CONTROLLER}activebrokercount", Kind.GAUGE, "Brokers that are not fenced; 0 but on the controller."
+)
+FENCED_BROKERS = Family(
+    f"{_CONTROLLER}fencedbrokercount", Kind.GAUGE, "Brokers that are fenced; 0 but on the controller."
+)
+UNCLEAN = Family(
+    "kafka_controller_controllerstats_uncleanleaderelections_total",
+    Kind.COUNTER,
+    "Elections of a replica that may lack committed records, decided by this broker.",
+)
+ELECTIONS = Family(
+    "nilometer_leader_elections_total",
+    Kind.COUNTER,
+    "Leader elections decided by this broker: of an in-sync or eligible replica (clean), of another one "
+    "(unclean), or of the last known leader (last_known).",
+    ("election",),
+)
+METADATA_ENTRY = Family(
+    "nilometer_metadata_entry", Kind.GAUGE, "The last entry of the metadata log that this broker has applied."
+)
+REGISTERED = Family(
+    "nilometer_broker_registered", Kind.GAUGE, "1 if this broker is registered and its session has not ended."
+)
+FAMILIES = (
+    ACTIVE,
+    OFFLINE,
+    TOPICS,
+    PARTITIONS,
+    IMBALANCE,
+    ACTIVE_BROKERS,
+    FENCED_BROKERS,
+    UNCLEAN,
+    ELECTIONS,
+    METADATA_ENTRY,
+    REGISTERED,
+)
+
+
+class ControllerMetrics:
+    def __init__(self, parts: ControlParts) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Measured | Literal[Pause.PAUSE]]:
+        parts = self._parts
+        image = parts.metadata.image
+        is_active = parts.controller.is_active
+        imbalance = 0
+        if is_active:
+            for number, is_imbalanced in enumerate(_imbalanced(image)):
+                imbalance += is_imbalanced
+                if number % PARTITIONS_PER_PART == 0:
+                    yield PAUSE
+        for family, value in (
+            (OFFLINE, image.leaderless_count),
+            (TOPICS, image.topics_count),
+            (PARTITIONS, image.partitions_count),
+            (IMBALANCE, imbalance),
+            (ACTIVE_BROKERS, len(image.live_brokers())),
+            (FENCED_BROKERS, len(image.brokers()) - len(image.live_brokers())),
+        ):
+            yield _one(family, value if is_active else 0)
+        yield _one(ACTIVE, int(is_active))
+        yield from self._elections()
+        yield _one(METADATA_ENTRY, image.number)
+        yield _one(REGISTERED, int(parts.session.is_registered))
+
+    def _elections(self) -> Iterator[Measured]:
+        changes = self._parts.changes
+        yield _one(UNCLEAN, changes.unclean_elections)
+        yield Measured(
+            ELECTIONS,
+            [
+                (("clean",), changes.elections),
+                (("unclean",), changes.unclean_elections),
+                (("last_known",), changes.last_known_elections),
+            ],
+        )
+
+
+def _imbalanced(image: ClusterImage) -> Iterator[bool]:
+    """Yield, for each partition, whether it is led by another replica than its first one."""
+    for _, state in image.partitions():
+        yield state.has_leader and not state.has_preferred_leader
+
+
+def _one(family: Family, value: int) -> Measured:
+    return Measured(family, [((), value)])

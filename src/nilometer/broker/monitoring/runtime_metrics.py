@@ -1,0 +1,64 @@
+"""Metrics of what a broker's own structure makes worth watching: the event loop, the threads for blocking
+work, background services, log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nilometer.broker.monitoring.loop_probe import LoopProbe
+from nilometer.broker.replicas.log_directories import LogDirectories
+from nilometer.broker.tasks import Tasks
+from nilometer.metrics import Family, Kind, Measured
+from nilometer.runtime import Runtime
+from nilometer.version import __version__
+
+LOOP_LAG = Family(
+    "nilometer_event_loop_lag_seconds",
+    Kind.HISTOGRAM,
+    "How late the event loop ran a timer, ten times a second: how long all requests had to wait.",
+)
+OFFLOADED = Family(
+    "nilometer_offloaded_work",
+    Kind.GAUGE,
+    "Blocking work (flushes, reads from the device, deletions) that runs, or waits for a thread.",
+)
+SERVICE_FAILURES = Family(
+    "nilometer_service_failures_total",
+    Kind.COUNTER,
+    "Failed rounds of a background service; each is in the log.",
+    ("service",),
+)
+DIRECTORIES_OFFLINE = Family(
+    "kafka_log_logmanager_offlinelogdirectorycount", Kind.GAUGE, "Log directories that failed."
+)
+DIRECTORY_OFFLINE = Family(
+    "kafka_log_logmanager_logdirectoryoffline",
+    Kind.GAUGE,
+    "1 if the log directory failed.",
+    ("logdirectory",),
+)
+BUILD = Family(
+    "nilometer_build_info", Kind.GAUGE, "Always 1; the label is the broker's version.", ("version",)
+)
+
+FAMILIES = (LOOP_LAG, OFFLOADED, SERVICE_FAILURES, DIRECTORIES_OFFLINE, DIRECTORY_OFFLINE, BUILD)
+
+
+class RuntimeMetrics:
+    def __init__(self, runtime: Runtime, probe: LoopProbe, tasks: Tasks, directories: LogDirectories) -> None:
+        self._runtime = runtime
+        self._probe = probe
+        self._tasks = tasks
+        self._directories = directories
+
+    def collect(self) -> Iterator[Measured]:
+        yield Measured(LOOP_LAG, [((), self._probe.lag.reading(self._runtime.clock.monotonic_us()))])
+        yield Measured(OFFLOADED, [((), self._runtime.disk.offloaded)])
+        services = sorted(self._tasks.services.values(), key=lambda service: service.name)
+        yield Measured(SERVICE_FAILURES, (((one.name,), one.failures) for one in services if one.interval_ms))
+        yield Measured(DIRECTORIES_OFFLINE, [((), self._directories.failed_count)])
+        directories = self._directories.logs.directories
+        yield Measured(
+            DIRECTORY_OFFLINE, (((one.path,), int(one.failure is not None)) for one in directories)
+        )
+        yield Measured(BUILD, [((__version__,), 1)])
