@@ -20,8 +20,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
 from . import load
-from .rows import Column, Numbers, Row
-from .steady import until_steady
+from .rows import Column, Load, Numbers, Row
 from .systems import OneBroker, System, cpu_seconds, create_topic, delete_topic
 
 SETTINGS = {
@@ -30,11 +29,9 @@ SETTINGS = {
 }
 NOT_YET_MS, AT_ONCE_MS = "864000000", "0"
 SEGMENTS = 10
-WARM_UP_BYTES = 100_000_000
-WARM_UP_S = 45.0
-BYTES = 1_000_000_000
-QUICK = {"total": 20_000_000, "warm_up": 15_000_000, "warm_up_s": 0.0}
-BASELINE_S = 3.0
+BYTES_PER_S = 50_000_000
+"""So much is compacted for each second that a round shall take."""
+BASELINE_S = 1.0
 TIMEOUT_S = 300.0
 OVERHEAD_BYTES = 24
 """Of a record: its key of 16 B, and lengths, offset and time."""
@@ -43,31 +40,18 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 _names = itertools.count()
 
 
-def _compact(
-    system: System,
-    size: int,
-    key_share: float,
-    total: int = BYTES,
-    warm_up: int = WARM_UP_BYTES,
-    warm_up_s: float = WARM_UP_S,
-) -> Numbers:
-    system.launch()
-    system.wait_ready()
+def _compact(system: System, seconds: float, *, size: int, key_share: float) -> Numbers:
+    """Fill a topic and compact it; ``key_share`` is the number of its keys per record."""
     broker = cast(OneBroker, system)
-    rounds = until_steady(lambda: _round(broker, size, key_share, warm_up)["mb_per_s"], warm_up_s)
     host, port = system.bootstrap.rsplit(":", 1)
     quiet = load.start(host, port, program="probe")
     time.sleep(BASELINE_S)
     before = load.finish(quiet)
-    found = _round(broker, size, key_share, total, is_probed=True)
-    quiet_ms = {"quiet_p999_ms": before["p999"], "quiet_max_ms": before["max"]}
-    return {"warm_up_mb_per_s": rounds, **quiet_ms, **found}
+    found = _round(broker, size, key_share, int(seconds * BYTES_PER_S))
+    return {"quiet_p999_ms": before["p999"], "quiet_max_ms": before["max"], **found}
 
 
-def _round(
-    system: OneBroker, size: int, key_share: float, total: int, is_probed: bool = False
-) -> dict[str, float]:
-    """Fill a topic and compact it; ``key_share`` is the number of its keys per record."""
+def _round(system: OneBroker, size: int, key_share: float, total: int) -> dict[str, float]:
     count = total // (size + OVERHEAD_BYTES)
     config = {
         "cleanup.policy": "compact",
@@ -81,17 +65,19 @@ def _round(
     before = sum((folder / f"{base:020}.log").stat().st_size for base in sealed)
     _wait_checkpoint(system.log_dir / RECOVERY_POINTS, topic, active)
     host, port = system.bootstrap.rsplit(":", 1)
-    probe = load.start(host, port, program="probe") if is_probed else None
+    probe = load.start(host, port, program="probe")
     cpu, began = cpu_seconds(system), time.monotonic()
     _compact_from_now(system, topic)
     _wait_checkpoint(system.log_dir / CHECKPOINT, topic, active)
     seconds, cpu = time.monotonic() - began, cpu_seconds(system) - cpu
-    found = {"mb_per_s": before / seconds / 1e6, "cpu_s_per_gb": cpu / before * 1e9}
-    if probe is not None:
-        answered = load.finish(probe)
-        after = sum(path.stat().st_size for path in folder.glob("*.log") if int(path.stem) < active)
-        found |= {f"{key}_ms": answered[key] for key in ("p99", "p999", "max")}
-        found |= {"kept_share": after / before}
+    answered = load.finish(probe)
+    after = sum(path.stat().st_size for path in folder.glob("*.log") if int(path.stem) < active)
+    found = {
+        "mb_per_s": before / seconds / 1e6,
+        "cpu_s_per_gb": cpu / before * 1e9,
+        **{f"{key}_ms": answered[key] for key in ("p99", "p999", "max")},
+        "kept_share": after / before,
+    }
     delete_topic(system, topic)
     return found
 
@@ -132,15 +118,14 @@ _COLUMNS = (
 def _row(size: int, key_share: float, keys: str) -> Row:
     return Row(
         f"compaction-{size}",
-        f"compaction of 1 GB of {size:,} B records, {keys}",
+        f"compaction of {size:,} B records, {keys}",
         _COLUMNS,
-        partial(_compact, size=size, key_share=key_share),
+        Load(partial(_compact, size=size, key_share=key_share), "mb_per_s"),
         settings=SETTINGS,
-        quick=partial(_compact, size=size, key_share=key_share, **QUICK),
     )
 
 
 CLEANING_ROWS: tuple[Row, ...] = (
-    _row(100, 0.125, "1 M keys with 8 values each"),
+    _row(100, 0.125, "8 values of each key"),
     _row(1000, 0.9, "a tenth of them of a key that was there before"),
 )

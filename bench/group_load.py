@@ -1,12 +1,12 @@
 """Load on group coordinators and on connections: `python -m bench.group_load`, one asyncio program.
 
-    rebalance  BOOTSTRAP MEMBERS ROUNDS              all members of a stable group join again at once
+    rebalance  BOOTSTRAP MEMBERS SECONDS             all members of a stable group join again, over and over
     commits    BOOTSTRAP TOPIC GROUPS SECONDS        each group commits one offset a second
     crowd      BOOTSTRAP TOPIC CONNECTIONS SECONDS   each connection produces one record in five seconds
 
 It speaks the group protocol itself, with the same exchanges for both brokers and no client's timers in
-between: what is timed is the coordinator. Prints one line of JSON. `crowd` says "ready" when all are
-connected, and goes on at a line of input, so that memory can be looked at in between.
+between: what is timed is the coordinator. It says "ready" when all are connected, and goes on at a line of
+input, so that memory and CPU can be looked at in between. Prints one line of JSON at the end.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Member:
         self._connection.close()
 
 
-async def rebalance(bootstrap: str, members: int, rounds: int) -> dict[str, float]:
+async def rebalance(bootstrap: str, members: int, seconds: float) -> dict[str, float]:
     group_id = f"bench-{members}-{time.time_ns()}"
     all_members = [
         Member(await connect_to_coordinator(bootstrap, group_id), group_id) for _ in range(members)
@@ -196,8 +196,10 @@ async def rebalance(bootstrap: str, members: int, rounds: int) -> dict[str, floa
     await _together(member.rejoin() for member in all_members)
     while not all(await _together(member.is_stable() for member in all_members)):
         await _together(member.rejoin() for member in all_members)
+    _wait_told()
     times: list[float] = []
-    for _ in range(rounds):
+    until = time.monotonic() + seconds
+    while not times or time.monotonic() < until:
         began = time.monotonic()
         generations = await _together(member.rejoin() for member in all_members)
         times.append(time.monotonic() - began)
@@ -205,10 +207,21 @@ async def rebalance(bootstrap: str, members: int, rounds: int) -> dict[str, floa
             raise SystemExit("members ended in several generations")
     for member in all_members:
         member.close()
-    return {"seconds": sorted(times)[len(times) // 2]}
+    times.sort()
+    return {
+        "seconds": times[len(times) // 2],
+        "p99_s": times[len(times) * 99 // 100],
+        "rebalances": float(len(times)),
+    }
 
 
-async def commits(bootstrap: str, topic: str, groups: int, seconds: int) -> dict[str, float]:
+def _wait_told() -> None:
+    """Say that all are connected, and wait for a line."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+async def commits(bootstrap: str, topic: str, groups: int, seconds: float) -> dict[str, float]:
     """Each group on one of a few connections to its coordinator, spread evenly over every second."""
     pool: dict[tuple[str, int], list[Connection]] = {}
     first = await connect_to_coordinator(bootstrap, "bench-commits-0")
@@ -243,6 +256,7 @@ async def commits(bootstrap: str, topic: str, groups: int, seconds: int) -> dict
             await asyncio.sleep(0.1)
 
     await _together(first_commit(number) for number in range(groups))
+    _wait_told()
     return await _paced(commit, groups, 1.0, seconds)
 
 
@@ -254,7 +268,7 @@ async def _coordinator_address(asked: Connection, group_id: str) -> tuple[str, i
     return one.host, one.port
 
 
-async def crowd(bootstrap: str, topic: str, connections: int, seconds: int) -> dict[str, float]:
+async def crowd(bootstrap: str, topic: str, connections: int, seconds: float) -> dict[str, float]:
     """Connections spread over the leaders of all partitions; each produces, acks=all, every five seconds."""
     leaders = await _leaders_of(bootstrap, topic)
     opened: list[Connection] = []
@@ -266,8 +280,7 @@ async def crowd(bootstrap: str, topic: str, connections: int, seconds: int) -> d
     builder = BatchBuilder()
     builder.append(time.time_ns() // 1_000_000, None, bytes(CROWD_RECORD_BYTES))
     records = builder.build()
-    print("ready", flush=True)
-    sys.stdin.readline()
+    _wait_told()
 
     def produce(api: Api, partition: int) -> Message:
         data = api.make_request("PartitionProduceData", index=partition, records=records)
@@ -290,7 +303,7 @@ async def crowd(bootstrap: str, topic: str, connections: int, seconds: int) -> d
 
 
 async def _paced(
-    do: Callable[[int, int], Awaitable[None]], count: int, period_s: float, seconds: int
+    do: Callable[[int, int], Awaitable[None]], count: int, period_s: float, seconds: float
 ) -> dict[str, float]:
     """``count`` actors act once each ``period_s``, evenly spread. Latency counts from when it was due."""
     latencies: list[float] = []
@@ -313,6 +326,7 @@ async def _paced(
     return {
         "p50": 1000 * latencies[len(latencies) // 2],
         "p99": 1000 * latencies[len(latencies) * 99 // 100],
+        "p999": 1000 * latencies[len(latencies) * 999 // 1000],
         "answered": float(len(latencies)),
     }
 
@@ -327,11 +341,11 @@ def main() -> None:
     what, bootstrap, *rest = sys.argv[1:]
     match what:
         case "rebalance":
-            found = rebalance(bootstrap, int(rest[0]), int(rest[1]))
+            found = rebalance(bootstrap, int(rest[0]), float(rest[1]))
         case "commits":
-            found = commits(bootstrap, rest[0], int(rest[1]), int(rest[2]))
+            found = commits(bootstrap, rest[0], int(rest[1]), float(rest[2]))
         case "crowd":
-            found = crowd(bootstrap, rest[0], int(rest[1]), int(rest[2]))
+            found = crowd(bootstrap, rest[0], int(rest[1]), float(rest[2]))
         case _:
             raise SystemExit(f"no such load: {what}")
     print(json.dumps(asyncio.run(found)))

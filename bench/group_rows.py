@@ -1,64 +1,71 @@
 """The rows of consumer groups and of many clients, on three brokers: `group_load.py` makes the load.
 
 It is one Python program, the same for both systems, on the same two cores as the brokers: of a rebalance of
-many members, a part of the time is its own.
+many members, a part of the time is its own, as the columns about the client show.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
-from .rows import Column, Numbers, Row
+from . import load, plays
+from .client_watch import ClientWatch
+from .rows import CLIENT, P50, P99, P999, Column, Load, Numbers, Row
 from .systems import System, cpu_seconds, create_topic, delete_topic, memory_mb
 
 MEMBERS = (10, 100, 500)
-REBALANCES = 5
 GROUPS = 1000
 CONNECTIONS = 5000
 PARTITIONS = 6
-SECONDS = 10
-LOAD_TIMEOUT_S = 300.0
+COMMITTED = "committed"
 
 
-def _rebalance(system: System, members: int) -> Numbers:
+def _rebalance(system: System, seconds: float, *, members: int) -> Numbers:
+    client = _start("rebalance", system.bootstrap, members, seconds)
+    _wait_ready(client)
     cpu = cpu_seconds(system)
-    found = _finish(_start("rebalance", system.bootstrap, members, REBALANCES))
-    rounds = REBALANCES + 1  # and the first, in which they find together
-    return {"seconds": found["seconds"], "cpu_s": (cpu_seconds(system) - cpu) / rounds}
-
-
-def _commits(system: System) -> Numbers:
-    topic = create_topic(system, "committed", 1, 3)
-    _finish(_start("commits", system.bootstrap, topic, GROUPS, 2))  # their topic, and compilers warm
-    cpu = cpu_seconds(system)
-    found = _finish(_start("commits", system.bootstrap, topic, GROUPS, SECONDS))
+    found = _finish(client, "go\n")
     cpu = cpu_seconds(system) - cpu
-    delete_topic(system, topic)
-    return {"p50_ms": found["p50"], "p99_ms": found["p99"], "cpu_percent": 100 * cpu / SECONDS}
+    return {
+        "seconds": found["seconds"],
+        "p99_s": found["p99_s"],
+        "cpu_s": cpu / found["rebalances"],
+        **load.client_numbers(found),
+    }
 
 
-def _crowd(system: System) -> Numbers:
-    topic = create_topic(system, "crowded", PARTITIONS, 3)
+def _commits(system: System, seconds: float) -> Numbers:
+    client = _start("commits", system.bootstrap, COMMITTED, GROUPS, seconds)
+    _wait_ready(client)
+    cpu = cpu_seconds(system)
+    found = _finish(client, "go\n")
+    cpu = cpu_seconds(system) - cpu
+    return {
+        **{f"{key}_ms": found[key] for key in ("p50", "p99", "p999")},
+        "cpu_percent": 100 * cpu / seconds,
+        **load.client_numbers(found),
+    }
+
+
+def _crowd(system: System, seconds: float) -> Numbers:
+    topic = plays.fresh_topic(system, "crowded", PARTITIONS, 3)
     before = memory_mb(system)["rss_mb"]
-    load = _start("crowd", system.bootstrap, topic, CONNECTIONS, SECONDS)
-    assert load.stdout is not None
-    ready = load.stdout.readline()
-    if ready.strip() != "ready":
-        raise RuntimeError(f"the connections cannot be made: {load.communicate()[1].strip()}")
+    client = _start("crowd", system.bootstrap, topic, CONNECTIONS, seconds)
+    _wait_ready(client)
     grown = memory_mb(system)["rss_mb"] - before
     cpu = cpu_seconds(system)
-    found = _finish(load, "go\n")
+    found = _finish(client, "go\n")
     cpu = cpu_seconds(system) - cpu
     delete_topic(system, topic)
     return {
-        "p50_ms": found["p50"],
-        "p99_ms": found["p99"],
+        **{f"{key}_ms": found[key] for key in ("p50", "p99", "p999")},
         "kb_per_connection": 1024 * grown / CONNECTIONS,
         "opened_s": found["opened_s"],
-        "cpu_percent": 100 * cpu / SECONDS,
+        "cpu_percent": 100 * cpu / seconds,
+        **load.client_numbers(found),
     }
 
 
@@ -72,16 +79,19 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def _finish(load: subprocess.Popen[str], said: str = "") -> dict[str, float]:
-    printed, error = load.communicate(said, timeout=LOAD_TIMEOUT_S)
-    if load.returncode:
-        raise RuntimeError(f"group load: exit {load.returncode}: {error.strip()}")
-    return json.loads(printed.splitlines()[-1])
+def _wait_ready(client: subprocess.Popen[str]) -> None:
+    assert client.stdout is not None
+    if client.stdout.readline().strip() != "ready":
+        raise RuntimeError(f"the connections cannot be made: {client.communicate()[1].strip()}")
+
+
+def _finish(client: subprocess.Popen[str], said: str = "") -> dict[str, Any]:
+    with ClientWatch(client.pid) as watch:
+        printed = load.printed_by(client, said)
+    return {**load.last_line(printed), **watch.numbers()}
 
 
 _CPU = Column("cpu_percent", "CPU of the brokers", "%", more_is_better=False)
-_P50 = Column("p50_ms", "p50", "ms", more_is_better=False, digits=2)
-_P99 = Column("p99_ms", "p99", "ms", more_is_better=False, digits=2)
 
 
 def _rebalance_row(members: int) -> Row:
@@ -91,8 +101,9 @@ def _rebalance_row(members: int) -> Row:
         (
             Column("seconds", "until all have their assignment", "s", more_is_better=False, digits=3),
             Column("cpu_s", "CPU of the brokers", "s", more_is_better=False, digits=3),
+            *CLIENT,
         ),
-        partial(_rebalance, members=members),
+        Load(partial(_rebalance, members=members), "seconds"),
         brokers=3,
     )
 
@@ -102,21 +113,28 @@ GROUP_ROWS: tuple[Row, ...] = (
     Row(
         "group-commits",
         f"{GROUPS:,} groups, each commits once a second",
-        (_P50, _P99, _CPU),
-        _commits,
+        (P50, P99, P999, _CPU, *CLIENT),
+        Load(
+            _commits,
+            "p50_ms",
+            prepare=partial(create_topic, name=COMMITTED, replication_factor=3),
+            clean=partial(delete_topic, name=COMMITTED),
+        ),
         brokers=3,
     ),
     Row(
         "crowd",
         f"{CONNECTIONS:,} connections, each produces a record of 100 B every 5 s, acks=all",
         (
-            _P50,
-            _P99,
+            P50,
+            P99,
+            P999,
             Column("kb_per_connection", "resident memory per connection", "kB", more_is_better=False),
             Column("opened_s", "time to open them", "s", more_is_better=False, digits=2),
             _CPU,
+            *CLIENT,
         ),
-        _crowd,
+        Load(_crowd, "p50_ms"),
         brokers=3,
     ),
 )

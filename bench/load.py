@@ -16,9 +16,11 @@ from typing import Any
 
 import confluent_kafka
 
+from .client_watch import ClientWatch
+
 SOURCES = Path(__file__).with_name("native")
 TARGET = SOURCES / "target"
-PROGRAMS = ("load", "transactions", "probe")
+PROGRAMS = ("load", "transactions", "probe", "connections")
 RUN_TIMEOUT_S = 300.0
 
 
@@ -71,19 +73,52 @@ def _require_compiler() -> None:
         )
 
 
-def start(*arguments: object, program: str = "load") -> subprocess.Popen[str]:
+def start(*arguments: object, program: str = "load", text: bool = True) -> subprocess.Popen[Any]:
     command = [str(TARGET / program), *(str(each) for each in arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=text)
 
 
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for the end, which a program that reads its input takes the end of that for."""
-    printed, error = process.communicate(timeout=RUN_TIMEOUT_S)
+def finish(process: subprocess.Popen[Any], given: Any = None) -> dict[str, Any]:
+    """Wait for the end, which a program that reads its input takes the end of that for.
+
+    Returns what it printed, and how busy it was (`client_watch.py`).
+    """
+    with ClientWatch(process.pid) as watch:
+        printed = printed_by(process, given)
+    return {**last_line(printed), **watch.numbers()}
+
+
+def last_line(printed: str | bytes) -> dict[str, Any]:
+    """The JSON that a program ends with."""
+    return json.loads(printed.splitlines()[-1])
+
+
+def printed_by(process: subprocess.Popen[Any], given: Any = None) -> Any:
+    """All that the program prints. Raises RuntimeError with what it says of a failure."""
+    try:
+        printed, error = process.communicate(given, timeout=RUN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     if process.returncode:
-        raise RuntimeError(f"load: exit {process.returncode}: {error.strip()}")
-    return json.loads(printed)
+        raise RuntimeError(f"{process.args}: exit {process.returncode}: {str(error).strip()[-2000:]}")
+    return printed
 
 
 def run(*arguments: object, program: str = "load") -> dict[str, Any]:
     return finish(start(*arguments, program=program))
+
+
+CLIENT_KEYS = (
+    "client_cpu_percent",
+    "client_busiest_percent",
+    "machine_percent",
+    "machine_waits_for_disk_percent",
+)
+
+
+def client_numbers(done: dict[str, Any]) -> dict[str, float]:
+    """The client's part of what a program gave."""
+    return {key: done[key] for key in CLIENT_KEYS if key in done}

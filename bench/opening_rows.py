@@ -93,8 +93,8 @@ def _row(partitions: int) -> Row:
             Column("ended_s", "time of the orderly end", "s", more_is_better=False),
             Column("rss_mb", "resident memory after the start", "MB", more_is_better=False, digits=0),
         ),
-        partial(_open, partitions=partitions),
-        settings={},
+        measure=partial(_open, partitions=partitions),
+        once=True,
         quick=partial(_open, partitions=partitions // 100, per_topic=20),
     )
 

@@ -20,30 +20,19 @@ from nilometer.wire.records import BatchBuilder
 TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 2.0
 EVERY_S = 0.005
+RECORD = b"x" * 100
 METADATA_VERSION, PRODUCE_VERSION = 9, 9
 
 
 class Pulse:
-    """librdkafka sends a small record every few milliseconds while the block lasts."""
+    """librdkafka, at its defaults, sends a small record every few milliseconds while the block lasts."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": "all",
-                "linger.ms": 0,
-                "enable.idempotence": True,
-                "reconnect.backoff.ms": 10,
-                "reconnect.backoff.max.ms": 50,
-                "retry.backoff.ms": 10,
-                "retry.backoff.max.ms": 50,
-                "topic.metadata.refresh.fast.interval.ms": 20,
-                "log_level": 0,
-            }
-        )
-        self._acknowledged: list[tuple[float, float]] = []
-        """Sent at, acknowledged at."""
+        self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._since = 0.0
+        self._acknowledged_at: float | None = None
+        """When the first record sent after ``_since`` was."""
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -58,24 +47,21 @@ class Pulse:
         self._thread.join()
 
     def wait_acknowledged(self, since: float) -> float:
-        """When the first record sent after ``since`` was acknowledged."""
-        found: list[float] = []
-
-        def is_there() -> bool:
-            found[:] = [at for sent, at in self._acknowledged if sent > since][:1]
-            return bool(found) or self._error is not None
-
+        """When the first record sent after ``since``, which is now or was a moment ago, was acknowledged."""
         with self._changed:
-            self._changed.wait_for(is_there, TIMEOUT_S)
-        if self._error is not None or not found:
-            raise RuntimeError("librdkafka got no acknowledgement") from self._error
-        return found[0]
+            self._since, self._acknowledged_at = since, None
+            self._changed.wait_for(
+                lambda: self._acknowledged_at is not None or self._error is not None, TIMEOUT_S
+            )
+            if self._error is not None or self._acknowledged_at is None:
+                raise RuntimeError("librdkafka got no acknowledgement") from self._error
+            return self._acknowledged_at
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
                 on_delivery = partial(self._on_delivery, sent_at=time.monotonic())
-                self._producer.produce(self._topic, b"x" * 100, on_delivery=on_delivery)
+                self._producer.produce(self._topic, RECORD, on_delivery=on_delivery)
                 self._producer.poll(EVERY_S)
             self._producer.flush(TIMEOUT_S)
         except (KafkaException, BufferError) as error:
@@ -87,14 +73,15 @@ class Pulse:
         if error is not None:
             raise KafkaException(error)
         with self._changed:
-            self._acknowledged.append((sent_at, time.monotonic()))
-            self._changed.notify_all()
+            if sent_at > self._since and self._acknowledged_at is None:
+                self._acknowledged_at = time.monotonic()
+                self._changed.notify_all()
 
 
 def acknowledged_at(bootstrap: str, topic: str, other_than: int) -> float:
     """When one record was acknowledged by the leader of partition 0, once that is another broker."""
     builder = BatchBuilder()
-    builder.append(time.time_ns() // 1_000_000, None, b"x" * 100, ())
+    builder.append(time.time_ns() // 1_000_000, None, RECORD, ())
     batch = builder.build()
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:

@@ -26,6 +26,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.records import BatchBuilder
 
 from . import load
+from .catch_up_rows import drop_from_cache
 from .rows import Column, Numbers, Row
 from .systems import OneBroker, System, create_topic
 
@@ -61,7 +62,7 @@ def _recover(
         for _ in range(repetitions):
             broker.kill()
             end_offset = _put_log(broker, source)
-            (_drop_from_cache if key == "dropped_s" else _read_into_cache)(broker.log_dir / f"{TOPIC}-0")
+            (drop_from_cache if key == "dropped_s" else _read_into_cache)(broker.log_dir / f"{TOPIC}-0")
             seconds.append(_start(broker, end_offset))
     return dict(found)
 
@@ -127,13 +128,6 @@ def _put_log(system: OneBroker, source: Path) -> int:
     return end_offset
 
 
-def _drop_from_cache(folder: Path) -> None:
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def _read_into_cache(folder: Path) -> None:
     """All but the sealed segments, which no system reads when it starts."""
     for path in folder.iterdir():
@@ -182,8 +176,8 @@ RECOVERY_ROWS: tuple[Row, ...] = (
             Column("cached_s", "newest segment in the page cache", "s", more_is_better=False, digits=2),
             Column("dropped_s", "no file in the page cache", "s", more_is_better=False, digits=2),
         ),
-        _recover,
-        settings={},
+        measure=_recover,
+        once=True,
         quick=partial(_recover, total=200_000_000, tail=20_000_000, repetitions=1),
     ),
 )

@@ -7,16 +7,24 @@ import os
 import platform
 import statistics
 import subprocess
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from . import load
-from .rows import Column, Row
+from .rows import CLIENT_LIMIT, Column, Row
+from .steady import is_steady
 
 RESULTS = Path(__file__).with_name("results")
-Samples = dict[str, dict[str, dict[str, list[float]]]]
-"""row key → system name → column key → one number a round"""
+METHOD, OLD_METHOD = 2, 1
+"""Of how numbers are measured. By the old one Kafka was cold, and rounds took a second or two."""
+_FACTS = ("command", "rounds", "revision", "machine", "versions")
+RESUMED_H = 24
+RowSamples = dict[str, dict[str, list[float]]]
+"""system name → column key → numbers"""
+Sections = Sequence[tuple[str, Sequence[Row]]]
+OURS, THEIRS = "Nilometer", "Apache Kafka"
 
 
 def machine() -> dict[str, str]:
@@ -42,102 +50,154 @@ def machine() -> dict[str, str]:
     }
 
 
-def write(samples: Samples, rows: list[Row], versions: dict[str, str], rounds: int, command: str) -> None:
+def revision() -> str:
+    """The commit that is measured, and whether the sources differ from it."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    if not commit:
+        return "unknown"
+    return (
+        f"{commit}, changed"
+        if _git("status", "--porcelain", "--", "src", "bench/*.py", "bench/native")
+        else commit
+    )
+
+
+def _git(*arguments: str) -> str:
+    git = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=False, cwd=RESULTS.parents[1]
+    )
+    return git.stdout.strip()
+
+
+def write(
+    row: Row, samples: RowSamples, versions: dict[str, str], rounds: int, command: str, took_s: float
+) -> None:
+    """The raw numbers of a row, and a picture of those that have one."""
     RESULTS.mkdir(exist_ok=True)
-    facts = {
+    result = {
         "command": command,
-        "date": datetime.now(UTC).date().isoformat(),
+        "measured_at": datetime.now(UTC).isoformat(timespec="minutes"),
+        "took_s": round(took_s),
+        "method": METHOD,
+        "revision": revision(),
         "rounds": rounds,
         "machine": machine(),
         "versions": versions,
+        "row": row.title,
+        "samples": samples,
     }
-    for row in rows:
-        result = {**facts, "row": row.title, "samples": samples.get(row.key, {})}
-        (RESULTS / f"{row.key}.json").write_text(json.dumps(result, indent=1) + "\n")
+    _path(row).write_text(json.dumps(result, indent=1) + "\n")
+    if row.draw is not None:
+        row.draw(samples, RESULTS / row.key)
+
+
+def _path(row: Row) -> Path:
+    return RESULTS / f"{row.key}.json"
+
+
+def _stored(row: Row, method: int = METHOD) -> dict[str, Any] | None:
+    if not _path(row).exists():
+        return None
+    found = json.loads(_path(row).read_text())
+    return found if found.get("method", 1) == method else None
 
 
 def has_result(row: Row, command: str) -> bool:
-    """Whether ``command`` has measured the row today."""
-    path = RESULTS / f"{row.key}.json"
-    if not path.exists():
+    """Whether ``command`` has measured the row in the last 24 hours."""
+    stored = _stored(row)
+    if stored is None or stored["command"] != command:
         return False
-    stored = json.loads(path.read_text())
-    return stored["command"] == command and stored["date"] == datetime.now(UTC).date().isoformat()
+    measured_at = datetime.fromisoformat(stored["measured_at"])
+    return datetime.now(UTC) - measured_at.astimezone(UTC) < timedelta(hours=RESUMED_H)
 
 
-def render(all_rows: tuple[Row, ...]) -> Path:
+def render(sections: Sections) -> Path:
     """The table, from the result file of each row that has one: rows of different runs name their own run."""
-    stored = {
-        row.key: json.loads((RESULTS / f"{row.key}.json").read_text())
-        for row in all_rows
-        if (RESULTS / f"{row.key}.json").exists()
-    }
     runs: list[dict[str, Any]] = []
     text = list(_HEAD)
-    for section, head, table_head in (
-        ("one broker", _ONE_BROKER, _TABLE_HEAD),
-        ("three brokers", _THREE_BROKERS, _TABLE_HEAD),
-        ("own brokers", _OWN_BROKERS, _TABLE_HEAD),
-        ("spark", _SPARK, _SPARK_TABLE_HEAD),
-    ):
-        lines: list[str] = []
-        for row in all_rows:
-            if row.key in stored and _section(row) == section:
-                facts = {
-                    key: value for key, value in stored[row.key].items() if key not in ("row", "samples")
-                }
-                if facts not in runs:
-                    runs.append(facts)
-                lines += table_lines(row, stored[row.key]["samples"], runs.index(facts) + 1)
-        if lines:
-            text += [*head, *table_head, *lines, ""]
+    for title, rows in sections:
+        if lines := _section_lines(rows, METHOD, runs):
+            in_spark = rows[0].in_spark
+            head = _SPARK_TABLE_HEAD if in_spark else _TABLE_HEAD
+            text += [f"## {title}", "", *_SECTION_HEADS.get(title, []), *head, *lines, ""]
+    every = [row for _, rows in sections for row in rows]
+    text += [f"![{row.title}]({row.key}.svg)\n" for row in every if _has_picture(row)]
+    text += _missing(every)
+    if lines := _section_lines(every, OLD_METHOD, runs):
+        text += [*_OLD_HEAD, *_TABLE_HEAD, *lines, ""]
     page = RESULTS / "README.md"
-    page.write_text("\n".join([*text, *_run_lines(runs), ""]))
+    page.write_text("\n".join([*text, "## Runs", "", *_took(every), *_run_lines(runs)]))
     return page
 
 
-def _section(row: Row) -> str:
-    if row.in_spark:
-        return "spark"
-    if row.settings is not None:
-        return "own brokers"
-    return "one broker" if row.brokers == 1 else "three brokers"
+def _section_lines(rows: Sequence[Row], method: int, runs: list[dict[str, Any]]) -> list[str]:
+    """The lines of the rows measured so; adds their runs to ``runs``."""
+    lines: list[str] = []
+    for row in rows:
+        if (stored := _stored(row, method)) is None:
+            continue
+        facts = {key: stored.get(key, "unknown") for key in _FACTS}
+        if facts not in runs:
+            runs.append(facts)
+        lines += table_lines(row, stored["samples"], runs.index(facts) + 1)
+    return lines
+
+
+def _missing(rows: Sequence[Row]) -> list[str]:
+    missing = [row for row in rows if _stored(row) is None]
+    if not missing:
+        return []
+    return [f"Not measured yet: {', '.join(f'`{row.key}`' for row in missing)}.", ""]
+
+
+def _took(rows: Sequence[Row]) -> list[str]:
+    took = [stored["took_s"] for row in rows if (stored := _stored(row)) is not None and stored["took_s"]]
+    return [f"{len(took)} rows took {sum(took) / 60:.0f} minutes.", ""] if took else []
+
+
+def _has_picture(row: Row) -> bool:
+    return row.draw is not None and _path(row).with_suffix(".svg").exists() and _stored(row) is not None
 
 
 _HEAD = [
     "# Nilometer beside Apache Kafka",
     "",
-    "Same client, same machine, one system at a time, in turns, no compression. Each number is the median of",
-    "the rounds (lowest … highest). The ratio says how many times better Nilometer is: above 1 it is ahead.",
-    "Raw numbers: the `.json` files beside this page. Of the simulation: [simulation.md](simulation.md).",
+    "Same clients, same machine, same settings of the clients. In each row both systems are warmed up in the",
+    "row's own shape until three rounds in a row are within 10 % (for a minute at most; a row says where a",
+    "system was not steady by then), then measured in turns, for 20 s each at least. One is under load at a",
+    "time. Each number is the median of the rounds (lowest … highest). The ratio says how many times better",
+    "Nilometer is: above 1 it is ahead. A process that starts is never warm: its start is measured as it is.",
+    "",
+    f"**At its limit** marks a client with a thread that is busy for {CLIENT_LIMIT:.0f} % of the time: such",
+    "a row measures the client. Times at a constant rate count from when a record was due, so that a stall",
+    "counts for all records that waited. How to measure this, what differs between the systems as shipped,",
+    "and what the files beside this page hold: [docs/benchmark.md](../../docs/benchmark.md). Of the",
+    "simulation: [simulation.md](simulation.md).",
     "",
 ]
-_ONE_BROKER = ["## One broker", "", "One process, one partition.", ""]
-_THREE_BROKERS = [
-    "## Three brokers",
+_OLD_HEAD = [
+    "## Not comparable: by the older method, Apache Kafka on a cold virtual machine",
     "",
-    "Three processes on this one machine, of Apache Kafka each broker and controller both; three replicas,",
-    "acks=all, `min.insync.replicas=2`. Rows with a single number were measured once.",
-    "",
-]
-_OWN_BROKERS = [
-    "## Transactions, compaction, starting with much",
-    "",
-    "Each row on brokers of its own, one where it does not say three. Each system is warmed up in the row's",
-    "own shape until three rounds in a row are within 10 % (for a bounded time; these rounds are among the",
-    "raw numbers, `warm_up_…`). The settings that are not as shipped are in the head of the row's module.",
-    "Starts are measured as they are: a process that starts is never warm.",
+    "These rows are still to be measured as described above. Rounds were short and Kafka's compilers had not",
+    "done their work, so the rows under load favour Nilometer: warmed up for a minute, Kafka's three brokers",
+    "take several times as many records.",
     "",
 ]
-_SPARK = [
-    "## Reading topics into Spark",
-    "",
-    "One broker of Nilometer with four partitions, records in batches of up to 1 MB; one Spark session on",
-    "all cores; the sources in turns. `nilometer-log` reads the broker's folder; where a schema names the",
-    "columns that a query needs, only these are made. The time of a micro-batch is Spark's own",
-    "`triggerExecution`.",
-    "",
-]
+_SECTION_HEADS = {
+    "One broker": ["One process, one partition.", ""],
+    "Three brokers": [
+        "Three processes on this one machine, of Apache Kafka each broker and controller both; three",
+        "replicas, acks=all, `min.insync.replicas=2`.",
+        "",
+    ],
+    "Reading topics into Spark": [
+        "One broker of Nilometer with four partitions, records in batches of up to 1 MB; one Spark session",
+        "on all cores; the sources in turns. `nilometer-log` reads the broker's folder; where a schema names",
+        "the columns that a query needs, only these are made. The time of a micro-batch is Spark's own",
+        "`triggerExecution`.",
+        "",
+    ],
+}
 _SPARK_TABLE_HEAD = [
     "| | | Nilometer | Spark's `kafka` connector | ratio | run |",
     "|---|---|---|---|---|---|",
@@ -145,19 +205,31 @@ _SPARK_TABLE_HEAD = [
 _TABLE_HEAD = ["| | | Nilometer | Apache Kafka | ratio | run |", "|---|---|---|---|---|---|"]
 
 
-def table_lines(row: Row, samples: dict[str, dict[str, list[float]]], run: int) -> list[str]:
-    ours, theirs = samples.get("Nilometer", {}), samples.get("Apache Kafka", {})
+def table_lines(row: Row, samples: RowSamples, run: int) -> list[str]:
+    ours, theirs = samples.get(OURS, {}), samples.get(THEIRS, {})
     lines: list[str] = []
     for column in row.columns:
         if column.key == row.base:
             continue
-        title = "" if lines else row.title
+        title = "" if lines else f"{row.title}{_unsteady(samples)}"
         mine, other = ours.get(column.key), ours.get(row.base) if row.base else theirs.get(column.key)
+        if mine is None and other is None:
+            continue  # a client that ran for too short a time to be watched
         cells = [_cell(column, mine), _cell(column, other)]
         lines.append(
             f"| {title} | {column.title} | {cells[0]} | {cells[1]} | {_ratio(column, mine, other)} | {run} |"
         )
     return lines
+
+
+def _unsteady(samples: RowSamples) -> str:
+    """Which systems were not steady at the end of the warm-up."""
+    found = [
+        f"{system} after {len(numbers['warm_up'])} rounds"
+        for system, numbers in samples.items()
+        if "warm_up" in numbers and not is_steady(numbers["warm_up"])
+    ]
+    return f" (not steady: {', '.join(found)})" if found else ""
 
 
 def _cell(column: Column, numbers: list[float] | None) -> str:
@@ -168,11 +240,12 @@ def _cell(column: Column, numbers: list[float] | None) -> str:
     )
     unit = "" if column.unit == column.title else f" {column.unit}"
     spread = f" ({low} … {high})" if len(numbers) > 1 else ""
-    return f"**{median}**{unit}{spread}"
+    is_at_limit = column.limit is not None and statistics.median(numbers) >= column.limit
+    return f"**{median}**{unit}{spread}{', **at its limit**' if is_at_limit else ''}"
 
 
 def _ratio(column: Column, ours: list[float] | None, theirs: list[float] | None) -> str:
-    if not ours or not theirs:
+    if not ours or not theirs or not column.is_compared:
         return "–"
     mine, other = statistics.median(ours), statistics.median(theirs)
     better, worse = (mine, other) if column.more_is_better else (other, mine)
@@ -185,7 +258,8 @@ def _run_lines(runs: list[dict[str, Any]]) -> list[str]:
         machine_facts = ", ".join(f"{key} {value}" for key, value in facts["machine"].items())
         versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
         lines += [
-            f"**Run {number}** ({facts['date']}, {facts['rounds']} rounds): `{facts['command']}`.",
+            f"**Run {number}** ({facts['rounds']} rounds, revision {facts['revision']}):",
+            f"`{facts['command']}`.",
             f"{versions}; {machine_facts}.",
             "",
         ]

@@ -1,23 +1,17 @@
-"""The rows of the table: what each measures, in which unit, and which way is better.
+"""What a row of the table is: what it measures, in which unit, and which way is better.
 
-A row's function gets a running broker (or, for `launches`, one prepared but not started) and answers with
-numbers by column. The rows of a round run in this order on one broker: what a row leaves behind, the next
-finds. To add a row: write its function, add it to BROKER_ROWS. Rows for three brokers: `cluster_rows.py`;
-of Spark: `spark.py`.
+There are two kinds. A *load* is played again and again on systems that run: `run.py` warms each system up
+in this shape and measures the two in turns. Any other row measures a system in its own way, on a fresh one.
+To add a row: write its functions, and add it to the list of its module.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from . import load
-from .systems import System, cpu_seconds, create_topic, delete_topic, memory_mb
-
-IDLE_SETTLE_S = 3.0
-"""Between a start and the look at an idle broker's memory and CPU."""
+from .systems import Settings, System
 
 Numbers = Mapping[str, float | list[float]]
 """By column: one number, or one of each repetition."""
@@ -30,6 +24,24 @@ class Column:
     unit: str
     more_is_better: bool
     digits: int = 1
+    is_compared: bool = True
+    """No ratio is given otherwise."""
+    limit: float | None = None
+    """A number of at least this is at its limit, and the table says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One shape of load."""
+
+    play: Callable[[System, float], Numbers]
+    """For so many seconds, more or less."""
+    steady_by: str
+    """The column by which a system counts as steady."""
+    prepare: Callable[[System], object] | None = None
+    """Once, before the first play."""
+    clean: Callable[[System], object] | None = None
+    """Once, after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,160 +49,57 @@ class Row:
     key: str
     title: str
     columns: tuple[Column, ...]
-    measure: Callable[[System], Numbers]
-    launches: bool = False
-    """The row starts the broker itself."""
-    is_under_load: bool = True
-    """Compilers and caches must be warm before it."""
-    brokers: int = 1
-    once: bool = False
-    """In the first round only: what it needs takes long to set up."""
-    in_spark: bool = False
-    settings: Mapping[str, str] | None = None
-    """Of the row's own broker: it shares none with other rows, starts it itself, and warms it up in its own
-    shape. None: it runs on the broker of the round."""
+    load: Load | None = None
+    measure: Callable[[System], Numbers] | None = None
+    """On a system of its own, not launched yet, once in a round. In Spark: on that of the round."""
     quick: Callable[[System], Numbers] | None = None
-    """The same in miniature, to see that it works."""
+    """``measure`` in miniature, to see that it works."""
+    quick_load: Load | None = None
+    """``load`` in miniature, where shorter rounds are not enough."""
+    brokers: int = 1
+    settings: Settings = field(default_factory=dict)
+    """Of its brokers; rows with the same settings and number of brokers share theirs."""
+    once: bool = False
+    """In the first round only: it repeats what it measures, or takes long."""
+    before: Callable[[System], Numbers] | None = None
+    """If given, both systems are measured at the same time, being idle: this goes before, in turns."""
+    quick_before: Callable[[System], Numbers] | None = None
+    after: Callable[[System], Numbers] | None = None
+    """And this behind it, in turns."""
+    on_request: bool = False
+    """Not part of the whole table."""
+    in_spark: bool = False
     base: str | None = None
     """The column that the others are held against, where that is not Apache Kafka's."""
+    draw: Callable[[dict[str, dict[str, list[float]]], Path], None] | None = None
+    """Draws the row's numbers by system into a file of this name, and the end `.svg`."""
 
 
-def _start_to_first_acknowledgement(system: System) -> Numbers:
-    """A broker that knows one topic, started while a producer already waits for it."""
-    system.launch()
-    system.wait_ready()
-    topic = create_topic(system, "first")
-    load.run("first", system.bootstrap, topic)
-    system.stop()
-    began = time.monotonic()
-    system.launch()
-    waiting = load.start("first", system.bootstrap, topic)
-    acknowledged_at = load.finish(waiting)["acknowledged_at"]
-    system.wait_ready()
-    return {"seconds": acknowledged_at - began}
-
-
-def _idle(system: System) -> Numbers:
-    time.sleep(IDLE_SETTLE_S)
-    cpu, began = cpu_seconds(system), time.monotonic()
-    time.sleep(IDLE_SETTLE_S)
-    share = (cpu_seconds(system) - cpu) / (time.monotonic() - began)
-    return {**memory_mb(system), "cpu_percent": 100 * share}
-
-
-def _warm_up(system: System) -> Numbers:
-    """Compilers and caches of both at work before anything is timed; not reported."""
-    topic = create_topic(system, "warm-up")
-    load.run("produce", system.bootstrap, topic, 1_000_000, 100, 1_000_000, "all")
-    load.run("produce", system.bootstrap, topic, 200_000, 100, 16_384, "all")
-    load.run("consume", system.bootstrap, topic, 1_200_000, 1)
-    load.run("latency", system.bootstrap, topic, 1000, 1, 100, "all")
-    delete_topic(system, topic)
-    return {}
-
-
-def _produce(system: System, size: int, batch: int, count: int, topic: str) -> Numbers:
-    create_topic(system, topic)
-    cpu = cpu_seconds(system)
-    done = load.run("produce", system.bootstrap, topic, count, size, batch, "all")
-    cpu = cpu_seconds(system) - cpu
-    return {
-        "records_per_s": count / done["seconds"],
-        "mb_per_s": count * size / done["seconds"] / 1e6,
-        "cpu_s_per_million": cpu / count * 1e6,
-    }
-
-
-def _consume(system: System, count: int, size: int, topic: str) -> Numbers:
-    cpu = cpu_seconds(system)
-    done = load.run("consume", system.bootstrap, topic, count, 1)
-    cpu = cpu_seconds(system) - cpu
-    delete_topic(system, topic)
-    return {
-        "records_per_s": count / done["seconds"],
-        "mb_per_s": count * size / done["seconds"] / 1e6,
-        "cpu_s_per_million": cpu / count * 1e6,
-    }
-
-
-def _latency(system: System, rate: int, seconds: int) -> Numbers:
-    topic = create_topic(system, f"latency-{rate}")
-    cpu = cpu_seconds(system)
-    done = load.run("latency", system.bootstrap, topic, rate, seconds, 100, "all")
-    cpu = cpu_seconds(system) - cpu
-    return {
-        "p50_ms": done["p50"],
-        "p99_ms": done["p99"],
-        "max_ms": done["max"],
-        "cpu_percent": 100 * cpu / (seconds + 2),
-    }
-
-
-def _after_load(system: System) -> Numbers:
-    return memory_mb(system)
-
-
-THROUGHPUT = (
-    Column("records_per_s", "records/s", "records/s", more_is_better=True, digits=0),
-    Column("mb_per_s", "MB/s", "MB/s", more_is_better=True),
-    Column("cpu_s_per_million", "broker CPU per million records", "s", more_is_better=False, digits=2),
+RECORDS_PER_S = Column("records_per_s", "records/s", "records/s", more_is_better=True, digits=0)
+MB_PER_S = Column("mb_per_s", "MB/s", "MB/s", more_is_better=True)
+CPU_PER_MILLION = Column(
+    "cpu_s_per_million", "broker CPU per million records", "s", more_is_better=False, digits=2
 )
-LATENCY = (
-    Column("p50_ms", "p50", "ms", more_is_better=False, digits=2),
-    Column("p99_ms", "p99", "ms", more_is_better=False, digits=2),
-    Column("cpu_percent", "broker CPU", "%", more_is_better=False),
+CLIENT_LIMIT = 90.0
+CLIENT = (
+    Column("client_cpu_percent", "client CPU", "%", more_is_better=False, digits=0, is_compared=False),
+    Column(
+        "client_busiest_percent",
+        "busiest thread of the client",
+        "%",
+        more_is_better=False,
+        digits=0,
+        is_compared=False,
+        limit=CLIENT_LIMIT,
+    ),
 )
+P50 = Column("p50_ms", "p50", "ms", more_is_better=False, digits=2)
+P99 = Column("p99_ms", "p99", "ms", more_is_better=False, digits=2)
+P999 = Column("p999_ms", "p99.9", "ms", more_is_better=False, digits=2)
+BROKER_CPU = Column("cpu_percent", "broker CPU", "%", more_is_better=False)
+THROUGHPUT = (RECORDS_PER_S, MB_PER_S, CPU_PER_MILLION, *CLIENT)
+LATENCY = (P50, P99, P999, BROKER_CPU, *CLIENT)
 RSS = Column("rss_mb", "resident memory", "MB", more_is_better=False, digits=0)
-_ANONYMOUS = Column("anonymous_mb", "of it not mapped files", "MB", more_is_better=False, digits=0)
-IDLE_CPU = Column("cpu_percent", "CPU", "%", more_is_better=False)
+ANONYMOUS = Column("anonymous_mb", "of it not mapped files", "MB", more_is_better=False, digits=0)
+IDLE_CPU = Column("cpu_percent", "CPU", "%", more_is_better=False, digits=2)
 START = (Column("seconds", "time", "s", more_is_better=False, digits=2),)
-
-
-def _produce_row(size: int, batch: int, count: int) -> Row:
-    topic = f"produce-{size}-{batch}"
-    return Row(
-        topic,
-        f"produce {size} B records, batches of {batch // 1000} kB, acks=all",
-        THROUGHPUT,
-        partial(_produce, size=size, batch=batch, count=count, topic=topic),
-    )
-
-
-def _consume_row(size: int, batch: int, count: int) -> Row:
-    topic = f"produce-{size}-{batch}"
-    return Row(
-        f"consume-{size}-{batch}",
-        f"consume {size} B records from the start, stored in batches of {batch // 1000} kB",
-        THROUGHPUT,
-        partial(_consume, size=size, count=count, topic=topic),
-    )
-
-
-_SHAPES = (
-    (100, 1_000_000, 3_000_000),
-    (100, 16_384, 2_000_000),
-    (1000, 1_000_000, 500_000),
-    (1000, 16_384, 500_000),
-)
-
-WARM_UP = Row("warm-up", "warm-up", (), _warm_up)
-
-BROKER_ROWS: tuple[Row, ...] = (
-    Row(
-        "start",
-        "process start to first acknowledged record",
-        START,
-        _start_to_first_acknowledgement,
-        launches=True,
-        is_under_load=False,
-    ),
-    Row("idle", "idle", (RSS, _ANONYMOUS, IDLE_CPU), _idle, is_under_load=False),
-    *(row for shape in _SHAPES for row in (_produce_row(*shape), _consume_row(*shape))),
-    Row(
-        "latency-1000",
-        "produce 1,000 records/s, linger 0, acks=all",
-        LATENCY,
-        partial(_latency, rate=1000, seconds=8),
-    ),
-    Row("after-load", "after all that", (RSS, _ANONYMOUS), _after_load),
-)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import statistics
+import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from nilometer.pipeline.spark.spark_session import build_session, connector_sett
 
 from . import load
 from .rows import Column, Numbers, Row
-from .systems import System, create_topic
+from .systems import System, create_topic, remove
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +40,6 @@ RECORD_BYTES = 100
 BATCH_BYTES = 1_000_000
 WARM_TOPIC = "warm-up"
 WARM_UP_RECORDS = 400_000
-LOADS_OWN_RECORDS = 1_000
-"""What the load generator sends ahead, to warm up."""
 CHECKPOINT_WAIT_S = 60.0
 MICRO_BATCHES = 40
 MICRO_BATCHES_AHEAD = 5
@@ -149,9 +149,7 @@ SOURCES = {
 def _fill(system: SparkOnNilometer, topic: str, records: int) -> None:
     """``records`` in all, and known to be committed."""
     create_topic(system, topic, PARTITIONS)
-    load.run(
-        "produce", system.bootstrap, topic, records - LOADS_OWN_RECORDS, RECORD_BYTES, BATCH_BYTES, "all"
-    )
+    load.run("fill", system.bootstrap, topic, records, RECORD_BYTES, f"batch.size={BATCH_BYTES}")
     checkpoint = system.data_dir / "replication-offset-checkpoint"
     deadline = time.monotonic() + CHECKPOINT_WAIT_S
     while (known := _checkpointed(checkpoint, topic)) < records:
@@ -227,12 +225,27 @@ def _audit(system: System) -> Numbers:
     return found
 
 
-def _warm_up(system: System) -> Numbers:
+def warm_up(system: System) -> None:
     """Compilers, workers and caches at work before anything is timed; not reported."""
     assert isinstance(system, SparkOnNilometer)
     for query in QUERIES:
         _rates(system, query, WARM_TOPIC, WARM_UP_RECORDS)
-    return {}
+
+
+@contextmanager
+def on_spark(scratch: Path, records: int) -> Generator[SparkOnNilometer]:
+    """The system of these rows, warmed up, on an empty folder that is removed behind it."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=scratch)).resolve()
+    system = SparkOnNilometer(folder, records)
+    try:
+        system.launch()
+        system.wait_ready()
+        warm_up(system)
+        yield system
+    finally:
+        system.stop()
+        remove(folder)
 
 
 def _sources(*names: str, unit: str = "records/s", more_is_better: bool = True) -> tuple[Column, ...]:
@@ -245,15 +258,13 @@ QUERIES = (
     Query("parquet", "into Parquet, all columns", _parquet, COLUMNS, _sources(*list(SOURCES)[:3])),
 )
 
-SPARK_WARM_UP = Row("spark-warm-up", "warm-up", (), _warm_up, in_spark=True)
-
 SPARK_ROWS: tuple[Row, ...] = (
     *(
         Row(
             f"spark-{query.key}",
             f"{RECORD_BYTES} B records {query.title}",
             query.columns,
-            partial(_read, query=query),
+            measure=partial(_read, query=query),
             in_spark=True,
             base=BASE,
         )
@@ -263,7 +274,7 @@ SPARK_ROWS: tuple[Row, ...] = (
         "spark-floor",
         "a micro-batch of one record",
         _sources(BASE, "nilometer", unit="ms", more_is_better=False),
-        _micro_batches,
+        measure=_micro_batches,
         in_spark=True,
         base=BASE,
     ),
@@ -274,7 +285,7 @@ SPARK_ROWS: tuple[Row, ...] = (
             Column("one", "one replica", "GB/s", more_is_better=True, digits=2),
             Column("two", "two replicas, compared", "GB/s", more_is_better=True, digits=2),
         ),
-        _audit,
+        measure=_audit,
         in_spark=True,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 ROUNDS = 3
 WITHIN = 0.10
@@ -17,10 +17,12 @@ def until_steady(play: Callable[[], float], limit_s: float) -> list[float]:
     """
     until = time.monotonic() + limit_s
     found: list[float] = []
-    while len(found) < ROUNDS or (not _is_steady(found[-ROUNDS:]) and time.monotonic() < until):
+    while len(found) < ROUNDS or (not is_steady(found) and time.monotonic() < until):
         found.append(play())
     return found
 
 
-def _is_steady(latest: list[float]) -> bool:
-    return max(latest) - min(latest) <= WITHIN * min(latest)
+def is_steady(rounds: Sequence[float]) -> bool:
+    """Whether the last three are within 10 %."""
+    latest = rounds[-ROUNDS:]
+    return len(latest) == ROUNDS and max(latest) - min(latest) <= WITHIN * min(latest)

@@ -1,8 +1,7 @@
 """The rows of transactions: librdkafka commits every 100 ms, on one broker and on three.
 
 Throughput is taken from a producer that sends as fast as it can: its commit first waits for all that is in
-its queue. So what a commit costs is taken from one that sends a modest, constant number of records. Each
-system is warmed up in the shape of the row until it is steady; these rounds are among the raw numbers.
+its queue. So what a commit costs is taken from one that sends a modest, constant number of records.
 """
 
 from __future__ import annotations
@@ -10,108 +9,69 @@ from __future__ import annotations
 import itertools
 import time
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from . import load
-from .clusters import Cluster, wait_in_sync
-from .rows import Column, Numbers, Row
-from .steady import until_steady
-from .systems import System, cpu_seconds, create_topic
+from . import load, plays
+from .rows import CLIENT, CPU_PER_MILLION, RECORDS_PER_S, Column, Load, Numbers, Row
+from .systems import System, cpu_seconds, delete_topic
 
 PARTITIONS = 6
 RECORD_BYTES = 100
 RATE = 10_000
 """Records a second of the producer whose commits are timed."""
-ROUND_S = 5
-WARM_UP_S = 45.0
-MEASURED_S = 20
-INPUT_RECORDS = 6_000_000
-QUICK = {"round_s": 1, "warm_up_s": 0.0, "measured_s": 1}
-_names = itertools.count()
+INPUT_RECORDS, QUICK_RECORDS = 4_000_000, 200_000
+_groups = itertools.count()
+_inputs: dict[str, str] = {}
+"""By the address of a system: the topic that is transformed."""
 
 
-def _topic(system: System, name: str, brokers: int) -> str:
-    create_topic(system, name, PARTITIONS, brokers)
-    if brokers > 1:
-        wait_in_sync(cast(Cluster, system), name)
-    return name
-
-
-def _start(system: System) -> None:
-    system.launch()
-    system.wait_ready()
-
-
-def _produce(
-    system: System,
-    brokers: int,
-    round_s: int = ROUND_S,
-    warm_up_s: float = WARM_UP_S,
-    measured_s: int = MEASURED_S,
-) -> Numbers:
-    _start(system)
-    topic = _topic(system, "transactions", brokers)
-
-    def play(seconds: int, rate: int) -> dict[str, Any]:
-        return load.run(
-            "produce", system.bootstrap, topic, seconds, RECORD_BYTES, rate, program="transactions"
-        )
-
-    rounds = until_steady(lambda: _rate_of(play(round_s, 0)), warm_up_s)
+def _produce(system: System, seconds: float, *, brokers: int, rate: int) -> Numbers:
+    """As fast as it can if ``rate`` is 0."""
+    topic = plays.fresh_topic(system, "transactions", PARTITIONS, brokers)
     cpu = cpu_seconds(system)
-    fast = play(measured_s, 0)
+    done = load.run("produce", system.bootstrap, topic, seconds, RECORD_BYTES, rate, program="transactions")
     cpu = cpu_seconds(system) - cpu
-    commits = until_steady(lambda: play(round_s, RATE)["p50"], warm_up_s / 2)
-    paced = play(measured_s, RATE)
-    return {
-        "warm_up_records_per_s": rounds,
-        "warm_up_commit_p50_ms": commits,
-        "records_per_s": _rate_of(fast),
-        "cpu_s_per_million": cpu / fast["records"] * 1e6,
-        "full_commit_p50_ms": fast["p50"],
-        "commit_p50_ms": paced["p50"],
-        "commit_p99_ms": paced["p99"],
-    }
+    delete_topic(system, topic)
+    return _numbers(done, cpu)
 
 
-def _transform(
-    system: System,
-    brokers: int,
-    round_s: int = ROUND_S,
-    warm_up_s: float = WARM_UP_S,
-    measured_s: int = MEASURED_S,
-    input_records: int = INPUT_RECORDS,
-) -> Numbers:
-    _start(system)
-    source = _topic(system, "source", brokers)
-    target = _topic(system, "target", brokers)
-    load.run("produce", system.bootstrap, source, input_records, RECORD_BYTES, 1_000_000, "all")
+def _fill(system: System, brokers: int, records: int) -> None:
+    topic = plays.fresh_topic(system, "source", PARTITIONS, brokers)
+    load.run("fill", system.bootstrap, topic, records, RECORD_BYTES, "batch.size=1000000")
+    _inputs[system.bootstrap] = topic
 
-    def play(seconds: int) -> dict[str, Any]:
-        group = f"transformers-{next(_names)}-{time.monotonic_ns()}"
-        return load.run("transform", system.bootstrap, source, target, group, seconds, program="transactions")
 
-    rounds = until_steady(lambda: _rate_of(play(round_s)), warm_up_s)
+def _empty(system: System) -> None:
+    delete_topic(system, _inputs.pop(system.bootstrap))
+
+
+def _transform(system: System, seconds: float, *, brokers: int) -> Numbers:
+    """By a group that is new each time, and so begins at the start."""
+    source = _inputs[system.bootstrap]
+    target = plays.fresh_topic(system, "target", PARTITIONS, brokers)
+    group = f"transformers-{next(_groups)}-{time.monotonic_ns()}"
     cpu = cpu_seconds(system)
-    done = play(measured_s)
+    done = load.run("transform", system.bootstrap, source, target, group, seconds, program="transactions")
     cpu = cpu_seconds(system) - cpu
+    delete_topic(system, target)
+    return _numbers(done, cpu)
+
+
+def _numbers(done: dict[str, Any], cpu_s: float) -> Numbers:
     return {
-        "warm_up_records_per_s": rounds,
-        "records_per_s": _rate_of(done),
-        "cpu_s_per_million": cpu / done["records"] * 1e6,
+        "records_per_s": done["records"] / done["seconds"],
+        "cpu_s_per_million": cpu_s / done["records"] * 1e6,
         "commit_p50_ms": done["p50"],
         "commit_p99_ms": done["p99"],
+        "transactions": done["transactions"],
+        **load.client_numbers(done),
     }
 
 
-def _rate_of(done: dict[str, Any]) -> float:
-    return done["records"] / done["seconds"]
-
-
-_RECORDS = Column("records_per_s", "records/s", "records/s", more_is_better=True, digits=0)
-_CPU = Column("cpu_s_per_million", "broker CPU per million records", "s", more_is_better=False, digits=2)
-
-
+_COMMIT = (
+    Column("commit_p50_ms", "p50 of a commit", "ms", more_is_better=False, digits=2),
+    Column("commit_p99_ms", "p99 of a commit", "ms", more_is_better=False, digits=2),
+)
 _WHERE = {1: "one broker", 3: "three brokers"}
 
 
@@ -119,20 +79,19 @@ def _produce_row(brokers: int) -> Row:
     return Row(
         f"transactions-produce-{brokers}",
         f"{_WHERE[brokers]}: transactional produce of {RECORD_BYTES} B records, a commit every 100 ms",
-        (
-            _RECORDS,
-            _CPU,
-            Column(
-                "commit_p50_ms", f"commit p50 at {RATE:,} records/s", "ms", more_is_better=False, digits=2
-            ),
-            Column(
-                "commit_p99_ms", f"commit p99 at {RATE:,} records/s", "ms", more_is_better=False, digits=2
-            ),
-        ),
-        partial(_produce, brokers=brokers),
+        (RECORDS_PER_S, CPU_PER_MILLION, *CLIENT),
+        Load(partial(_produce, brokers=brokers, rate=0), "records_per_s"),
         brokers=brokers,
-        settings={},
-        quick=partial(_produce, brokers=brokers, **QUICK),
+    )
+
+
+def _commit_row(brokers: int) -> Row:
+    return Row(
+        f"transactions-commit-{brokers}",
+        f"{_WHERE[brokers]}: the same at {RATE:,} records/s",
+        (*_COMMIT, *CLIENT),
+        Load(partial(_produce, brokers=brokers, rate=RATE), "commit_p50_ms"),
+        brokers=brokers,
     )
 
 
@@ -141,21 +100,26 @@ def _transform_row(brokers: int) -> Row:
         f"transactions-transform-{brokers}",
         f"{_WHERE[brokers]}: consume, transform and produce {RECORD_BYTES} B records exactly once, "
         "a commit every 100 ms",
-        (
-            _RECORDS,
-            _CPU,
-            Column("commit_p50_ms", "commit p50 under this load", "ms", more_is_better=False, digits=1),
-            Column("commit_p99_ms", "commit p99 under this load", "ms", more_is_better=False, digits=1),
-        ),
-        partial(_transform, brokers=brokers),
+        (RECORDS_PER_S, CPU_PER_MILLION, *_COMMIT, *CLIENT),
+        _transform_load(brokers, INPUT_RECORDS),
+        quick_load=_transform_load(brokers, QUICK_RECORDS),
         brokers=brokers,
-        settings={},
-        quick=partial(_transform, brokers=brokers, input_records=200_000, **QUICK),
+    )
+
+
+def _transform_load(brokers: int, records: int) -> Load:
+    return Load(
+        partial(_transform, brokers=brokers),
+        "records_per_s",
+        prepare=partial(_fill, brokers=brokers, records=records),
+        clean=_empty,
     )
 
 
 TRANSACTION_ROWS: tuple[Row, ...] = (
     _produce_row(1),
+    _commit_row(1),
     _produce_row(3),
+    _commit_row(3),
     _transform_row(3),
 )

@@ -1,0 +1,194 @@
+"""More clients than one: Java's, many connections, one producer to many partitions, compressed batches.
+
+All on one broker. Java's programs run for a number of records, not for a time: each round's number follows
+from the rate of the round before.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import api, encode_request
+from nilometer.wire.records import BatchBuilder
+
+from . import java_clients, load, plays
+from .rows import (
+    CLIENT,
+    CPU_PER_MILLION,
+    MB_PER_S,
+    P50,
+    P99,
+    P999,
+    RECORDS_PER_S,
+    THROUGHPUT,
+    Column,
+    Load,
+    Numbers,
+    Row,
+)
+from .systems import System, cpu_seconds, create_topic, delete_topic
+
+SIZE, BATCH = 100, 16_384
+JAVA_RECORDS_MIN, JAVA_RECORDS_MAX = 20_000, 20_000_000
+JAVA_WARM_UP_RECORDS, MANY_WARM_UP_RECORDS = 200_000, 20_000
+"""Of the client, with one partition and with many: then each batch has a record or two."""
+JAVA_TOPIC, JAVA_CONSUMED, JAVA_QUICK = "java-consumed", 6_000_000, 200_000
+PRODUCER_SETTINGS = ("acks=all", "linger.ms=5", f"batch.size={BATCH}")
+MANY_PARTITIONS = 2_000
+SPREAD = "partitioner.class=org.apache.kafka.clients.producer.RoundRobinPartitioner"
+CONNECTIONS = (1, 10, 100, 1_000)
+CONNECTION_PARTITIONS = 6
+SMALL_BATCH = 10
+"""Records in each request of a connection."""
+PRODUCE_VERSION = 8
+CODECS = ("lz4", "zstd")
+
+_java_rates: dict[tuple[str, int], float] = {}
+"""(system, partitions) → records a second of the round before."""
+
+
+def _java_produce(system: System, seconds: float, *, partitions: int, settings: tuple[str, ...]) -> Numbers:
+    rate = _java_rates.get((system.name, partitions), JAVA_RECORDS_MIN / seconds)
+    records = min(max(int(rate * seconds), JAVA_RECORDS_MIN), JAVA_RECORDS_MAX)
+    warm_up_records = JAVA_WARM_UP_RECORDS if partitions == 1 else MANY_WARM_UP_RECORDS
+    topic = plays.fresh_topic(system, "java-produced", partitions, 1)
+    cpu = cpu_seconds(system)
+    done = java_clients.produce(
+        system.bootstrap, topic, records, SIZE, *settings, warm_up_records=warm_up_records
+    )
+    cpu = cpu_seconds(system) - cpu
+    delete_topic(system, topic)
+    _java_rates[system.name, partitions] = done["per_s"]
+    sent = records + warm_up_records
+    return {
+        "records_per_s": done["per_s"],
+        "mb_per_s": done["per_s"] * SIZE / 1e6,
+        "cpu_s_per_million": cpu / sent * 1e6,
+        **{f"{key}_ms": done[key] for key in ("p50", "p99", "p999")},
+        **load.client_numbers(done),
+    }
+
+
+def _java_fill(system: System, records: int) -> None:
+    create_topic(system, JAVA_TOPIC)
+    load.run("fill", system.bootstrap, JAVA_TOPIC, records, SIZE, f"batch.size={BATCH}")
+
+
+def _java_consume_load(records: int) -> Load:
+    return Load(
+        partial(_java_consume, records=records),
+        "records_per_s",
+        prepare=partial(_java_fill, records=records),
+        clean=partial(delete_topic, name=JAVA_TOPIC),
+    )
+
+
+def _java_consume(system: System, seconds: float, *, records: int) -> Numbers:
+    """The whole topic, by one process after another."""
+    began = time.monotonic()
+    passes: list[dict[str, Any]] = []
+    cpu = cpu_seconds(system)
+    while not passes or time.monotonic() - began < seconds:
+        passes.append(java_clients.consume(system.bootstrap, JAVA_TOPIC, records))
+    cpu = cpu_seconds(system) - cpu
+    return plays.throughput(
+        records * len(passes), sum(done["seconds"] for done in passes), SIZE, cpu, passes[-1]
+    )
+
+
+def _connect(system: System, seconds: float, *, connections: int) -> Numbers:
+    """Each connection sends a small batch, acks=all, and the next when it is answered."""
+    topic = plays.fresh_topic(system, "connected", CONNECTION_PARTITIONS, 1)
+    host, _, port = system.bootstrap.rpartition(":")
+    frames = [_produce_frame(topic, partition) for partition in range(CONNECTION_PARTITIONS)]
+    error_at = 4 + 4 + 2 + len(topic) + 4 + 4
+    """In a response of version 8: behind correlation id, topics, name, partitions, index."""
+    cpu, began = cpu_seconds(system), time.monotonic()
+    client = load.start(
+        host, port, connections, seconds, len(frames), error_at, program="connections", text=False
+    )
+    done = load.finish(client, b"".join(frames))
+    taken = time.monotonic() - began
+    cpu = cpu_seconds(system) - cpu
+    delete_topic(system, topic)
+    return {
+        "requests_per_s": done["requests"] / done["seconds"],
+        "records_per_s": SMALL_BATCH * done["requests"] / done["seconds"],
+        **{f"{key}_ms": done[key] for key in ("p50", "p99", "p999")},
+        "cpu_percent": 100 * cpu / taken,
+        "cpu_us_per_request": cpu / done["requests"] * 1e6,
+        **load.client_numbers(done),
+    }
+
+
+def _produce_frame(topic: str, partition: int) -> bytes:
+    builder = BatchBuilder()
+    for _ in range(SMALL_BATCH):
+        builder.append(time.time_ns() // 1_000_000, None, b"x" * SIZE, ())
+    made = api(ApiKey.PRODUCE, PRODUCE_VERSION)
+    part = made.make_request("PartitionProduceData", index=partition, records=builder.build())
+    data = made.make_request("TopicProduceData", name=topic, partition_data=(part,))
+    request = made.request(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=(data,))
+    return encode_request(1, "bench", request)
+
+
+_REQUESTS = (
+    Column("requests_per_s", "requests/s", "requests/s", more_is_better=True, digits=0),
+    P50,
+    P99,
+    P999,
+    Column("cpu_us_per_request", "broker CPU per request", "µs", more_is_better=False),
+    *CLIENT,
+)
+
+
+def _connection_row(connections: int) -> Row:
+    plural = "s" if connections > 1 else ""
+    return Row(
+        f"connections-{connections}",
+        f"{connections:,} connection{plural}, batches of {SMALL_BATCH} records of {SIZE} B, "
+        "each sent when the one before is acknowledged",
+        _REQUESTS,
+        Load(partial(_connect, connections=connections), "requests_per_s"),
+    )
+
+
+def _compressed_row(codec: str) -> Row:
+    settings = [f"batch.size={BATCH}", f"compression.type={codec}", "payload=text"]
+    return Row(
+        f"compressed-{codec}",
+        f"produce {SIZE} B records of text, batches of {BATCH // 1000} kB, compressed by {codec}",
+        THROUGHPUT,
+        Load(partial(plays.produce, size=SIZE, settings=settings), "records_per_s"),
+    )
+
+
+CLIENT_ROWS: tuple[Row, ...] = (
+    Row(
+        "java-produce",
+        f"`kafka-producer-perf-test`: {SIZE} B records, batches of {BATCH // 1000} kB, acks=all",
+        (RECORDS_PER_S, MB_PER_S, CPU_PER_MILLION, P50, P99, *CLIENT),
+        Load(partial(_java_produce, partitions=1, settings=PRODUCER_SETTINGS), "records_per_s"),
+    ),
+    Row(
+        "java-consume",
+        f"`kafka-consumer-perf-test`: {SIZE} B records, stored in batches of {BATCH // 1000} kB",
+        THROUGHPUT,
+        _java_consume_load(JAVA_CONSUMED),
+        quick_load=_java_consume_load(JAVA_QUICK),
+    ),
+    Row(
+        f"partitions-{MANY_PARTITIONS}",
+        f"`kafka-producer-perf-test` to {MANY_PARTITIONS:,} partitions in turn, linger 5 ms",
+        (RECORDS_PER_S, CPU_PER_MILLION, P50, P99, *CLIENT),
+        Load(
+            partial(_java_produce, partitions=MANY_PARTITIONS, settings=(*PRODUCER_SETTINGS, SPREAD)),
+            "records_per_s",
+        ),
+    ),
+    *(_connection_row(connections) for connections in CONNECTIONS),
+    *(_compressed_row(codec) for codec in CODECS),
+)

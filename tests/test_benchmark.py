@@ -1,0 +1,85 @@
+"""What the benchmark says of its numbers: steady, at its limit, saturated, still valid. Measures nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from bench import curve_rows, java_clients, report
+from bench.rows import CLIENT, RECORDS_PER_S, Row
+from bench.steady import is_steady, until_steady
+
+ROW = Row("some-row", "some row", (RECORDS_PER_S, *CLIENT))
+STEADY = (
+    "200000 steady state records sent, 285306.704708 records/sec (27.21 MB/sec), 1.02 ms avg latency, "
+    "28.00 ms max latency, 0 ms 50th, 4 ms 95th, 15 ms 99th, 24 ms 99.9th."
+)
+PRODUCED = f"{STEADY.replace('steady state ', '').replace('285306', '114810')}\n\n{STEADY}\n"
+
+
+def test_steady_means_that_the_last_three_rounds_are_within_a_tenth() -> None:
+    assert is_steady([10.0, 100.0, 105.0, 109.0])
+    assert not is_steady([100.0, 105.0, 111.0])
+    assert not is_steady([100.0, 100.0])
+
+
+def test_a_warm_up_ends_when_it_is_steady_or_its_time_is_over() -> None:
+    rounds = iter([10.0, 50.0, 100.0, 101.0, 102.0, 103.0])
+    assert until_steady(lambda: next(rounds), limit_s=60.0) == [10.0, 50.0, 100.0, 101.0, 102.0]
+    growing = iter(range(1, 1000))
+    assert len(until_steady(lambda: 2.0 ** next(growing), limit_s=0.0)) == 3
+
+
+def test_the_table_names_a_client_at_its_limit_and_a_system_that_is_not_steady() -> None:
+    samples = {
+        "Nilometer": {"warm_up": [1.0, 1.0, 1.0], "records_per_s": [200.0], "client_busiest_percent": [95.0]},
+        "Apache Kafka": {
+            "warm_up": [1.0, 2.0, 3.0],
+            "records_per_s": [100.0],
+            "client_busiest_percent": [60.0],
+        },
+    }
+    records, busiest = report.table_lines(ROW, samples, run=1)
+    assert "some row (not steady: Apache Kafka after 3 rounds)" in records
+    assert records.endswith("| **200** | **100** | 2.00 | 1 |")
+    assert "**95** %, **at its limit** | **60** % | – |" in busiest
+
+
+def test_only_a_result_of_the_same_command_method_and_day_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    now = datetime.now(UTC)
+
+    def is_left_out(**changed: object) -> bool:
+        stored = {"command": "c", "method": report.METHOD, "measured_at": now.isoformat()} | changed
+        (tmp_path / "some-row.json").write_text(json.dumps(stored))
+        return report.has_result(ROW, "c")
+
+    assert is_left_out()
+    assert not is_left_out(command="another")
+    assert not is_left_out(method=report.METHOD - 1)
+    assert not is_left_out(measured_at=(now - timedelta(hours=25)).isoformat())
+
+
+@pytest.mark.parametrize(
+    ("achieved", "p99", "saturated"), [(990, 5, False), (900, 5, True), (999, 1500, True)]
+)
+def test_a_system_is_saturated_when_it_falls_behind_or_answers_late(
+    achieved: float, p99: float, saturated: bool
+) -> None:
+    found = {"achieved_per_s": [500.0, achieved], "p99_ms": [1.0, p99], "offered_per_s": [500.0, 1000.0]}
+    assert curve_rows.is_saturated(1000, found) is saturated
+    assert curve_rows.highest_good(found) == (1000.0 if (achieved, p99) == (990, 5) else 500.0)
+
+
+def test_the_steady_part_of_what_kafka_s_producer_prints_is_read() -> None:
+    assert java_clients.read_produced(PRODUCED)["per_s"] == pytest.approx(285306.7, abs=0.1)
+    with pytest.raises(RuntimeError, match="printed no steady state"):
+        java_clients.read_produced("org.apache.kafka.common.errors.TimeoutException")
