@@ -160,7 +160,7 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 def _announce(broker: Broker, ready_fd: int | None) -> bool:
-    """Write the first listener's address to ``ready_fd``.
+    """Write the first listener's address to ``ready_fd``, and the URL of the metrics if there are any.
 
     Returns false if the command that started this broker has ended.
 
@@ -171,7 +171,8 @@ def _announce(broker: Broker, ready_fd: int | None) -> bool:
     if ready_fd is None:
         return True
     try:
-        os.write(ready_fd, f"{endpoints[0].host}:{endpoints[0].port}\n".encode())
+        metrics = "" if broker.metrics_endpoint is None else f" {broker.metrics_endpoint}/metrics"
+        os.write(ready_fd, f"{endpoints[0].host}:{endpoints[0].port}{metrics}\n".encode())
     except BrokenPipeError:
         logger.error("The command that started this broker ended before it was ready: stopping")
         return False

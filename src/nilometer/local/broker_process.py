@@ -17,3 +17,5 @@ class BrokerProcess:
     """``running``, ``fenced`` (its process runs but serves nothing until it is restarted) or ``down``."""
     reason: str | None = None
     """Why it is fenced or down; None while it runs."""
+    metrics: str | None = None
+    """The URL of its metrics, while it runs and serves them."""

@@ -34,6 +34,7 @@ class _Record:
     started: str
     host: str
     port: int
+    metrics: str | None = None
 
 
 def _process_started(pid: int) -> str | None:
@@ -95,7 +96,8 @@ class LocalCluster:
         reason = None if status is None else status.reason
         if record is not None and _process_started(record.pid) == record.started:
             state = "running" if status is None else status.state
-            return BrokerProcess(broker_id, record.host, record.port, record.pid, state, reason)
+            at = (record.host, record.port, record.pid)
+            return BrokerProcess(broker_id, *at, state, reason, record.metrics)
         reason = reason or self._why_down(broker_id, was_started=record is not None)
         return BrokerProcess(broker_id, host, port, None, "down", reason)
 
@@ -176,13 +178,13 @@ class LocalCluster:
             stuck(broker)
         return not alive
 
-    def write_record(self, broker_id: int, pid: int, host: str, port: int) -> None:
+    def write_record(self, broker_id: int, pid: int, host: str, port: int, metrics: str | None) -> None:
         started = _process_started(pid)
         if started is None:
             return
         path = self.broker_dir(broker_id) / "process.json"
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(_Record(pid, started, host, port))), encoding="utf-8")
+        temporary.write_text(json.dumps(asdict(_Record(pid, started, host, port, metrics))), encoding="utf-8")
         temporary.replace(path)
 
     def _read_record(self, broker_id: int) -> _Record | None:
@@ -257,8 +259,9 @@ class _Launch:
         said = seen.decode().strip()
         if said.startswith(NOT_READY):
             raise LaunchFailed(f"broker {self._id} is not ready: {said.removeprefix(NOT_READY)}")
-        host, _, port = said.rpartition(":")
-        self._cluster.write_record(self._id, self._process.pid, host, int(port))
+        address, _, metrics = said.partition(" ")
+        host, _, port = address.rpartition(":")
+        self._cluster.write_record(self._id, self._process.pid, host, int(port), metrics or None)
 
     def abandon(self) -> None:
         self._process.terminate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from nilometer.wire.api_keys import ApiKey
 from support.brokers.cluster_shell import TIMEOUT_S, Shell, answers
 from support.eventually import eventually
+from support.metrics.scrape import Scrape, page
 from support.ports import HOST, free_ports, is_free, neighbouring_ports
 from support.wire.wire_peer import WirePeer, make
 
@@ -208,3 +210,16 @@ def test_settings_reach_the_brokers(shell: Shell) -> None:
         )
         told = peer.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=(resource,)).results[0].configs[0]
     assert (told.value, told.config_source) == ("7", 4)
+
+
+def test_each_broker_has_metrics_whose_address_is_printed(shell: Shell) -> None:
+    port = neighbouring_ports(2)
+    up = shell.run("up", "--brokers", "2", "--port", str(port), "--detach")
+    assert up.returncode == 0, up.stderr
+    urls = dict(re.findall(r"Metrics of broker (\d): http://127\.0\.0\.1:(\d+)/metrics", up.stderr))
+    assert list(urls) == ["1", "2"]
+    for metrics_port in map(int, urls.values()):
+        assert page(metrics_port, "/readyz").status == 200
+        assert Scrape(metrics_port)("nilometer_broker_registered") == 1
+    again = shell.run("up", "--detach")
+    assert again.stderr == up.stderr, "they run already: their addresses are printed again"

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from nilometer.broker.settings.metrics_listener import LOOPBACK, METRICS_LISTENER
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.local_cluster import LocalCluster
@@ -94,6 +95,7 @@ def up(
         started = cluster.start(down_ids, settings, listeners)
     except LaunchFailed as error:
         raise click.ClickException(str(error)) from None
+    _show_metrics(cluster.brokers())
     ready = "bootstrap.servers=" + ",".join(f"{one.host}:{one.port}" for one in cluster.brokers())
     if detach:
         click.echo(ready)
@@ -117,7 +119,14 @@ def _is_given(parameter: str) -> bool:
 
 def _cluster_properties(brokers: int, coordination: str) -> dict[str, str]:
     agreed = {} if coordination == "local" else {"nilometer.coordination": coordination}
-    return {**agreed, **replication_settings(brokers)}
+    return {**agreed, **replication_settings(brokers), METRICS_LISTENER: f"{LOOPBACK}:0"}
+
+
+def _show_metrics(brokers: list[BrokerProcess]) -> None:
+    """Print where the brokers serve their metrics: not on standard output, which programs read."""
+    for one in brokers:
+        if one.metrics is not None:
+            click.echo(f"Metrics of broker {one.id}: {one.metrics}", err=True)
 
 
 def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str) -> None:
