@@ -146,6 +146,7 @@ class Broker:
             self._monitoring.note_serving(False)
         if parts is not None:
             await self._announce_shutdown(parts)
+            parts.control.controller.note_resigned(f"it stops: {self.failure or 'in an orderly way'}")
         self._end_connections()
         if parts is not None:
             parts.replication.replicas.stop()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
+from nilometer.broker.log_output import configure_log
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
@@ -49,14 +50,10 @@ def run_broker(
     status.clear()
     try:
         config = load_config(config_path, overrides)
+        configure_log(config.log, config.node_id)
     except ConfigError as error:
         print(f"nilometer broker: {error}", file=sys.stderr)
         return 2
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s [broker {config.node_id}] %(message)s",
-    )
     _allow_many_descriptors()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     for notice in notices_at_start(config):

@@ -1,15 +1,27 @@
-"""A turn of a group shard: one call, with the records and replies it collects. It has no actions."""
+"""A turn of a group shard: one call, with the records, replies and notes it collects."""
 
 from __future__ import annotations
 
-from typing import Never, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from nilometer.coordinators import effects, turn
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import Reply
 
-Effects: TypeAlias = effects.Effects[CoordinatorRecord, Reply, Never]
+
+@dataclass(frozen=True, slots=True)
+class RebalanceNote:
+    """An action of a group shard: write to the log that a group rebalances, and why."""
+
+    group_id: str
+    generation: int
+    """The generation before the rebalance; of a consumer group its new group epoch."""
+    cause: str
 
 
-class Turn(turn.Turn[CoordinatorRecord, Reply, Never]):
+Effects: TypeAlias = effects.Effects[CoordinatorRecord, Reply, RebalanceNote]
+
+
+class Turn(turn.Turn[CoordinatorRecord, Reply, RebalanceNote]):
     __slots__ = ()

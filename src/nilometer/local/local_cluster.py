@@ -1,6 +1,7 @@
 """A cluster of broker processes on this machine, with its data in one folder.
 
-Layout: ``<data>/broker-<id>/`` contains ``server.properties``, ``broker.log`` (standard error),
+Layout: ``<data>/broker-<id>/`` contains ``server.properties``, ``broker.log`` (the broker's log and standard
+error; earlier parts are in ``broker.log.<n>``),
 ``process.json`` (written by the running broker's launcher), ``status.json`` (written by the broker, while it
 does not serve) and ``logs/`` (the partitions); ``<data>/coordination/`` is the coordination store. A process
 is identified by its pid *and* its start time, so that a reused pid is never mistaken for a broker.
@@ -24,6 +25,7 @@ from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.storage.names import CLEAN_SHUTDOWN
 
+LOG_FILE = "nilometer.log.file"
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.02
 
@@ -106,7 +108,7 @@ class LocalCluster:
         if not was_started:
             return "it has not been started"
         folder = self.broker_dir(broker_id)
-        directories = self._setting(broker_id, "log.dirs").split(",")
+        directories = self.setting(broker_id, "log.dirs").split(",")
         if (folder / directories[0].strip() / CLEAN_SHUTDOWN).exists():
             return "it was stopped"
         return f"its process was killed, or the machine was; see {folder / 'broker.log'}"
@@ -196,10 +198,10 @@ class LocalCluster:
             return None
 
     def _configured_endpoint(self, broker_id: int) -> tuple[str, int]:
-        host, separator, port = self._setting(broker_id, "listeners").partition("://")[2].rpartition(":")
+        host, separator, port = self.setting(broker_id, "listeners").partition("://")[2].rpartition(":")
         return (host.strip("[]"), int(port)) if separator else ("", 0)
 
-    def _setting(self, broker_id: int, key: str) -> str:
+    def setting(self, broker_id: int, key: str) -> str:
         """Return a value of the broker's ``server.properties``; empty if it is not set there."""
         path = self.broker_dir(broker_id) / "server.properties"
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -221,6 +223,8 @@ class _Launch:
         folder = cluster.broker_dir(broker_id)
         self._log_path = folder / "broker.log"
         command = [sys.executable, "-m", "nilometer.broker", "--config", str(folder / "server.properties")]
+        if not (LOG_FILE in overrides or cluster.setting(broker_id, LOG_FILE)):
+            overrides = {**overrides, LOG_FILE: str(self._log_path)}
         for key, value in overrides.items():
             command += ["--override", f"{key}={value}"]
         status_path = cluster.status_path(broker_id)
@@ -270,7 +274,8 @@ class _Launch:
     def _reason(self) -> str:
         self._process.wait(5)
         with open(self._log_path, "rb") as log:
-            log.seek(self._log_start)
+            is_whole = os.fstat(log.fileno()).st_size >= self._log_start  # else it was renamed meanwhile
+            log.seek(self._log_start if is_whole else 0)
             lines = log.read().decode("utf-8", "replace").strip().splitlines()
         said = next((line for line in reversed(lines) if line.strip()), "no output")
         return f"{said} (exit code {self._process.returncode}; see {self._log_path})"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.controllership import controllership_entry
@@ -23,6 +24,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 GOOD = ConfigChanged(resource_type=ConfigResourceType.BROKER, resource_name="", key="a", value="1")
 BAD = BrokerFenced(broker_id=BrokerId(9), broker_epoch=BrokerEpoch(1))
+WANTED = Cause("a test wants it")
 
 
 @asynccontextmanager
@@ -35,7 +37,9 @@ async def controlling(folder: Path) -> AsyncIterator[tuple[LocalStore, MetadataL
         controller, chance = Controller(1, store, metadata, tasks), SeededEntropy(random.Random(1))
         incarnation = Incarnation("1")
         await controller.become_controller(
-            incarnation, lambda image: controllership_entry(image, BrokerId(1), incarnation, chance)
+            incarnation,
+            lambda image: controllership_entry(image, BrokerId(1), incarnation, chance),
+            WANTED,
         )
         yield store, metadata, controller
     finally:
@@ -47,12 +51,12 @@ async def test_a_decision_that_cannot_be_folded_costs_one_request_and_not_the_cl
     async with controlling(tmp_path) as (store, metadata, controller):
         before = metadata.image.snapshot()
         with pytest.raises(KafkaError) as refused:
-            await controller.decide(lambda _: Decision(((GOOD, BAD),), None))
+            await controller.decide(lambda _: Decision(((GOOD, BAD),), None), WANTED)
         assert refused.value.code is ErrorCode.unknown_server_error
         assert await store.read(metadata.image.number + 1, 10) == [], "nothing of it was appended"
         assert metadata.image.snapshot() == before
         assert metadata.blocked is None
-        assert await controller.decide(lambda _: Decision(((GOOD,),), "done")) == "done"
+        assert await controller.decide(lambda _: Decision(((GOOD,),), "done"), WANTED) == "done"
         assert metadata.image.config(ConfigResourceType.BROKER, "") == {"a": "1"}
 
 
@@ -64,7 +68,7 @@ async def test_a_record_of_a_format_that_is_not_finalized_is_not_appended(
         with monkeypatch.context() as later:
             later.setattr("nilometer.cluster.entries.format_version_of", lambda _: FORMAT_VERSION + 1)
             with pytest.raises(KafkaError, match=r"nilometer\.metadata\.format") as refused:
-                await controller.decide(lambda _: Decision(((GOOD,),), None))
+                await controller.decide(lambda _: Decision(((GOOD,),), None), WANTED)
         assert refused.value.code is ErrorCode.unsupported_version
         assert await store.read(metadata.image.number + 1, 10) == []
-        assert await controller.decide(lambda _: Decision(((GOOD,),), "done")) == "done"
+        assert await controller.decide(lambda _: Decision(((GOOD,),), "done"), WANTED) == "done"

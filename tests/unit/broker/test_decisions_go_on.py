@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.controllership import controllership_entry
@@ -78,7 +79,9 @@ class ControllerUnderTest:
     async def begin(self) -> None:
         entropy = SeededEntropy(random.Random(1))
         await self.controller.become_controller(
-            "7", lambda image: controllership_entry(image, BrokerId(1), Incarnation("7"), entropy)
+            "7",
+            lambda image: controllership_entry(image, BrokerId(1), Incarnation("7"), entropy),
+            Cause("the cluster is new"),
         )
 
     def allocate(self, broker_id: int) -> Coroutine[Any, Any, int]:
@@ -91,7 +94,7 @@ class ControllerUnderTest:
             )
             return Decision(((record,),), first)
 
-        return self.controller.decide(decide)
+        return self.controller.decide(decide, Cause("a test wants it"))
 
 
 def test_a_requester_that_is_gone_ends_no_decision() -> None:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.isr_log import IsrLog
 from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
@@ -38,6 +39,7 @@ class Host:
 
     def __init__(self) -> None:
         self.clock: Clock = StandingClock()
+        self.isr_log = IsrLog()
         self.is_live: Callable[[], bool] = lambda: True
         self.wanting: list[Partition] = []
         self.resumed = 0

@@ -7,6 +7,7 @@ import asyncio
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
+from nilometer.broker.control import causes
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
@@ -22,7 +23,10 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[ProducerIdBlock]:
         return decide_allocate_producer_ids(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
+    cause = causes.producer_ids(body.broker_id)
+    return on_controller(
+        services, request, decide, _respond, _refuse, acting_broker=body.broker_id, cause=cause
+    )
 
 
 def _respond(services: Services, request: Request, block: ProducerIdBlock) -> Reply:

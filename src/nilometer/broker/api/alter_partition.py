@@ -11,6 +11,7 @@ from uuid import UUID
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
+from nilometer.broker.control import causes
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.isr_changes import (
@@ -48,7 +49,10 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     def decide(image: ClusterImage) -> Decision[Altered]:
         return decide_alter_partitions(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
 
-    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
+    cause = causes.isr_request(body.broker_id)
+    return on_controller(
+        services, request, decide, _respond, _refuse, acting_broker=body.broker_id, cause=cause
+    )
 
 
 def _asked(topic: Message, part: Message) -> IsrChange:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nilometer.broker.control.controller_link import RequestingClient
 from nilometer.broker.control.internal_topics import new_internal_topic
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.topics import NewTopic
@@ -18,8 +19,11 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
-async def create_missing_topics(services: Services, names: Sequence[str]) -> dict[str, ErrorCode]:
-    """Create topics with the broker's defaults. Returns the errors of topics that could not be created.
+async def create_missing_topics(
+    services: Services, names: Sequence[str], client: RequestingClient
+) -> dict[str, ErrorCode]:
+    """Create topics with the broker's defaults for ``client``; return the errors of those that could not be
+    created.
 
     If there are too few brokers for a topic's replicas, its clients get a retriable error and try again.
     """
@@ -29,7 +33,7 @@ async def create_missing_topics(services: Services, names: Sequence[str]) -> dic
     if not wanted:
         return {}
     try:
-        errors = await services.controller_link.create_topics(wanted, services.runtime.entropy)
+        errors = await services.controller_link.create_topics(wanted, services.runtime.entropy, client)
     except KafkaError as error:
         return dict.fromkeys(unique, error.code)
     except CoordinationError:

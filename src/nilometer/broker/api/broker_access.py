@@ -8,7 +8,7 @@ import logging
 from nilometer.broker.api.spec import Request
 from nilometer.broker.services import Services
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.api")
 
 OLD_FORWARDED_PREFIX = "forwarded-by-broker-"
 """Begins the client id of requests that older brokers, which cannot prove themselves, forward."""

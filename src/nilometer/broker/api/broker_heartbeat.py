@@ -12,6 +12,7 @@ import asyncio
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
+from nilometer.broker.control import causes
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.brokers import ShutdownProgress, decide_controlled_shutdown
 from nilometer.cluster.controller.decision import Decision, Outcome
@@ -32,7 +33,10 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
             return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
         return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
+    cause = causes.shutdown(body.broker_id)
+    return on_controller(
+        services, request, decide, _respond, _refuse, acting_broker=body.broker_id, cause=cause
+    )
 
 
 def _respond(services: Services, request: Request, progress: ShutdownProgress) -> Reply:

@@ -21,7 +21,9 @@ from typing import TypeVar
 from nilometer.broker.api.broker_access import comes_from_broker, why_not_broker
 from nilometer.broker.api.spec import Request, spawn
 from nilometer.broker.connection import Reply
+from nilometer.broker.control.causes import client_request
 from nilometer.broker.control.controller_channel import ConnectionLost
+from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.image import ClusterImage
@@ -49,6 +51,7 @@ def on_controller(
     refuse: Refuse,
     *,
     acting_broker: int | None = None,
+    cause: Cause | None = None,
 ) -> asyncio.Future[Reply]:
     """Decide the request on the controller, and return its future response.
 
@@ -56,12 +59,14 @@ def on_controller(
     decision's reply. If nothing was decided, ``refuse`` makes the response from an error code and a message.
 
     ``acting_broker``: the broker that sends the request for itself or for a partition it leads; only a
-    connection that proved to be from that broker is served. A forwarded request that reaches a broker which
+    connection that proved to be from that broker is served. ``cause``: why the request is sent, for the log
+    (None: its client wants it). A forwarded request that reaches a broker which
     is not the controller fails with KafkaError (NOT_CONTROLLER), for the broker that forwarded it.
     """
 
     clock = services.runtime.clock
     timeout_ms = _timeout_ms(request)
+    why_decided = cause or client_request(request.api.key, request.header.client_id, request.context)
     deadline_ms = clock.monotonic_ms() + (WAIT_MS_DEFAULT if timeout_ms is None else timeout_ms)
 
     def decide_in_time(image: ClusterImage) -> Decision[R]:
@@ -80,7 +85,8 @@ def on_controller(
         while True:
             try:
                 if services.controller.is_active or is_sent_on:
-                    return respond(services, request, await services.controller.decide(decide_in_time))
+                    reply = await services.controller.decide(decide_in_time, why_decided)
+                    return respond(services, request, reply)
                 left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
                 return await _send_on(services, request, left_ms)
             except CoordinationError as error:

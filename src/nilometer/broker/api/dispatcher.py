@@ -21,7 +21,7 @@ from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedMessage
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.api")
 
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 

@@ -34,7 +34,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, decode_fetch_body
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.api")
 
 READ_COMMITTED = 1
 UPDATE_WAIT_MS = 5

@@ -11,6 +11,7 @@ import asyncio
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
+from nilometer.broker.control import causes
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.forfeits import ForfeitedReplica, decide_forfeit_replicas
@@ -35,7 +36,10 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
             offline=body.offline,
         )
 
-    return on_controller(services, request, decide, _respond, _refuse, acting_broker=body.broker_id)
+    cause = causes.forfeited_replicas(body.broker_id, offline=body.offline)
+    return on_controller(
+        services, request, decide, _respond, _refuse, acting_broker=body.broker_id, cause=cause
+    )
 
 
 def _respond(services: Services, request: Request, forfeited: Forfeited) -> Reply:

@@ -25,7 +25,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.api")
 
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6

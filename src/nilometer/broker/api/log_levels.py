@@ -1,26 +1,15 @@
 """The log levels of this broker's loggers, by Kafka's names, as tools show and change them while it runs.
 
 A changed level is in force at once and until the process ends; it is kept nowhere, as in Kafka. Loggers are
-named as in the broker's log (``nilometer.broker``); ``root`` is the one above all.
+named after the packages (``nilometer.broker.replicas``); ``root`` is the one above all.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
+from nilometer.broker.settings.log_settings import LEVELS, ROOT
 from nilometer.wire.errors import ErrorCode, KafkaError
-
-ROOT = "root"
-LEVELS: Mapping[str, int] = {
-    "FATAL": logging.CRITICAL,
-    "ERROR": logging.ERROR,
-    "WARN": logging.WARNING,
-    "INFO": logging.INFO,
-    "DEBUG": logging.DEBUG,
-    "TRACE": 5,
-}
-"""Highest first."""
 
 
 def logger_levels() -> dict[str, str]:

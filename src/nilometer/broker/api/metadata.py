@@ -20,6 +20,7 @@ from uuid import UUID
 from nilometer.broker.api.auto_topics import create_missing_topics
 from nilometer.broker.api.spec import ApiSpec, Request, spawn
 from nilometer.broker.connection import Reply
+from nilometer.broker.control.controller_link import RequestingClient
 from nilometer.broker.services import Services
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition_state import PartitionState
@@ -79,7 +80,8 @@ def _missing_names(services: Services, request: Request) -> list[str]:
 
 
 async def _create_then_respond(services: Services, request: Request, missing: Sequence[str]) -> Reply:
-    errors = await create_missing_topics(services, missing)
+    client = RequestingClient(request.header.client_id, request.context)
+    errors = await create_missing_topics(services, missing, client)
     return _respond(services, request, _asked_topics(services, request, errors))
 
 

@@ -18,7 +18,7 @@ from nilometer.security.principal import BROKER, Principal
 from nilometer.wire import prove_broker as wire
 from nilometer.wire.errors import ErrorCode
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.api")
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:

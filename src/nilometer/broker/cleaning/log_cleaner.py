@@ -36,7 +36,7 @@ from nilometer.storage.topic_config import LONG_MAX
 from nilometer.wire.errors import KafkaError
 
 T = TypeVar("T")
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.cleaning")
 
 BUFFER_BYTES_MIN = 1 << 20
 """The least memory for the offset map of each service."""

@@ -15,7 +15,7 @@ from nilometer.runtime import Runtime
 from nilometer.wire import prove_broker as wire
 from nilometer.wire.errors import KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.control")
 
 
 class PeerNotProved(ConnectionLost):

@@ -17,10 +17,13 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from nilometer.broker.control.decision_log import Cause, DecisionLog
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.metadata_format import check_format
+from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError, CoordinationStore, OutcomeUnknown, SessionLost
@@ -29,7 +32,7 @@ from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.controller")
 
 APPEND_ATTEMPTS_MAX = 1000
 """How often other entries may take a decision's entry number before it fails."""
@@ -45,6 +48,10 @@ class Controller:
         self._tasks = tasks
         self._incarnation = Incarnation("")
         self._deciding = asyncio.Lock()
+        self._decision_log = DecisionLog()
+        self._held: Controllership | None = None
+        """This broker's controllership, until the log says why it ended."""
+        metadata.subscribe(self._on_delta, self._on_reload)
 
     @property
     def controllership(self) -> Controllership:
@@ -58,7 +65,9 @@ class Controller:
             and controllership.incarnation == self._incarnation != ""
         )
 
-    async def become_controller(self, incarnation: str, decide: Callable[[ClusterImage], Entry]) -> None:
+    async def become_controller(
+        self, incarnation: str, decide: Callable[[ClusterImage], Entry], cause: Cause
+    ) -> None:
         """Begin a new controller epoch with the entry that ``decide`` returns.
 
         ``incarnation``: that of this broker's session. Raises KafkaError (NOT_CONTROLLER) if another broker
@@ -67,36 +76,46 @@ class Controller:
         async with self._deciding:
             self._incarnation = Incarnation(incarnation)
             await self._metadata.catch_up()
-            while not await self._append(decide(self._metadata.image)):
+            while not await self._append(decide(self._metadata.image), cause):
                 pass  # the previous controller was still deciding
             if not self.is_active:
                 raise KafkaError(ErrorCode.not_controller, "another broker became controller")
+            self._held = self.controllership
 
-    async def decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
+    def note_resigned(self, cause: str) -> None:
+        """Log that this broker is no longer the controller, once for each controllership."""
+        held, self._held = self._held, None
+        if held is not None:
+            epoch = held.controller_epoch
+            sentence = f"This broker is no longer the controller (it was in epoch {epoch})"
+            log_decision(logger, "controller-resigned", sentence, cause, {"controller_epoch": epoch})
+
+    async def decide(self, decide: Callable[[ClusterImage], Decision[R]], cause: Cause) -> R:
         """Make a decision on the newest image, and return its reply once its entries are folded and count.
 
-        Cancelling the caller ends its wait, not the decision. ``decide`` may be called several times.
+        ``cause``: why, for the log. ``decide`` may be called several times. Cancelling the caller ends its
+        wait, not the decision.
 
         Raises KafkaError: NOT_CONTROLLER when this broker is not, or no longer, the controller.
         """
-        deciding = self._tasks.spawn(self._decide(decide))
+        deciding = self._tasks.spawn(self._decide(decide, cause))
         try:
             return await asyncio.shield(deciding)
         except asyncio.CancelledError:
             deciding.add_done_callback(_log_abandoned_decision)
             raise
 
-    async def _decide(self, decide: Callable[[ClusterImage], Decision[R]]) -> R:
+    async def _decide(self, decide: Callable[[ClusterImage], Decision[R]], cause: Cause) -> R:
         async with self._deciding:
             for _ in range(APPEND_ATTEMPTS_MAX):
                 await self._metadata.catch_up()
                 self._check_is_active()
                 decision = decide(self._metadata.image)
-                if await self._append_all(decision):
+                if await self._append_all(decision, cause):
                     return decision.reply
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
 
-    async def _append_all(self, decision: Decision[object]) -> bool:
+    async def _append_all(self, decision: Decision[object], cause: Cause) -> bool:
         """Append all entries of ``decision``.
 
         Returns false if another entry came before the first one: none was appended then. Raises KafkaError if
@@ -107,14 +126,14 @@ class Controller:
         for entry in entries:
             check_format(self._metadata.image, entry.version)
         for index, entry in enumerate(entries):
-            if not await self._append(entry):
+            if not await self._append(entry, cause):
                 if index == 0:
                     return False
                 raise KafkaError(ErrorCode.request_timed_out, "only a part of the change was applied")
             self._check_is_active()
         return True
 
-    async def _append(self, entry: Entry) -> bool:
+    async def _append(self, entry: Entry, cause: Cause) -> bool:
         """Append ``entry`` to the log and fold it.
 
         Returns false if an entry that counts came first: ``entry`` was decided without it, and was not
@@ -129,6 +148,7 @@ class Controller:
         for _ in range(APPEND_ATTEMPTS_MAX):
             number = self._metadata.image.number + 1
             self._check(number, entry)
+            self._decision_log.expect(data, entry, cause)
             try:
                 await self._store.append(number, data)
             except OutcomeUnknown as error:
@@ -143,6 +163,18 @@ class Controller:
             if self._has_counting_entries(number, controllership):
                 return False
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
+
+    def _on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
+        self._note_controller(image)
+        self._decision_log.on_folded(self._metadata.entry_bytes.get(delta.number), delta, image)
+
+    def _on_reload(self, image: ClusterImage) -> None:
+        self._note_controller(image)
+
+    def _note_controller(self, image: ClusterImage) -> None:
+        if self._held is not None and image.controllership != self._held:
+            other = image.controllership
+            self.note_resigned(f"broker {other.controller_id} became it, in epoch {other.controller_epoch}")
 
     def _has_counting_entries(self, first: int, controllership: Controllership) -> bool:
         """Whether an entry from number ``first`` on may have changed the image under ``controllership``."""

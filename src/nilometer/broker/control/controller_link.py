@@ -7,10 +7,13 @@ raise KafkaError or CoordinationError if no response came; the outcome of the re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from nilometer.broker.control import causes
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import REQUEST_TIMEOUT_MS, ControllerChannel
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.request_context import RequestContext
 from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
 from nilometer.cluster.controller.decision import OK, Outcome
@@ -33,10 +36,20 @@ from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire import forfeit_replicas as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Api, Message
+from nilometer.wire.messages import Api, Message, RequestHeader, api, decode_response
 
 AlterPartitionRequests = Sequence[tuple[TopicIdPartition, AlterPartition]]
 AlterPartitionAnswers = dict[TopicIdPartition, AlterPartitionAnswer]
+
+AUTO_CREATION_VERSION = 7
+"""The version of CreateTopics in which topics are created for a client: every broker serves it."""
+
+
+class RequestingClient(NamedTuple):
+    """The client whose request another request is made for."""
+
+    client_id: str | None
+    context: RequestContext
 
 
 class ControllerLink:
@@ -65,7 +78,8 @@ class ControllerLink:
             altered = await self._controller.decide(
                 lambda image: decisions.decide_alter_partitions(
                     image, self._broker_id, BrokerEpoch(broker_epoch), asked
-                )
+                ),
+                causes.isr_request(self._broker_id),
             )
             return {one.partition: _answer_of(one) for one in altered}
         response = await self._channel.call(
@@ -87,12 +101,18 @@ class ControllerLink:
             for part in topic.partitions
         }
 
-    async def create_topics(self, topics: Sequence[NewTopic], chance: Entropy) -> dict[str, ErrorCode]:
+    async def create_topics(
+        self, topics: Sequence[NewTopic], chance: Entropy, client: RequestingClient | None = None
+    ) -> dict[str, ErrorCode]:
         """Create topics that have their counts set; return the error of each, by name.
 
-        ``chance`` places the replicas. This broker has folded the new topics when this returns.
+        ``chance`` places the replicas. ``client``: whose request needs them; None: this broker needs them.
+        This broker has folded the new topics when this returns.
         """
         if self._controller.is_active:
+            cause = causes.internal_topic(self._broker_id)
+            if client is not None:
+                cause = causes.auto_creation(causes.client_name(*client))
             created = await self._controller.decide(
                 lambda image: decide_create_topics(
                     image,
@@ -100,19 +120,26 @@ class ControllerLink:
                     config_definition=TOPIC_CONFIG,
                     chance=chance,
                     defaults=TopicDefaults(),
-                )
+                ),
+                cause,
             )
             return {topic.name: topic.outcome.error for topic in created}
-        response = await self._channel.call(
-            ApiKey.CREATE_TOPICS,
-            lambda api: api.request(
-                topics=tuple(_creatable_topic(api, topic) for topic in topics),
-                timeout_ms=REQUEST_TIMEOUT_MS,
-                validate_only=False,
-            ),
-        )
+        if client is None:
+            response = await self._channel.call(
+                ApiKey.CREATE_TOPICS, lambda api: _create_topics_request(api, topics)
+            )
+        else:
+            response = await self._create_for(client, topics)
         await self._metadata.catch_up_with_all()
         return {topic.name: topic.error_code for topic in response.topics}
+
+    async def _create_for(self, client: RequestingClient, topics: Sequence[NewTopic]) -> Message:
+        """Forward a CreateTopics request in the client's name, and return its response."""
+        codec = api(ApiKey.CREATE_TOPICS, AUTO_CREATION_VERSION)
+        header = RequestHeader(codec.key, codec.version, 0, client.client_id, 0)
+        frame = await self._channel.forward(header, _create_topics_request(codec, topics), client.context)
+        _, response = decode_response(codec.key, codec.version, frame)
+        return response
 
     async def forfeit_replica(self, partition: TopicIdPartition) -> Outcome:
         """Leave the ISR and the ELR of a partition; this broker has folded the change when it returns."""
@@ -128,7 +155,8 @@ class ControllerLink:
             forfeited = await self._controller.decide(
                 lambda image: decide_forfeit_replicas(
                     image, self._broker_id, self._broker_epoch, partitions, offline=offline
-                )
+                ),
+                causes.forfeited_replicas(self._broker_id, offline=offline),
             )
             return [one.outcome for one in forfeited]
         replicas = tuple(
@@ -153,7 +181,8 @@ class ControllerLink:
     async def allocate_producer_ids(self) -> ProducerIdBlock:
         if self._controller.is_active:
             return await self._controller.decide(
-                lambda image: decide_allocate_producer_ids(image, self._broker_id, self._broker_epoch)
+                lambda image: decide_allocate_producer_ids(image, self._broker_id, self._broker_epoch),
+                causes.producer_ids(self._broker_id),
             )
         response = await self._channel.call(
             ApiKey.ALLOCATE_PRODUCER_IDS,
@@ -169,7 +198,8 @@ class ControllerLink:
         """
         if self._controller.is_active:
             progress = await self._controller.decide(
-                lambda image: decide_controlled_shutdown(image, self._broker_id, self._broker_epoch)
+                lambda image: decide_controlled_shutdown(image, self._broker_id, self._broker_epoch),
+                causes.shutdown(self._broker_id),
             )
             outcome = progress.outcome
         else:
@@ -216,6 +246,14 @@ class ControllerLink:
                 for topic_id, partitions in topics.items()
             ),
         )
+
+
+def _create_topics_request(api: Api, topics: Sequence[NewTopic]) -> Message:
+    return api.request(
+        topics=tuple(_creatable_topic(api, topic) for topic in topics),
+        timeout_ms=REQUEST_TIMEOUT_MS,
+        validate_only=False,
+    )
 
 
 def _creatable_topic(api: Api, topic: NewTopic) -> Message:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nilometer.broker.control import causes
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -26,7 +27,7 @@ from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.control")
 
 RETRY_S = 1.0
 ADMIN_CLIENT_ID = "__admin_client"
@@ -147,7 +148,8 @@ class InternalTopicGrowth:
                     await self._controller.decide(
                         lambda image, name=name, factor=factor: decide_internal_topic_growth(
                             image, name, factor
-                        )
+                        ),
+                        causes.INTERNAL_TOPIC_GROWTH,
                     )
             except (KafkaError, CoordinationError) as error:
                 logger.info(

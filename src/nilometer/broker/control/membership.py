@@ -1,8 +1,8 @@
 """This broker as a member of its cluster: its session, and the controller's tasks while it is the controller.
 
-The four stages of becoming controller (K-1) are logged: the broker holds ``/controller``; it has read the
-metadata log to its end; its controller epoch has begun (the previous one + 1); the image has exactly the
-brokers that have a session.
+The four stages of becoming controller (K-1) are logged at DEBUG: the broker holds ``/controller``; it has
+read the metadata log to its end; its controller epoch has begun (the previous one + 1); the image has exactly
+the brokers that have a session.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import replace
 
 import msgspec
 
+from nilometer.broker.control import causes
 from nilometer.broker.control.controller import Controller
+from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.own_session import OwnSession, incarnation_of
 from nilometer.broker.tasks import Tasks
@@ -32,6 +34,7 @@ from nilometer.cluster.controller.controllership import (
     decide_cluster_defaults,
     decide_repair,
 )
+from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import (
     BrokerIdInUse,
     CoordinationError,
@@ -46,7 +49,7 @@ from nilometer.identifiers import BrokerId, Incarnation
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.control")
 
 RETRY_S = 0.25
 
@@ -118,6 +121,7 @@ class Membership:
         reason = await session.wait_lost()
         logger.warning("Session %s expired: %s", session.name, reason)
         self._own.note_lost()
+        self._controller.note_resigned(f"its session expired: {reason}")
         on_lost(reason)
 
     async def _follow(self, session: Session) -> None:
@@ -137,7 +141,7 @@ class Membership:
                 seen = -1
             except KafkaError as error:
                 if error.code is ErrorCode.not_controller:
-                    logger.info("This broker is no longer the controller: %s", error.message)
+                    self._controller.note_resigned(error.message)
                 elif error.code is ErrorCode.unknown_server_error:
                     logger.error(
                         "A task of the controller failed; the next change of the cluster tries it again: %s",
@@ -177,9 +181,9 @@ class Membership:
         await self._metadata.maybe_write_snapshot()
 
     async def _become_controller(self) -> None:
-        logger.info("Controller, stage 1 of 4: holds /controller")
+        logger.debug("Controller, stage 1 of 4: holds /controller")
         await self._metadata.catch_up()
-        logger.info(
+        logger.debug(
             "Controller, stage 2 of 4: has read the metadata log up to entry %d", self._metadata.image.number
         )
         await self._controller.become_controller(
@@ -187,15 +191,18 @@ class Membership:
             lambda image: controllership_entry(
                 image, self._registration.broker_id, self.incarnation, self._entropy, self._store.cluster_id
             ),
+            _why_controller(self._metadata.image),
         )
-        logger.info(
+        logger.debug(
             "Controller, stage 3 of 4: controller epoch %d has begun",
             self._controller.controllership.controller_epoch,
         )
-        await self._controller.decide(lambda image: decide_cluster_defaults(image, self._cluster_defaults))
+        await self._controller.decide(
+            lambda image: decide_cluster_defaults(image, self._cluster_defaults), causes.CLUSTER_DEFAULTS
+        )
         await self._reconcile_sessions()
-        await self._controller.decide(decide_repair)
-        logger.info(
+        await self._controller.decide(decide_repair, causes.REPAIR)
+        logger.debug(
             "Controller, stage 4 of 4: the metadata agrees with the live sessions as of entry %d",
             self._metadata.image.number,
         )
@@ -205,24 +212,26 @@ class Membership:
         for event in broker_events(self._metadata.image, registrations):
             match event:
                 case BrokersDown(broker_ids):
-                    logger.info(
-                        "Sessions ended of brokers %s", ", ".join(str(broker) for broker in broker_ids)
-                    )
                     await self._controller.decide(
-                        lambda image, ids=broker_ids: decide_brokers_down(image, ids)
+                        lambda image, ids=broker_ids: decide_brokers_down(image, ids),
+                        causes.sessions_ended(broker_ids),
                     )
                 case BrokerUp(registration):
                     outcome = await self._controller.decide(
-                        lambda image, new=registration: decide_broker_up(image, new)
+                        lambda image, new=registration: decide_broker_up(image, new),
+                        self._why_registered(registration),
                     )
-                    if outcome.ok:
-                        logger.info("Broker %d is up", registration.broker_id)
-                    else:
+                    if not outcome.ok:
                         logger.warning(
                             "The registration of broker %d is rejected: %s",
                             registration.broker_id,
                             outcome.message,
                         )
+
+    def _why_registered(self, registration: BrokerRegistration) -> Cause:
+        known = self._metadata.image.broker(registration.broker_id)
+        lossless = known is not None and registration.previous_broker_epoch == known.epoch
+        return causes.registration(registration.broker_id, first=known is None, lossless=lossless)
 
     def _note_registered(self) -> None:
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))
@@ -230,6 +239,16 @@ class Membership:
             return
         self._own.note_registered()
         self._on_registered()
+
+
+def _why_controller(image: ClusterImage) -> Cause:
+    former = image.controllership
+    if former.controller_id < 0:
+        return Cause("the cluster is new")
+    return Cause(
+        f"no broker held the controllership any more (before: broker {former.controller_id} in epoch "
+        f"{former.controller_epoch})"
+    )
 
 
 def _registration_of(session: SessionInfo) -> BrokerRegistration:

@@ -25,7 +25,7 @@ from nilometer.coordination.store import CoordinationError, CoordinationStore, E
 from nilometer.identifiers import EntryNumber
 from nilometer.invariants import InvariantBroken
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.control")
 
 READ_ENTRIES_MAX = 256
 ENTRIES_BETWEEN_SNAPSHOTS = 4096

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from nilometer.broker.control import causes
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
@@ -15,7 +16,7 @@ from nilometer.cluster.controller.elections import decide_preferred_leaders
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire.errors import KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.control")
 
 
 class PreferredLeaderRebalancer:
@@ -36,7 +37,8 @@ class PreferredLeaderRebalancer:
         percentage = self._config.integer("leader.imbalance.per.broker.percentage")
         try:
             while await self._controller.decide(
-                lambda image: decide_preferred_leaders(image, imbalance_percentage=percentage)
+                lambda image: decide_preferred_leaders(image, imbalance_percentage=percentage),
+                causes.PREFERRED_LEADERS,
             ):
                 pass  # one decision moves a limited number; repeat until none is left
         except (KafkaError, CoordinationError) as error:

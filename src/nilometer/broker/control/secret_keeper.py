@@ -25,7 +25,7 @@ from nilometer.coordination.store import (
 )
 from nilometer.runtime import Entropy, Runtime
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.control")
 
 REFRESH_INTERVAL_MS = 10_000
 READ_AGAIN_AFTER_MS = 1_000

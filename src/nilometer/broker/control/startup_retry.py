@@ -11,7 +11,7 @@ from nilometer.coordination.store import OutcomeUnknown, StoreUnavailable
 from nilometer.runtime import Clock
 
 T = TypeVar("T")
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.control")
 
 RETRY_MS_MIN = 3_000
 RETRY_S = 0.2

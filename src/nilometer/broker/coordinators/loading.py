@@ -20,7 +20,7 @@ from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import decode_records
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.coordinators")
 
 SLICE_BYTES_MAX = 256 * 1024
 PIECE_RECORDS_MAX = 500

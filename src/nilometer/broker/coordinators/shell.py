@@ -33,7 +33,7 @@ from nilometer.storage import AppendInfo, AppendOrigin, CorruptRecordFound
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import BatchBuilder
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.coordinators")
 
 
 class ShellState(enum.Enum):

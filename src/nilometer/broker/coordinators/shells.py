@@ -29,7 +29,7 @@ from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.coordinators")
 
 OneReplyT = TypeVar("OneReplyT")
 

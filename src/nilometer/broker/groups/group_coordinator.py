@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Never, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.internal_topics import InternalTopics
@@ -12,6 +13,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.kind import CoordinatorKind
 from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.broker.coordinators.shells import CoordinatorShells
+from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.groups.error_replies import refuse, refuse_for_log
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -32,6 +34,7 @@ from nilometer.groups.requests import (
     Reply,
     SyncGroup,
 )
+from nilometer.groups.turn import RebalanceNote
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo
 from nilometer.wire.compression import Codec
@@ -39,6 +42,8 @@ from nilometer.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from nilometer.groups.shard import GroupShard
+
+logger = logging.getLogger("nilometer.broker.groups")
 
 R = TypeVar("R")
 Respond = Callable[[Sequence[Reply]], Frame]
@@ -64,7 +69,7 @@ class GroupCoordinator:
         self._may_serve_consumer_groups = "consumer" in config.strings(
             "group.coordinator.rebalance.protocols"
         )
-        kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, Never] = CoordinatorKind(
+        kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, RebalanceNote] = CoordinatorKind(
             name="group",
             subject="groups",
             topic=GROUP_METADATA_TOPIC,
@@ -77,7 +82,7 @@ class GroupCoordinator:
             decode=decode_record,
             refuse=refuse,
             refuse_for_log=refuse_for_log,
-            carry_out=_no_actions,
+            carry_out=_log_rebalance,
         )
         self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, _check)
 
@@ -142,7 +147,11 @@ def _check(group_id: str, request: GroupRequest) -> ErrorCode:
     return ErrorCode.none
 
 
-def _no_actions(
-    shell: CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, Never], action: Never
+def _log_rebalance(
+    shell: CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, RebalanceNote], note: RebalanceNote
 ) -> None:
-    """Never called: group shards have no actions."""
+    """Write the line about a rebalance; of a consumer group the number is its new epoch."""
+    sentence = f"Group {note.group_id} rebalances (generation {note.generation})"
+    partition = shell.partition.key.partition
+    fields = {"group": note.group_id, "generation": note.generation, "partition": partition}
+    log_decision(logger, "group-rebalanced", sentence, note.cause, fields)

@@ -10,7 +10,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.storage import CorruptRecordFound
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 class DamagedReplicas:

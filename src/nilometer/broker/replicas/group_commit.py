@@ -16,7 +16,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.storage import FlushPlan
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 RETRY_S = 1.0

@@ -28,7 +28,7 @@ from nilometer.storage import Log, LogConfig, LogFenced, TopicPartition
 from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
 from nilometer.storage.directories.new_folder import NewFolder
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 LOGS_AT_ONCE = 16
 """How many logs are created ahead, which takes a few milliseconds, before other tasks run."""

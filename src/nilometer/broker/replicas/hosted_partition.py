@@ -109,6 +109,7 @@ class Partition(ReadablePartition):
             self._maybe_flush_all()
             self._notify_role_changed()
         self._update_deletion_waits()
+        self._host.isr_log.note_state(self)
 
     def add_role_listener(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after each change of the role, also when the partition loses its role."""
@@ -156,6 +157,7 @@ class Partition(ReadablePartition):
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
         self._update_deletion_waits()
         self._notify_role_changed()
+        self._host.isr_log.note_state(self)
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
     def append(
@@ -313,6 +315,7 @@ class Partition(ReadablePartition):
         now_ms = self._host.clock.monotonic_ms()
         self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
         self._update_deletion_waits()
+        self._host.isr_log.note_state(self)
 
     def tick(self) -> None:
         """Let the leader role check the time: a follower may have become out of sync, or an AlterPartition

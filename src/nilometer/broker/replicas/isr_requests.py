@@ -19,7 +19,7 @@ from nilometer.coordination.store import CoordinationError
 from nilometer.replication import AlterPartition, AlterPartitionAnswer
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 RETRY_S = 0.05
 REQUEST_PARTITIONS_MAX = 1000

@@ -19,7 +19,7 @@ from nilometer.config.definition import ConfigValue, ConfigValues
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 _Texts = tuple[tuple[str, str], ...]
 """A topic's own settings as (key, text), sorted by key."""

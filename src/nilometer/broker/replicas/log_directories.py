@@ -24,7 +24,7 @@ from nilometer.storage.directories.log_manager import LoadingProgress, LogManage
 from nilometer.storage.directories.manager_options import FailureListener
 from nilometer.storage.names import TopicPartition
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 PROGRESS_EVERY_MS = 1_000
 

@@ -19,7 +19,7 @@ from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition
 from nilometer.storage.directories.log_manager import LogManager
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 class LogDisposal:

@@ -20,7 +20,7 @@ from nilometer.coordination.store import CoordinationError
 from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
 from nilometer.wire.errors import KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 RETRY_S = 0.25
 REQUEST_REPLICAS_MAX = 1000

@@ -11,6 +11,7 @@ from nilometer.broker.control.own_session import OwnSession
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.isr_log import IsrLog
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.readable_partition import Liveness
@@ -21,13 +22,14 @@ from nilometer.runtime import Clock, Runtime
 from nilometer.storage import LogFenced, Truncation
 from nilometer.storage.directories.log_manager import LogManager
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 class PartitionHost(Liveness, Protocol):
     """The services of the broker that a partition uses."""
 
     clock: Clock
+    isr_log: IsrLog
 
     def request_flush(self, partition: Partition) -> None:
         """Flush the partition's log with the next group commit."""
@@ -76,6 +78,7 @@ class LocalPartitionHost:
         self._fetchers = fetchers
         self._failures = failures
         self._checkpoints = checkpoints
+        self.isr_log = IsrLog()
 
     def request_flush(self, partition: Partition) -> None:
         self._commit.request(partition)
@@ -84,6 +87,7 @@ class LocalPartitionHost:
         self._fetchers.resume(partition)
 
     def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None:
+        self.isr_log.note_request(partition, request, self.clock.monotonic_ms())
         self._isr_requests.send(partition, request)
 
     def truncate_to(self, partition: Partition, offset: int) -> None:

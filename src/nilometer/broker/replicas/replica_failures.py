@@ -18,7 +18,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tasks import describe
 from nilometer.storage import Log, LogFenced, TopicPartition
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 class ReplicaFenced(OSError):

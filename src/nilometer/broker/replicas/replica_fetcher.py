@@ -46,7 +46,7 @@ from nilometer.wire.follower_fetch_body import (
 from nilometer.wire.messages import Api
 from nilometer.wire.record_batch import batches
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 BACKOFF_MIN_MS = 20
 CHECKPOINT_WAIT_MS = 100

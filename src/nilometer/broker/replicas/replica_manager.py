@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from uuid import UUID
 
 from nilometer.broker.control.own_session import OwnSession
+from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
 from nilometer.broker.replicas.damaged_replicas import DamagedReplicas
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.hosted_partition import Partition
@@ -59,7 +60,7 @@ from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
 from nilometer.storage.log_config import LONG_MAX
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 class ReplicaManager:
@@ -87,6 +88,7 @@ class ReplicaManager:
         self._fetchers = fetchers
         self.failures = failures
         self.offline = offline
+        self._removals: list[PartitionDecision] = []
         self._fenced: dict[TopicIdPartition, TopicPartition] = {}
         """The replicas that are offline because an invariant was broken: their logs are still open."""
         self._broker_id = BrokerId(config.node_id)
@@ -220,6 +222,7 @@ class ReplicaManager:
                 self._follow_state(key, transition.after)
         if delta.brokers:
             self._notify_eligible_brokers()
+        self._log_removals()
 
     def on_reload(self, image: ClusterImage) -> None:
         """Apply all differences to ``image``, which has replaced the previous image."""
@@ -236,6 +239,7 @@ class ReplicaManager:
         for key, state in assigned.items():
             self._follow_state(key, state)
         self._notify_eligible_brokers()
+        self._log_removals()
         self._forget_traffic_of_deleted_topics()
 
     def _forget_traffic_of_deleted_topics(self) -> None:
@@ -386,8 +390,12 @@ class ReplicaManager:
             return
         self._forget(partition)
         partition.resign()
-        logger.info("The replica of %s is deleted: %s", partition, why)
+        self._removals.append(_removal(partition, why))
         self._disposal.delete(partition.log.topic_partition)
+
+    def _log_removals(self) -> None:
+        removals, self._removals = self._removals, []
+        log_partition_decisions(logger, removals)
 
     def _forget(self, partition: Partition) -> None:
         self._fetchers.forget(partition)
@@ -424,3 +432,15 @@ class ReplicaManager:
             if isinstance(role, LeaderRole) and len(role.replicas) > 1:
                 with self._fencing(partition):
                     partition.on_metadata(partition.state, self._eligible)
+
+
+def _removal(partition: Partition, why: str) -> PartitionDecision:
+    return PartitionDecision(
+        "replica-deleted",
+        partition.topic,
+        partition.key.partition,
+        "replicas are deleted",
+        why,
+        lambda: f"The replica of {partition} is deleted",
+        {},
+    )

@@ -31,7 +31,7 @@ from nilometer.storage import CorruptRecordFound, LogFenced, names
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.wire.errors import KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.replicas")
 
 RETRY_S = 0.25
 FORFEIT_RETRY_S = 2.0

@@ -23,6 +23,7 @@ from nilometer.broker.settings.listeners import (
     inter_broker_listener,
     security_protocols,
 )
+from nilometer.broker.settings.log_settings import log_settings
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER, metrics_endpoint
 from nilometer.broker.settings.sasl_settings import SASL_MECHANISMS, SaslSettings, sasl_settings
 from nilometer.broker.settings.transaction_settings import transaction_config
@@ -83,6 +84,7 @@ class BrokerConfig(Settings):
         self.accepts_unproved_brokers = self.string("nilometer.inter.broker.authentication") == "accept"
         self.groups = group_config(self)
         self.transactions = transaction_config(self)
+        self.log = log_settings(self)
         TOPIC_CONFIG.judge({}, self.topic_defaults())
 
     def topic_defaults(self, *dynamic: Mapping[str, str]) -> dict[str, ConfigValue]:

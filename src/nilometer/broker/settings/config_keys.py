@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.log_settings import LOG_KEYS
 from nilometer.broker.settings.security_config_keys import SASL_KEYS
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
@@ -408,6 +409,7 @@ OWN_KEYS = [
     *SECURITY,
     *MONITORING,
     *GROUP_KEYS,
+    *LOG_KEYS,
     *TRANSACTION_KEYS,
 ]
 

@@ -29,7 +29,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.transactions")
 
 RETRY_S = 0.1
 MARKERS_PER_REQUEST_MAX = 1_000

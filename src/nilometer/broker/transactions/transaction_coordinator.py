@@ -42,7 +42,7 @@ from nilometer.transactions.shard import TransactionShard
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.transactions")
 
 COMMIT_TIMEOUT_MS = 30_000
 """How long a reply waits for its record to be committed: Kafka's ``request.timeout.ms``."""

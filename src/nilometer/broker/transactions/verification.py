@@ -35,7 +35,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.transactions")
 
 _RETRY = (
     ErrorCode.coordinator_load_in_progress,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -15,6 +17,8 @@ from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.readiness import LaunchFailed
 from nilometer.local.replication import replication_settings
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATA_DIR = ".nilometer/data"
 _data_dir = click.option(
@@ -43,14 +47,42 @@ def _parse_overrides(overrides: tuple[str, ...]) -> dict[str, str]:
     return values
 
 
+def _log_options(command: F) -> F:
+    """Add --log-level and --log-format, which are settings of the broker."""
+    command = click.option(
+        "--log-format",
+        type=click.Choice(("text", "json")),
+        help="The format of the broker's log: text or json.",
+    )(command)
+    return click.option(
+        "--log-level",
+        "log_levels",
+        multiple=True,
+        metavar="[LOGGER=]LEVEL",
+        help="The level of the broker's log, or of one logger: DEBUG, INFO, WARN, ERROR; repeatable.",
+    )(command)
+
+
+def _with_log_options(
+    settings: dict[str, str], log_levels: tuple[str, ...], log_format: str | None
+) -> dict[str, str]:
+    levels = {"nilometer.log.level": ",".join(log_levels)} if log_levels else {}
+    formats = {"nilometer.log.format": log_format} if log_format else {}
+    return {**settings, **levels, **formats}
+
+
 @click.command()
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A server.properties file.")
 @_override
-def broker(config: Path | None, overrides: tuple[str, ...]) -> None:
+@_log_options
+def broker(
+    config: Path | None, overrides: tuple[str, ...], log_levels: tuple[str, ...], log_format: str | None
+) -> None:
     """Run one broker in the foreground, until Ctrl-C or SIGTERM."""
     from nilometer.broker.process import run_broker
 
-    sys.exit(run_broker(config, _parse_overrides(overrides), ready_fd=None))
+    settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
+    sys.exit(run_broker(config, settings, ready_fd=None))
 
 
 @click.command()
@@ -71,6 +103,7 @@ def broker(config: Path | None, overrides: tuple[str, ...]) -> None:
 )
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready. The brokers keep running.")
 @_override
+@_log_options
 def up(
     brokers: int,
     data_dir: Path,
@@ -79,9 +112,11 @@ def up(
     coordination: str,
     detach: bool,
     overrides: tuple[str, ...],
+    log_levels: tuple[str, ...],
+    log_format: str | None,
 ) -> None:
     """Start a cluster on this machine. Brokers that already run are left alone."""
-    settings = _parse_overrides(overrides)
+    settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
     for number in range(max(brokers, len(cluster.broker_ids()))):

@@ -23,7 +23,7 @@ from nilometer.groups.classic.state import ClassicGroupState
 from nilometer.groups.requests import JoinGroupReply, SyncGroupReply
 from nilometer.groups.shard_state import ShardState
 from nilometer.groups.timers import TimerKey, TimerKind
-from nilometer.groups.turn import Turn
+from nilometer.groups.turn import RebalanceNote, Turn
 from nilometer.wire.errors import ErrorCode
 
 _STABLE_OR_COMPLETING = (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE)
@@ -47,6 +47,7 @@ class ClassicRebalance:
     def prepare(self, turn: Turn, group: ClassicGroup, cause: RebalanceCause) -> None:
         """Start a rebalance: end the sync phase, if there is one, and begin the join phase."""
         group.note_cause(cause, turn.wall_ms)
+        turn.act(RebalanceNote(group.group_id, group.generation, str(cause)))
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._cancel_syncs(turn, group)
         self._end_sync_phase(group)

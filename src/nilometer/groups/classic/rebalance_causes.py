@@ -22,6 +22,14 @@ class RebalanceCause:
     client_id: str = ""
     client_host: str = ""
 
+    def __str__(self) -> str:
+        """Return the cause as the log has it."""
+        if not self.member_id:
+            return self.reason
+        instance = f" (instance {self.group_instance_id})" if self.group_instance_id is not None else ""
+        client = f", client {self.client_id!r} at {self.client_host}" if self.client_host else ""
+        return f"{self.reason}: member {self.member_id}{instance}{client}"
+
     @classmethod
     def by(cls, member: ClassicMember, reason: str) -> RebalanceCause:
         return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)

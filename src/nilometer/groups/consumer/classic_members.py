@@ -37,7 +37,7 @@ from nilometer.groups.consumer.migration import (
     downgrade,
     plan_downgrade,
 )
-from nilometer.groups.consumer.rebalance import refresh
+from nilometer.groups.consumer.rebalance import refresh, subscription_cause
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
     Heartbeat,
@@ -109,7 +109,7 @@ class ClassicMembers:
             context.forget_member(group, sender.replaces.member_id)
             replace_member(draft, sender.replaces, member)
         changed = write_member(draft, member, wanted)
-        refresh(draft, context.topics, subscription_changed=changed)
+        refresh(draft, context.topics, subscription_changed=changed, cause=subscription_cause(wanted))
         assign_if_due(draft, context.topics, context.config_of(group))
         claimed = self._claimed(subscription)
         after = reconcile(draft, context.topics, group.members[member.member_id], claimed)

@@ -89,6 +89,6 @@ def remove(
     for member in members:
         context.forget_member(group, member.member_id)
         draft.remove_member(member.member_id)
-    refresh(draft, context.topics, subscription_changed=True)
+    refresh(draft, context.topics, subscription_changed=True, cause=reason)
     assign_if_due(draft, context.topics, context.config_of(group))
     context.expect_assignment(turn, group)

@@ -20,7 +20,7 @@ from nilometer.groups.consumer.member import (
     Member,
     claims_only,
 )
-from nilometer.groups.consumer.rebalance import assign, assignment_delay_ms, refresh
+from nilometer.groups.consumer.rebalance import assign, assignment_delay_ms, refresh, subscription_cause
 from nilometer.groups.consumer.reconciliation import Target, check_state, reconciled
 from nilometer.groups.consumer.topic_regex import check_topic_regex
 from nilometer.groups.consumer.topics import Topics
@@ -172,7 +172,7 @@ def heartbeat(
     if sender.replaces is not None:
         replace_member(draft, sender.replaces, member)
     changed = write_member(draft, member, wanted)
-    refresh(draft, topics, subscription_changed=changed)
+    refresh(draft, topics, subscription_changed=changed, cause=subscription_cause(wanted))
     assign_if_due(draft, topics, config)
     after = reconcile(draft, topics, group.members[member.member_id], claimed)
 

@@ -15,10 +15,12 @@ from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.assignment import Assignor, MemberSpec
 from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.consumer.member import Member
 from nilometer.groups.consumer.range_assignor import assign_ranges
 from nilometer.groups.consumer.topic_regex import matching_topics
 from nilometer.groups.consumer.topics import Topics
 from nilometer.groups.consumer.uniform import assign_uniformly
+from nilometer.groups.turn import RebalanceNote
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}
 
@@ -48,8 +50,11 @@ def resolve_regexes(draft: Draft, topics: Topics) -> None:
     group.topic_names_seen = names
 
 
-def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool) -> None:
-    """Raise the group epoch if a subscription or the subscribed topics changed."""
+def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool, cause: str) -> None:
+    """Raise the group epoch if a subscription or the subscribed topics changed.
+
+    ``cause``: why a subscription changed, for the log.
+    """
     group = draft.group
     if not subscription_changed and group.metadata_version_seen == topics.version:
         return
@@ -57,7 +62,16 @@ def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool) -> None
     metadata_hash = topics.hash_of(group.subscribed_topics())
     if subscription_changed or metadata_hash != group.metadata_hash:
         draft.group_epoch(group.group_epoch + 1, metadata_hash)
+        why = cause if subscription_changed else "the subscribed topics changed"
+        draft.turn.act(RebalanceNote(group.group_id, group.group_epoch, why))
     group.metadata_version_seen = topics.version
+
+
+def subscription_cause(member: Member) -> str:
+    """Return the cause of a group epoch that ``member`` raises, as the log has it."""
+    instance = f" (instance {member.instance_id})" if member.instance_id is not None else ""
+    client = f"client {member.client_id!r} at {member.client_host}"
+    return f"a member joined or changed its subscription: member {member.member_id}{instance}, {client}"
 
 
 def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int) -> int | None:

@@ -1,0 +1,97 @@
+"""Where the lines of a broker's log go, and in which form: standard error or a file of bounded size, as text
+or JSON.
+
+A JSON line has ``time`` (UTC), ``level``, ``broker``, ``logger``, ``message``; a line about a decision also
+``event`` and ``fields`` (:mod:`nilometer.broker.decision_lines`), one about an error ``exception``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import sys
+from datetime import UTC, datetime
+
+from nilometer.broker.settings.log_settings import ROOT, LogSettings
+from nilometer.config import ConfigError
+
+STANDARD_STREAMS = (1, 2)
+
+
+def configure_log(settings: LogSettings, broker_id: int) -> None:
+    """Send the lines of all loggers to where ``settings`` say. Raises ConfigError if that is impossible."""
+    handler = _handler(settings)
+    handler.setFormatter(JsonFormatter(broker_id) if settings.is_json else _text_formatter(broker_id))
+    logging.basicConfig(handlers=[handler], level=settings.levels[ROOT])
+    for name, level in settings.levels.items():
+        if name != ROOT:
+            logging.getLogger(name).setLevel(level)
+
+
+def _handler(settings: LogSettings) -> logging.Handler:
+    if settings.path is None:
+        return logging.StreamHandler(sys.stderr)
+    try:
+        return BoundedLogFile(settings.path, settings.max_bytes, settings.files)
+    except OSError as error:
+        raise ConfigError(
+            "nilometer.log.file", f"cannot write nilometer.log.file {settings.path}: {error}"
+        ) from None
+
+
+def _text_formatter(broker_id: int) -> logging.Formatter:
+    return logging.Formatter(f"%(asctime)s %(levelname)s [broker {broker_id}] %(message)s")
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line with a JSON object."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__()
+        self._broker_id = broker_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        document: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "broker": self._broker_id,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in ("event", "fields"):
+            if (value := getattr(record, name, None)) is not None:
+                document[name] = value
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, default=str, ensure_ascii=False)
+
+
+class BoundedLogFile(logging.handlers.RotatingFileHandler):
+    """A log file that is renamed at ``max_bytes``, with ``files`` files in all, the oldest in ``FILE.<n>``.
+
+    If standard output and error go to the same file, as `nilometer up` starts a broker, they follow it: what
+    an interpreter or a library writes there is in the current file, and no renamed file grows.
+    """
+
+    def __init__(self, path: str, max_bytes: int, files: int) -> None:
+        super().__init__(path, maxBytes=max_bytes, backupCount=files - 1, encoding="utf-8")
+        opened = os.fstat(self._descriptor())
+        self._followers = [number for number in STANDARD_STREAMS if _is_open_on(number, opened)]
+
+    def doRollover(self) -> None:
+        super().doRollover()
+        for number in self._followers:
+            os.dup2(self._descriptor(), number)
+
+    def _descriptor(self) -> int:
+        assert self.stream is not None, "the file is opened at once"
+        return self.stream.fileno()
+
+
+def _is_open_on(descriptor: int, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file)
+    except OSError:  # it is closed
+        return False

@@ -1,0 +1,108 @@
+"""The log lines about ISRs that this broker changed as leader: one for each change that is committed.
+
+The leader knows why it requested the change, the controller does not. Lines of one turn of the event loop are
+written together, so that a follower that falls behind in thousands of partitions gives summaries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.identifiers import BrokerId
+from nilometer.replication import AlterPartition, LeaderRole
+from nilometer.replication.remote_replica import NEVER_MS
+
+logger = logging.getLogger("nilometer.broker.replicas")
+
+
+class _Requested(NamedTuple):
+    request: AlterPartition
+    former_isr: tuple[BrokerId, ...]
+    cause: str
+    details: str
+
+
+class IsrLog:
+    def __init__(self) -> None:
+        self._requested: dict[Partition, _Requested] = {}
+        self._decisions: list[PartitionDecision] = []
+
+    def note_request(self, partition: Partition, request: AlterPartition, now_ms: int) -> None:
+        """Note why the leader requests a new ISR. A request that is sent again keeps its first cause."""
+        role, known = partition.replica.role, self._requested.get(partition)
+        if isinstance(role, LeaderRole) and (known is None or known.request != request):
+            cause, details = _why(role, request, now_ms)
+            self._requested[partition] = _Requested(request, role.isr, cause, details)
+
+    def note_state(self, partition: Partition) -> None:
+        """Write the line if the requested ISR is committed; called after each change of the partition."""
+        requested = self._requested.get(partition)
+        if requested is None:
+            return
+        role, request = partition.replica.role, requested.request
+        if isinstance(role, LeaderRole) and role.leader_epoch == request.leader_epoch:
+            if role.partition_epoch == request.partition_epoch:
+                return  # not known yet
+            if set(role.isr) == {member for member, _ in request.new_isr}:
+                self._add(partition, role.isr, requested)
+        del self._requested[partition]
+
+    def _add(self, partition: Partition, isr: tuple[BrokerId, ...], requested: _Requested) -> None:
+        former = requested.former_isr
+        shrinks = len(isr) < len(former)
+        verb = "shrinks" if shrinks else "expands"
+
+        def sentence() -> str:
+            change = f"the ISR {verb} from {_ids(former)} to {_ids(isr)}"
+            return f"{partition}: {change} ({requested.details})"
+
+        if not self._decisions:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._decisions.append(
+            PartitionDecision(
+                "isr-shrunk" if shrinks else "isr-expanded",
+                partition.topic,
+                partition.key.partition,
+                "ISRs shrink" if shrinks else "ISRs expand",
+                requested.cause,
+                sentence,
+                {"isr": isr, "former_isr": former},
+            )
+        )
+
+    def _write(self) -> None:
+        decisions, self._decisions = self._decisions, []
+        log_partition_decisions(logger, decisions)
+
+
+def _why(role: LeaderRole, request: AlterPartition, now_ms: int) -> tuple[str, str]:
+    """Return the cause of a request, equal for all partitions that a replica left or joined; and details."""
+    members = {member for member, _ in request.new_isr}
+    removed = [one for one in role.isr if one not in members]
+    added = sorted(members.difference(role.isr))
+    remotes = {remote.broker_id: remote for remote in role.remote_replicas}
+    places: list[str] = []
+    for broker_id in removed or added:
+        remote = remotes.get(broker_id)
+        if remote is None:
+            continue
+        lag = ""
+        if removed:
+            never = remote.last_caught_up_ms == NEVER_MS
+            lag = ", never caught up" if never else f", caught up {now_ms - remote.last_caught_up_ms} ms ago"
+        end = "an unknown offset" if remote.log_end_offset < 0 else remote.log_end_offset
+        places.append(f"replica {broker_id} ends at {end}{lag}")
+    places.append(f"the leader ends at {role.log_end_offset}, high watermark {role.high_watermark}")
+    if removed:
+        cause = f"replica {_ids(tuple(removed))} has not caught up within replica.lag.time.max.ms"
+    else:
+        cause = f"replica {_ids(tuple(added))} has caught up"
+    return cause, "; ".join(places)
+
+
+def _ids(brokers: tuple[BrokerId, ...]) -> str:
+    return ",".join(map(str, brokers))

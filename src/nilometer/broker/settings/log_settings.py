@@ -1,0 +1,99 @@
+"""The broker's own log: its level, its format, its files. Not the logs of partitions.
+
+``nilometer.log.level`` is a level, or levels by logger: ``INFO,nilometer.broker.groups=DEBUG``. Levels have
+Kafka's names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nilometer.config import ConfigKey, ConfigKind, Settings
+from nilometer.config.definition import ConfigValue
+
+ROOT = "root"
+LEVELS: Mapping[str, int] = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": 5,
+}
+"""Highest first."""
+TEXT, JSON = "text", "json"
+
+
+def _why_bad_levels(value: ConfigValue) -> str | None:
+    assert isinstance(value, tuple)
+    for item in value:
+        name, separator, level = item.rpartition("=")
+        if level not in LEVELS or (separator and not name):
+            return f"{item} is neither LEVEL nor LOGGER=LEVEL, with one of the levels {', '.join(LEVELS)}"
+    return None
+
+
+LOG_KEYS = [
+    ConfigKey(
+        name="nilometer.log.level",
+        kind=ConfigKind.LIST,
+        default=("INFO",),
+        doc="The level of the broker's log, and LOGGER=LEVEL for single loggers, separated by commas. Tools "
+        "change levels while the broker runs (entity type broker-loggers).",
+        validate=_why_bad_levels,
+    ),
+    ConfigKey(
+        name="nilometer.log.format",
+        kind=ConfigKind.STRING,
+        default=TEXT,
+        doc="The format of the broker's log: text, or json (an object for each line).",
+        choices=(TEXT, JSON),
+    ),
+    ConfigKey(
+        name="nilometer.log.file",
+        kind=ConfigKind.STRING,
+        default="",
+        doc="The file of the broker's log. Empty: standard error.",
+    ),
+    ConfigKey(
+        name="nilometer.log.file.max.bytes",
+        kind=ConfigKind.LONG,
+        default=20 * 1024 * 1024,
+        doc="The size at which the file of the broker's log is renamed to FILE.1, and a new one is begun.",
+        minimum=1024,
+    ),
+    ConfigKey(
+        name="nilometer.log.files",
+        kind=ConfigKind.INT,
+        default=5,
+        doc="How many files the broker's log has at most, FILE included; the oldest is removed.",
+        minimum=2,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    levels: Mapping[str, int]
+    """By logger; ``root`` is always there."""
+    is_json: bool
+    path: str | None
+    """None: standard error."""
+    max_bytes: int
+    files: int
+
+
+def log_settings(settings: Settings) -> LogSettings:
+    levels = {ROOT: logging.INFO}
+    for item in settings.strings("nilometer.log.level"):
+        name, _, level = item.rpartition("=")
+        levels[name or ROOT] = LEVELS[level]
+    return LogSettings(
+        levels=levels,
+        is_json=settings.string("nilometer.log.format") == JSON,
+        path=settings.string("nilometer.log.file") or None,
+        max_bytes=settings.integer("nilometer.log.file.max.bytes"),
+        files=settings.integer("nilometer.log.files"),
+    )
