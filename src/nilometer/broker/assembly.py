@@ -8,6 +8,7 @@ metadata log, or as a listener of the replica manager or of the log directories.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
 from nilometer.broker.authentication.acceptor import Acceptor
 from nilometer.broker.authentication.sasl_listener import SaslListener
+from nilometer.broker.authorization.audit_log import AuditFiles, AuditLog
+from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
 from nilometer.broker.control.broker_peers import BrokerPeers
@@ -288,9 +291,23 @@ def _services(
         replication_quotas=replication.quotas,
         cluster_id=given.store.cluster_id,
         secrets=given.secrets,
+        authorizer=_authorizer(given, control.metadata),
         advertised=ranges(for_brokers=config.accepts_unproved_brokers),
         advertised_to_brokers=ranges(for_brokers=True),
     )
+
+
+def _authorizer(given: Prerequisites, metadata: MetadataLog) -> Authorizer | None:
+    config = given.config
+    if not config.string("authorizer.class.name"):
+        return None
+    files = AuditFiles(
+        directory=config.optional_string("nilometer.audit.log.dir")
+        or posixpath.join(config.log_dirs[0], ".audit"),
+        bytes_max=config.integer("nilometer.audit.log.max.bytes"),
+        files_max=config.integer("nilometer.audit.log.files"),
+    )
+    return Authorizer(config, metadata, AuditLog(given.runtime, files))
 
 
 def _housekeeping(

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from nilometer.broker.assembly import BrokerParts, Prerequisites, assemble
+from nilometer.broker.authorization.audit_log import FLUSH_INTERVAL_MS
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.membership import Membership, RegistrationRejected
@@ -155,6 +156,8 @@ class Broker:
         await self._tasks.stop()
         if parts is not None:
             await parts.replication.checkpoints.wait_idle()
+            if parts.services.authorizer is not None:
+                await parts.services.authorizer.audit.flush()
         if self._directories is not None:
             high_watermarks = {} if parts is None else parts.replication.partitions.high_watermarks()
             await self._directories.close(high_watermarks)
@@ -303,6 +306,8 @@ class Broker:
         tasks.service("growth of internal topics", parts.growth.run())
         secrets = parts.services.secrets
         tasks.periodic("rotations of the cluster's secret", REFRESH_INTERVAL_MS, secrets.refresh)
+        if (authorizer := parts.services.authorizer) is not None:
+            tasks.periodic("audit log", FLUSH_INTERVAL_MS, authorizer.audit.flush)
         tasks.service("report of offline replicas", replication.offline.run())
 
     def _registration(self, directories: LogDirectories) -> BrokerRegistration:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
@@ -49,6 +50,8 @@ class Services:
     replication_quotas: ReplicationQuotas
     cluster_id: str
     secrets: SecretKeeper
+    authorizer: Authorizer | None
+    """None: every client has every right."""
     advertised: Mapping[int, tuple[int, int]]
     """By API key, the lowest and highest version that is advertised to clients."""
     advertised_to_brokers: Mapping[int, tuple[int, int]]

@@ -140,6 +140,16 @@ class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
     unclean_elections: int
 
 
+NO_BROKER_STATE = BrokerState(
+    broker_id=-1,
+    broker_epoch=-1,
+    controller_id=-1,
+    controller_epoch=-1,
+    metadata_number=-1,
+    unclean_elections=0,
+)
+
+
 class DescribeReplicasResponse(msgspec.Struct, frozen=True, kw_only=True):
     __api_key__: ClassVar[int] = int(KEY)
     __version__: ClassVar[int] = 0
@@ -148,3 +158,5 @@ class DescribeReplicasResponse(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerState
     replicas: tuple[ReplicaState, ...]
     """Ordered by topic and partition."""
+    error_code: int = 0
+    """Kafka's error code; with an error the other fields say nothing."""

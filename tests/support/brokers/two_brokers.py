@@ -50,14 +50,17 @@ _IDENTIFYING = (
     "key",
     "group_id",
     "member_id",
+    "transactional_id",
 )
 
 
 class Side:
     """One of the two brokers; its node id is 1."""
 
-    def __init__(self, name: str, bootstrap: str) -> None:
+    def __init__(self, name: str, bootstrap: str, source: str | None = None) -> None:
+        """``source``: the address from which to connect; None: the one that the system chooses."""
         self.name = name
+        self.source = source
         self.bootstrap = bootstrap
         self.topic_ids: dict[str, UUID] = {}
         self.aliases: dict[str, str] = {}
@@ -70,7 +73,7 @@ class Side:
     @property
     def peer(self) -> WirePeer:
         if self._peer is None:
-            self._peer = WirePeer(self.bootstrap)
+            self._peer = WirePeer(self.bootstrap, source=self.source)
         return self._peer
 
     def hang_up(self) -> None:

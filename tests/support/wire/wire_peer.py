@@ -22,9 +22,17 @@ class ConnectionEnded(Exception):
 class WirePeer:
     """Use as ``with WirePeer(broker.bootstrap) as peer: peer.ask(ApiKey.METADATA, 9, topics=None)``."""
 
-    def __init__(self, bootstrap: str, client_id: str | None = "test", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        client_id: str | None = "test",
+        timeout_s: float = TIMEOUT_S,
+        source: str | None = None,
+    ) -> None:
+        """``source``: the address from which to connect, if not the one that the system chooses."""
         host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        origin = None if source is None else (source, 0)
+        self._socket = socket.create_connection((host, int(port)), timeout_s, origin)
         self._client_id = client_id
         self._correlation_id = 0
 

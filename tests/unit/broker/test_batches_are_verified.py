@@ -79,6 +79,7 @@ class Broker:
                 cast(Any, config), cast(Any, metadata), cast(Any, self), cast(Any, None)
             ),
             image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None),
+            authorizer=None,
         )
 
     def partition(self, _topic: str, index: int) -> FakePartition:

@@ -118,7 +118,7 @@ def test_an_entry_that_cannot_be_folded_changes_no_acl(world: ClusterWorld) -> N
     unknown = AclCreated(
         **{**{name: getattr(again, name) for name in again.__struct_fields__}, "operation": "FLY"}
     )
-    for wrong in (AclDeleted(id="nobody"), unknown):
+    for wrong in (AclDeleted(id="none"), unknown):
         with pytest.raises(InvariantBroken):
             world.image.apply_entry(number, signed(world, again, AclDeleted(id=acl_id), wrong))
         assert world.image.snapshot() == snapshot and may_read(world.image)

@@ -1,37 +1,147 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: there is no authorizer, as they all answer."""
+"""DescribeAcls, CreateAcls and DeleteAcls: every ACL that a filter selects, and changes of them.
+
+Without an authorizer all of them respond SECURITY_DISABLED: an ACL would have no effect.
+"""
 
 from __future__ import annotations
 
-from nilometer.broker.api.spec import ApiSpec, Request
+import asyncio
+from collections.abc import Sequence
+
+from nilometer.broker.api.access import CLUSTER_DENIED, access_of
+from nilometer.broker.api.acl_messages import acl_of, filter_of
+from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Acl, Operation, PatternType, ResourceType
+from nilometer.cluster.controller.acls import DeletedAcls, decide_create_acls, decide_delete_acls
+from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Message
 
 _WHY = "No Authorizer is configured: access is not controlled by ACLs."
+Outcomes = Sequence[Outcome]
+Deleted = Sequence[DeletedAcls]
 
 
 def describe(services: Services, request: Request) -> Reply:
+    error, why = ErrorCode.none, None
+    found: list[Acl] = []
+    if services.authorizer is None:
+        error, why = ErrorCode.security_disabled, _WHY
+    elif not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        error, why = ErrorCode.cluster_authorization_failed, CLUSTER_DENIED
+    else:
+        try:
+            wanted = filter_of(request.body)
+            found = sorted(acl for _, acl in services.image.acls.items() if wanted.matches(acl))
+        except KafkaError as refused:
+            error, why = refused.code, refused.message
     return request.respond(
-        throttle_time_ms=0, error_code=ErrorCode.security_disabled, error_message=_WHY, resources=()
+        throttle_time_ms=0, error_code=error, error_message=why, resources=_resources(request, found)
     )
 
 
-def create(services: Services, request: Request) -> Reply:
-    result = request.make("AclCreationResult", error_code=ErrorCode.security_disabled, error_message=_WHY)
-    return request.respond(throttle_time_ms=0, results=(result,) * len(request.body.creations))
-
-
-def delete(services: Services, request: Request) -> Reply:
-    result = request.make(
-        "DeleteAclsFilterResult",
-        error_code=ErrorCode.security_disabled,
-        error_message=_WHY,
-        matching_acls=(),
+def _resources(request: Request, acls: Sequence[Acl]) -> tuple[Message, ...]:
+    by_pattern: dict[tuple[ResourceType, str, PatternType], list[Message]] = {}
+    for acl in acls:
+        by_pattern.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(
+            request.make(
+                "AclDescription",
+                principal=acl.principal,
+                host=acl.host,
+                operation=int(acl.operation),
+                permission_type=int(acl.permission),
+            )
+        )
+    return tuple(
+        request.make(
+            "DescribeAclsResource",
+            resource_type=int(kind),
+            resource_name=name,
+            pattern_type=int(pattern),
+            acls=tuple(described),
+        )
+        for (kind, name, pattern), described in by_pattern.items()
     )
-    return request.respond(throttle_time_ms=0, filter_results=(result,) * len(request.body.filters))
 
 
-DESCRIBE = ApiSpec(key=ApiKey.DESCRIBE_ACLS, versions=(1, 3), handle=describe)
-CREATE = ApiSpec(key=ApiKey.CREATE_ACLS, versions=(1, 3), handle=create)
-DELETE = ApiSpec(key=ApiKey.DELETE_ACLS, versions=(1, 3), handle=delete)
+def create(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if services.authorizer is None:
+        return _refuse_creations(services, request, ErrorCode.security_disabled, _WHY)
+
+    def decide(image: ClusterImage) -> Decision[Outcomes]:
+        acls = [acl_of(creation) for creation in request.body.creations]
+        return decide_create_acls(image, acls, chance=services.runtime.entropy)
+
+    return on_controller(
+        services, request, decide, _respond_created, _refuse_creations, needs=Operation.ALTER
+    )
+
+
+def _respond_created(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+    results = tuple(
+        request.make("AclCreationResult", error_code=outcome.error, error_message=outcome.message)
+        for outcome in outcomes
+    )
+    return request.respond(throttle_time_ms=0, results=results)
+
+
+def _refuse_creations(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_created(services, request, [Outcome(error, message)] * len(request.body.creations))
+
+
+def delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if services.authorizer is None:
+        return _refuse_filters(services, request, ErrorCode.security_disabled, _WHY)
+
+    def decide(image: ClusterImage) -> Decision[Deleted]:
+        return decide_delete_acls(image, [filter_of(each) for each in request.body.filters])
+
+    return on_controller(services, request, decide, _respond_deleted, _refuse_filters, needs=Operation.ALTER)
+
+
+def _respond_deleted(services: Services, request: Request, results: Deleted) -> Reply:
+    return request.respond(
+        throttle_time_ms=0,
+        filter_results=tuple(
+            request.make(
+                "DeleteAclsFilterResult",
+                error_code=outcome.error,
+                error_message=outcome.message,
+                matching_acls=tuple(_matching(request, acl) for acl in deleted),
+            )
+            for outcome, deleted in results
+        ),
+    )
+
+
+def _matching(request: Request, acl: Acl) -> Message:
+    return request.make(
+        "DeleteAclsMatchingAcl",
+        error_code=ErrorCode.none,
+        error_message=None,
+        resource_type=int(acl.resource_type),
+        resource_name=acl.resource_name,
+        pattern_type=int(acl.pattern_type),
+        principal=acl.principal,
+        host=acl.host,
+        operation=int(acl.operation),
+        permission_type=int(acl.permission),
+    )
+
+
+def _refuse_filters(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_deleted(services, request, [(Outcome(error, message), ())] * len(request.body.filters))
+
+
+_DESCRIBE, _ALTER = (
+    (Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+    (Right(Operation.ALTER, ResourceType.CLUSTER),),
+)
+DESCRIBE = ApiSpec(key=ApiKey.DESCRIBE_ACLS, versions=(1, 3), handle=describe, rights=_DESCRIBE)
+CREATE = ApiSpec(key=ApiKey.CREATE_ACLS, versions=(1, 3), handle=create, rights=_ALTER, forwardable=True)
+DELETE = ApiSpec(key=ApiKey.DELETE_ACLS, versions=(1, 3), handle=delete, rights=_ALTER, forwardable=True)

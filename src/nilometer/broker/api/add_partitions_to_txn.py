@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.transaction_errors import error_for
+from nilometer.broker.authorization.access import Access
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.storage import TopicPartition
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
@@ -29,6 +33,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
 FIRST_OF_BROKERS = 4
+_WRITE = Operation.WRITE
 FIRST_WITH_PRODUCER_FENCED = 2
 
 Errors = Mapping[TopicPartition, ErrorCode]
@@ -39,9 +44,13 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         return _handle_many(services, request)
     body = request.body
     partitions = _partitions(body.v3_and_below_topics)
-    unknown = _unknown(services, partitions)
-    if unknown:
-        return _respond_one(request, _not_attempted(partitions, unknown))
+    access = access_of(services, request)
+    if not access.allows(_WRITE, ResourceType.TRANSACTIONAL_ID, body.v3_and_below_transactional_id):
+        denied = ErrorCode.transactional_id_authorization_failed
+        return _respond_one(request, dict.fromkeys(partitions, denied))
+    wrong = {**_unknown(services, partitions), **_denied(access, partitions)}
+    if wrong:
+        return _respond_one(request, _not_attempted(partitions, wrong))
     asked = AddPartitions(
         transactional_id=body.v3_and_below_transactional_id,
         producer_id=body.v3_and_below_producer_id,
@@ -55,6 +64,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 
 def _handle_many(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not access_of(services, request).on_cluster(Operation.CLUSTER_ACTION):
+        return _respond_many(request, (), (), ErrorCode.cluster_authorization_failed)
     transactions: Sequence[Message] = request.body.transactions
     partitions = [_partitions(transaction.topics) for transaction in transactions]
     refused = [
@@ -99,15 +110,25 @@ def _partitions(topics: Sequence[Message]) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _unknown(services: Services, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
+def _unknown(services: Services, partitions: Sequence[TopicPartition]) -> Errors:
     image = services.image
-    return {each for each in partitions if image.partition(each.topic, each.partition) is None}
+    missing = [each for each in partitions if image.partition(each.topic, each.partition) is None]
+    return dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition)
 
 
-def _not_attempted(partitions: Sequence[TopicPartition], unknown: set[TopicPartition]) -> Errors:
-    """Return the errors of a request that names ``unknown`` partitions: none of ``partitions`` is added."""
-    missing, others = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
-    return {each: missing if each in unknown else others for each in partitions}
+def _denied(access: Access, partitions: Sequence[TopicPartition]) -> Errors:
+    """Return the errors of the topics that the client may not write to. Internal ones are never allowed."""
+    if access.is_full:
+        return {}
+    topics = (each.topic for each in partitions if each.topic not in INTERNAL_TOPICS)
+    allowed = access.allowed(_WRITE, ResourceType.TOPIC, topics)
+    denied = [each for each in partitions if each.topic not in allowed]
+    return dict.fromkeys(denied, ErrorCode.topic_authorization_failed)
+
+
+def _not_attempted(partitions: Sequence[TopicPartition], wrong: Errors) -> Errors:
+    """Return the errors of a request of which some partitions are ``wrong``: none of them is added."""
+    return {each: wrong.get(each, ErrorCode.operation_not_attempted) for each in partitions}
 
 
 def _errors(request: Request, partitions: Sequence[TopicPartition], reply: TransactionReply) -> Errors:
@@ -122,10 +143,15 @@ def _respond_one(request: Request, errors: Errors) -> Reply:
     return request.respond(throttle_time_ms=0, results_by_topic_v3_and_below=_topics(request, errors))
 
 
-def _respond_many(request: Request, transactions: Sequence[Message], errors: Sequence[Errors]) -> Reply:
+def _respond_many(
+    request: Request,
+    transactions: Sequence[Message],
+    errors: Sequence[Errors],
+    error: ErrorCode = ErrorCode.none,
+) -> Reply:
     return request.respond(
         throttle_time_ms=0,
-        error_code=ErrorCode.none,
+        error_code=error,
         results_by_transaction=tuple(
             request.make(
                 "AddPartitionsToTxnResult",
@@ -153,4 +179,13 @@ def _topics(request: Request, errors: Errors) -> tuple[Message, ...]:
     )
 
 
-API = ApiSpec(key=ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5), handle=handle)
+API = ApiSpec(
+    key=ApiKey.ADD_PARTITIONS_TO_TXN,
+    versions=(0, 5),
+    handle=handle,
+    rights=(
+        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        Right(Operation.WRITE, ResourceType.TOPIC),
+        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+)

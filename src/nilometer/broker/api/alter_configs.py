@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nilometer.broker.api.config_access import denied_alterations, rights_of
 from nilometer.broker.api.config_changes import (
     Outcomes,
     check_resource,
@@ -19,6 +20,7 @@ from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation
 from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
@@ -35,9 +37,16 @@ from nilometer.wire.messages import Message
 
 def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Outcomes]:
-        return _decide(services, image, request.body.resources, request.body.validate_only)
+        denied = denied_alterations(services, request)
+        resources = [each for each in request.body.resources if _key(each) not in denied]
+        decision = _decide(services, image, resources, request.body.validate_only)
+        return Decision(decision.units, {**denied, **decision.reply})
 
     return on_controller(services, request, decide, respond, refuse)
+
+
+def _key(resource: Message) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
 
 
 def _decide(
@@ -47,7 +56,7 @@ def _decide(
     asked: list[AlterResource] = []
     keys: list[tuple[int, str]] = []
     for resource in resources:
-        key = (resource.resource_type, resource.resource_name)
+        key = _key(resource)
         try:
             asked.append(_replacement(image, check_resource(*key), resource.configs))
             keys.append(key)
@@ -72,4 +81,10 @@ def _replacement(image: ClusterImage, resource: ConfigResource, configs: Sequenc
     )
 
 
-API = ApiSpec(key=ApiKey.ALTER_CONFIGS, versions=(0, 2), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.ALTER_CONFIGS,
+    versions=(0, 2),
+    handle=handle,
+    forwardable=True,
+    rights=rights_of(Operation.ALTER_CONFIGS),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from nilometer.broker.api.config_access import denied_alterations
 from nilometer.broker.api.config_changes import Outcomes, respond
 from nilometer.broker.api.config_resources import RESOURCE_BROKER_LOGGER
 from nilometer.broker.api.log_levels import check_level, set_level
@@ -25,8 +26,10 @@ def alter_loggers(services: Services, request: Request) -> Reply:
 
     Resources of other types get INVALID_REQUEST: the controller alters them, in a separate request.
     """
-    outcomes: Outcomes = {}
+    outcomes: Outcomes = denied_alterations(services, request)
     for resource in request.body.resources:
+        if (resource.resource_type, resource.resource_name) in outcomes:
+            continue
         try:
             levels = _levels(services, resource)
             if not request.body.validate_only:

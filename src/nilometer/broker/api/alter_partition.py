@@ -9,10 +9,11 @@ import asyncio
 from uuid import UUID
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.control import causes
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.isr_changes import (
     AlteredPartition,
@@ -97,4 +98,10 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return request.respond(throttle_time_ms=0, error_code=error, topics=())
 
 
-API = ApiSpec(key=ApiKey.ALTER_PARTITION, versions=(3, 3), handle=handle, between_brokers=True)
+API = ApiSpec(
+    key=ApiKey.ALTER_PARTITION,
+    versions=(3, 3),
+    handle=handle,
+    between_brokers=True,
+    rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+)

@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.controller.decision import OK, Decision, Outcome
 from nilometer.cluster.controller.reassignments import (
     ReassignedPartition,
     Reassignment,
@@ -35,10 +36,10 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Reassigned]:
         return decide_alter_reassignments(image, wanted, allow_replication_factor_change=allow_factor_change)
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, needs=Operation.ALTER)
 
 
-def _respond(services: Services, request: Request, reassigned: Reassigned) -> Reply:
+def _respond(services: Services, request: Request, reassigned: Reassigned, outcome: Outcome = OK) -> Reply:
     topics: dict[str, list[Message]] = {}
     for partition in reassigned:
         topics.setdefault(partition.topic, []).append(
@@ -54,12 +55,24 @@ def _respond(services: Services, request: Request, reassigned: Reassigned) -> Re
         for name, partitions in topics.items()
     )
     return request.respond(
-        throttle_time_ms=0, error_code=ErrorCode.none, error_message=None, responses=responses
+        throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message, responses=responses
     )
 
 
 def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return request.respond(throttle_time_ms=0, error_code=error, error_message=message, responses=())
+    outcome = Outcome(error, message)
+    refused = tuple(
+        ReassignedPartition(topic.name, part.partition_index, outcome)
+        for topic in request.body.topics
+        for part in topic.partitions
+    )
+    return _respond(services, request, refused, outcome)
 
 
-API = ApiSpec(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    versions=(0, 1),
+    handle=handle,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.scram_users import (
     ScramAlteration,
@@ -31,7 +32,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Outcomes]:
         return decide_alter_scram_credentials(image, alterations)
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, needs=Operation.ALTER)
 
 
 def _alterations(request: Request) -> list[ScramAlteration]:
@@ -61,4 +62,10 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, {user: Outcome(error, message) for user in users})
 
 
-API = ApiSpec(key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    handle=handle,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.features import SUPPORTED_FEATURES
@@ -57,4 +57,9 @@ def _features(image: ClusterImage, request: Request) -> dict[str, object]:
     }
 
 
-API = ApiSpec(key=ApiKey.API_VERSIONS, versions=(0, 4), handle=handle)
+API = ApiSpec(
+    key=ApiKey.API_VERSIONS,
+    versions=(0, 4),
+    handle=handle,
+    rights=NO_RIGHTS,
+)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.control import causes
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.brokers import ShutdownProgress, decide_controlled_shutdown
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
@@ -53,4 +54,10 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, ShutdownProgress(outcome=Outcome(error, message)))
 
 
-API = ApiSpec(key=ApiKey.BROKER_HEARTBEAT, versions=(0, 1), handle=handle, between_brokers=True)
+API = ApiSpec(
+    key=ApiKey.BROKER_HEARTBEAT,
+    versions=(0, 1),
+    handle=handle,
+    between_brokers=True,
+    rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+)

@@ -7,7 +7,7 @@ APIs are not advertised by a broker that collects no metrics.
 
 from __future__ import annotations
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.wire.api_keys import ApiKey
@@ -49,6 +49,16 @@ def push(services: Services, request: Request) -> Reply:
 
 
 GET_SUBSCRIPTIONS = ApiSpec(
-    key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions=(0, 0), handle=get_subscriptions, hidden=True
+    key=ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    versions=(0, 0),
+    handle=get_subscriptions,
+    hidden=True,
+    rights=NO_RIGHTS,
 )
-PUSH = ApiSpec(key=ApiKey.PUSH_TELEMETRY, versions=(0, 0), handle=push, hidden=True)
+PUSH = ApiSpec(
+    key=ApiKey.PUSH_TELEMETRY,
+    versions=(0, 0),
+    handle=push,
+    hidden=True,
+    rights=NO_RIGHTS,
+)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nilometer.broker.api.describe_groups import GROUP_OPERATIONS
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_groups
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     ConsumerGroupDescribe,
     ConsumerGroupDescribeReply,
@@ -31,22 +33,44 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     if not services.groups.serves_consumer_groups:
         unsupported = ErrorCode.unsupported_version
         refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
-        return _respond(request, [ConsumerGroupDescribeReply(refused)])
-    return services.groups.ask(
+        return _respond(services, request, [ConsumerGroupDescribeReply(refused)])
+    return ask_groups(
+        services,
+        request,
+        Operation.DESCRIBE,
         [(group, ConsumerGroupDescribe((group,))) for group in groups],
-        lambda replies: _respond(request, replies),
+        lambda replies: _respond(services, request, replies),
     )
 
 
-def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
     described = [
         group for reply in replies if isinstance(reply, ConsumerGroupDescribeReply) for group in reply.groups
     ]
-    return request.respond(throttle_time_ms=0, groups=tuple(_group(request, group) for group in described))
+    groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
+    return request.respond(throttle_time_ms=0, groups=groups)
 
 
-def _group(request: Request, group: DescribedConsumerGroup) -> Message:
-    asked = request.body.include_authorized_operations and group.error_code is ErrorCode.none
+def _visible(services: Services, request: Request, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
+    """Return ``group``, or an error if a member has a topic that the client may not describe."""
+    access = access_of(services, request)
+    if access.is_full:
+        return group
+    names = {
+        topic.topic_name
+        for member in group.members
+        for topic in (*member.assignment, *member.target_assignment)
+    }
+    if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
+        return group
+    why = "The group has described topic(s) that the client is not authorized to describe."
+    return DescribedConsumerGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
+
+
+def _group(services: Services, request: Request, group: DescribedConsumerGroup) -> Message:
+    operations = OPERATIONS_NOT_ASKED
+    if request.body.include_authorized_operations and group.error_code is ErrorCode.none:
+        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
     return request.make(
         "DescribedGroup",
         error_code=group.error_code,
@@ -57,7 +81,7 @@ def _group(request: Request, group: DescribedConsumerGroup) -> Message:
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor_name,
         members=tuple(_member(request, member) for member in group.members),
-        authorized_operations=GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        authorized_operations=operations,
     )
 
 
@@ -93,4 +117,12 @@ def _assignment(request: Request, topics: Sequence[DescribedTopicPartitions]) ->
     )
 
 
-API = ApiSpec(key=ApiKey.CONSUMER_GROUP_DESCRIBE, versions=(0, 1), handle=handle)
+API = ApiSpec(
+    key=ApiKey.CONSUMER_GROUP_DESCRIBE,
+    versions=(0, 1),
+    handle=handle,
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)

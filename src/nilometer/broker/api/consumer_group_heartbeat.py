@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_group
 from nilometer.broker.api.group_client import client_host, client_id
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, TopicPartitions
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -25,6 +28,10 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         return _respond(request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
+    access = access_of(services, request)
+    may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
+    if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
+        return _respond(request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed))
     owned: Sequence[Message] | None = body.topic_partitions
     asked = ConsumerGroupHeartbeat(
         group_id=body.group_id,
@@ -45,8 +52,14 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         client_host=client_host(request),
         requires_member_id=request.version >= FIRST_WITH_OWN_MEMBER_IDS,
     )
-    return services.groups.ask_one(
-        asked.group_id, asked, ConsumerGroupHeartbeatReply, lambda reply: _respond(request, reply)
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        ConsumerGroupHeartbeatReply,
+        lambda reply: _respond(request, reply),
     )
 
 
@@ -71,4 +84,12 @@ def _respond(request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
     )
 
 
-API = ApiSpec(key=ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), handle=handle)
+API = ApiSpec(
+    key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    versions=(0, 1),
+    handle=handle,
+    rights=(
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
+from nilometer.broker.api.access import check_cluster
+from nilometer.broker.api.audited_changes import audit_change
 from nilometer.broker.api.broker_access import comes_from_broker, why_not_broker
 from nilometer.broker.api.spec import Request, spawn
 from nilometer.broker.connection import Reply
@@ -25,7 +27,9 @@ from nilometer.broker.control.causes import client_request
 from nilometer.broker.control.controller_channel import ConnectionLost
 from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation
 from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire import messages
@@ -52,6 +56,7 @@ def on_controller(
     *,
     acting_broker: int | None = None,
     cause: Cause | None = None,
+    needs: Operation | None = None,
 ) -> asyncio.Future[Reply]:
     """Decide the request on the controller, and return its future response.
 
@@ -62,6 +67,9 @@ def on_controller(
     connection that proved to be from that broker is served. ``cause``: why the request is sent, for the log
     (None: its client wants it). A forwarded request that reaches a broker which
     is not the controller fails with KafkaError (NOT_CONTROLLER), for the broker that forwarded it.
+
+    ``needs``: the operation on the cluster that the client must be allowed. It is checked where the request
+    is decided: by the controller's ACLs, for the client that sent the request first.
     """
 
     clock = services.runtime.clock
@@ -69,13 +77,19 @@ def on_controller(
     why_decided = cause or client_request(request.api.key, request.header.client_id, request.context)
     deadline_ms = clock.monotonic_ms() + (WAIT_MS_DEFAULT if timeout_ms is None else timeout_ms)
 
+    decided: list[Unit] = []
+
     def decide_in_time(image: ClusterImage) -> Decision[R]:
         if timeout_ms is not None and clock.monotonic_ms() >= deadline_ms:
             raise KafkaError(
                 ErrorCode.request_timed_out,
                 f"The controller did not process the request within {timeout_ms} ms.",
             )
-        return decide(image)
+        if needs is not None:
+            check_cluster(services, request, needs)
+        decision = decide(image)
+        decided[:] = decision.units
+        return decision
 
     async def answer() -> Reply:
         why = None if acting_broker is None else why_not_broker(services, request, acting_broker)
@@ -86,6 +100,8 @@ def on_controller(
             try:
                 if services.controller.is_active or is_sent_on:
                     reply = await services.controller.decide(decide_in_time, why_decided)
+                    if services.authorizer is not None and decided:
+                        audit_change(services.authorizer.audit, request, decided)
                     return respond(services, request, reply)
                 left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
                 return await _send_on(services, request, left_ms)

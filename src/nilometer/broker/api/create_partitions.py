@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from nilometer.broker.api.access import TOPIC_DENIED, access_of
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.topics import MorePartitions, decide_create_partitions
 from nilometer.cluster.image import ClusterImage
@@ -30,9 +32,15 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     ]
 
     def decide(image: ClusterImage) -> Decision[Outcomes]:
-        return decide_create_partitions(
-            image, wanted, chance=services.runtime.entropy, validate_only=request.body.validate_only
+        access, names = access_of(services, request), [topic.name for topic in wanted]
+        alterable = access.allowed(Operation.ALTER, ResourceType.TOPIC, names)
+        allowed = [topic for topic in wanted if topic.name in alterable]
+        decision = decide_create_partitions(
+            image, allowed, chance=services.runtime.entropy, validate_only=request.body.validate_only
         )
+        denied = Outcome(ErrorCode.topic_authorization_failed, TOPIC_DENIED)
+        refused = ((name, denied) for name in names if name not in alterable)
+        return Decision(decision.units, (*decision.reply, *refused))
 
     return on_controller(services, request, decide, _respond, _refuse)
 
@@ -52,4 +60,10 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, tuple((topic.name, outcome) for topic in request.body.topics))
 
 
-API = ApiSpec(key=ApiKey.CREATE_PARTITIONS, versions=(0, 3), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.CREATE_PARTITIONS,
+    versions=(0, 3),
+    handle=handle,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.TOPIC),),
+)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topic_configs import EffectiveConfig, topic_config
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, decide_create_topics
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import uuid_from_text
@@ -24,17 +27,30 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     validate_only = request.field("validate_only", False)
 
     def decide(image: ClusterImage) -> Decision[tuple[CreatedTopic, ...]]:
-        return decide_create_topics(
+        creatable = _creatable(services, request, topics)
+        decision = decide_create_topics(
             image,
-            topics,
+            [topic for topic in topics if topic.name in creatable],
             config_definition=TOPIC_CONFIG,
             chance=services.runtime.entropy,
             defaults=services.topic_defaults,
             inherited_of=services.config.topic_defaults,
             validate_only=validate_only,
         )
+        denied = Outcome(ErrorCode.topic_authorization_failed, "Authorization failed.")
+        refused = (
+            CreatedTopic(name=each.name, outcome=denied) for each in topics if each.name not in creatable
+        )
+        return Decision(decision.units, (*decision.reply, *refused))
 
     return on_controller(services, request, decide, _respond, _refuse)
+
+
+def _creatable(services: Services, request: Request, topics: Sequence[NewTopic]) -> set[str]:
+    access, names = access_of(services, request), [topic.name for topic in topics]
+    if access.on_cluster(Operation.CREATE, report=False):
+        return set(names)
+    return access.allowed(Operation.CREATE, ResourceType.TOPIC, names)
 
 
 def _new_topic(topic: Message) -> NewTopic:
@@ -66,6 +82,8 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
 
 def _result(services: Services, request: Request, topic: CreatedTopic) -> Message:
     configs: tuple[Message, ...] = ()
+    if topic.outcome.ok and not _may_describe_configs(services, request, topic.name):
+        return _result_without_configs(request, topic)
     if topic.outcome.ok and request.version >= 5:
         configs = tuple(
             _config(request, entry) for entry in topic_config(services, topic.name, topic.configs)
@@ -82,6 +100,25 @@ def _result(services: Services, request: Request, topic: CreatedTopic) -> Messag
     )
 
 
+def _may_describe_configs(services: Services, request: Request, name: str) -> bool:
+    kind = ResourceType.TOPIC
+    return access_of(services, request).allows(Operation.DESCRIBE_CONFIGS, kind, name, report=False)
+
+
+def _result_without_configs(request: Request, topic: CreatedTopic) -> Message:
+    return request.make(
+        "CreatableTopicResult",
+        name=topic.name,
+        topic_id=uuid_from_text(topic.topic_id) if topic.topic_id else None,
+        error_code=ErrorCode.none,
+        error_message=None,
+        topic_config_error_code=ErrorCode.topic_authorization_failed,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=(),
+    )
+
+
 def _config(request: Request, entry: EffectiveConfig) -> Message:
     return request.make(
         "CreatableTopicConfigs",
@@ -93,4 +130,14 @@ def _config(request: Request, entry: EffectiveConfig) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.CREATE_TOPICS, versions=(2, 7), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.CREATE_TOPICS,
+    versions=(2, 7),
+    handle=handle,
+    forwardable=True,
+    rights=(
+        Right(Operation.CREATE, ResourceType.CLUSTER),
+        Right(Operation.CREATE, ResourceType.TOPIC),
+        Right(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+    ),
+)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.group_access import ask_groups
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
@@ -15,7 +17,10 @@ from nilometer.wire.api_keys import ApiKey
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     groups = dict.fromkeys(request.body.groups_names)  # a group named twice is deleted once
-    return services.groups.ask(
+    return ask_groups(
+        services,
+        request,
+        Operation.DELETE,
         [(group, DeleteGroups((group,))) for group in groups],
         lambda replies: _respond(request, replies),
     )
@@ -31,4 +36,9 @@ def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
     return request.respond(throttle_time_ms=0, results=results)
 
 
-API = ApiSpec(key=ApiKey.DELETE_GROUPS, versions=(0, 2), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DELETE_GROUPS,
+    versions=(0, 2),
+    handle=handle,
+    rights=(Right(Operation.DELETE, ResourceType.GROUP),),
+)

@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.delayed_reply import DelayedReply
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome
 from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -30,10 +32,16 @@ class _TopicOutcomes:
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    topics: list[_TopicOutcomes] = []
+    access, topics = access_of(services, request), list[_TopicOutcomes]()
     waiting = DelayedReply(lambda: _respond(request, topics))
     for topic in request.body.topics:
         asked = {part.partition_index: part.offset for part in topic.partitions}
+        if not access.allows(Operation.DELETE, ResourceType.TOPIC, topic.name):
+            denied = [DeleteOutcome(index) for index in asked]
+            for outcome in denied:
+                outcome.fail(ErrorCode.topic_authorization_failed)
+            topics.append(_TopicOutcomes(topic.name, denied))
+            continue
         outcomes = [
             _delete(services, topic.name, offset, DeleteOutcome(index), waiting.delayed)
             for index, offset in asked.items()
@@ -74,4 +82,9 @@ def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Reply:
     return request.respond(throttle_time_ms=0, topics=results)
 
 
-API = ApiSpec(key=ApiKey.DELETE_RECORDS, versions=(0, 2), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DELETE_RECORDS,
+    versions=(0, 2),
+    handle=handle,
+    rights=(Right(Operation.DELETE, ResourceType.TOPIC),),
+)

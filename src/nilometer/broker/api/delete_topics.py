@@ -8,10 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
+from nilometer.broker.api.access import TOPIC_DENIED, access_of
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.authorization.access import Access
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.topics import decide_delete_topics
 from nilometer.cluster.image import ClusterImage
@@ -41,8 +44,9 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
         if not services.config.boolean("delete.topic.enable"):
             disabled = Outcome(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
             return Decision((), tuple(_Result(topic.name, topic.topic_id, disabled) for topic in asked))
-        times = Counter(asked)
-        results = {index: _resolve(image, topic, times[topic]) for index, topic in enumerate(times)}
+        times, access = Counter(asked), access_of(services, request)
+        found = ((topic, _resolve(image, topic, times[topic])) for topic in times)
+        results = {index: _authorized(access, *one) for index, one in enumerate(found)}
         known = {
             index: topic_id_of(found.topic_id)
             for index, found in results.items()
@@ -73,6 +77,27 @@ def _resolve(image: ClusterImage, asked: _Asked, times: int) -> _Result:
     if topic is None:
         return _Result(asked.name, asked.topic_id, Outcome(unknown, "This server does not host this topic."))
     return _Result(topic.name, topic.uuid, Outcome())
+
+
+def _authorized(access: Access, asked: _Asked, found: _Result) -> _Result:
+    """Return ``found``, or the error for a client that may not delete the topic.
+
+    A topic that it may not describe is, by name, as one that does not exist, and by id has no name.
+    """
+    if access.is_full or found.outcome.error is ErrorCode.invalid_request or found.name is None:
+        return found
+    if access.on_cluster(Operation.DELETE, report=False):
+        return found
+    describes = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, found.name)
+    deletes = access.allows(Operation.DELETE, ResourceType.TOPIC, found.name)
+    if deletes and (describes or asked.name is None):
+        return found
+    if describes and not found.outcome.ok:
+        return found
+    denied = Outcome(ErrorCode.topic_authorization_failed, TOPIC_DENIED)
+    if asked.name is not None:
+        return _Result(asked.name, None, denied)
+    return _Result(found.name if describes else None, asked.topic_id, denied)
 
 
 def _why_invalid(asked: _Asked, times: int) -> str | None:
@@ -108,4 +133,14 @@ def _response(request: Request, result: _Result) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.DELETE_TOPICS,
+    versions=(1, 6),
+    handle=handle,
+    forwardable=True,
+    rights=(
+        Right(Operation.DELETE, ResourceType.CLUSTER),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+        Right(Operation.DELETE, ResourceType.TOPIC),
+    ),
+)

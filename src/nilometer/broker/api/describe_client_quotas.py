@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import CLUSTER_DENIED, access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
@@ -16,6 +18,8 @@ _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = range(3)
 def handle(services: Services, request: Request) -> Reply:
     refusals = [refused for each in request.body.components if (refused := _refusal(each)) is not None]
     error, why = refusals[0] if refusals else (ErrorCode.none, None)
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE_CONFIGS):
+        error, why = ErrorCode.cluster_authorization_failed, CLUSTER_DENIED
     entries = () if error is ErrorCode.none else None
     return request.respond(throttle_time_ms=0, error_code=error, error_message=why, entries=entries)
 
@@ -31,4 +35,9 @@ def _refusal(component: Message) -> tuple[ErrorCode, str] | None:
     return None
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    versions=(0, 1),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+)

@@ -5,10 +5,12 @@ Version 2 lists fenced brokers too if the request wants them.
 
 from __future__ import annotations
 
-from nilometer.broker.api.metadata import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
@@ -40,7 +42,9 @@ def handle(services: Services, request: Request) -> Reply:
         if (fenced_too or not broker.fenced)
         and (endpoint := broker.endpoint(request.context.listener)) is not None
     )
-    asked = request.body.include_cluster_authorized_operations
+    operations = OPERATIONS_NOT_ASKED
+    if request.body.include_cluster_authorized_operations:
+        operations = access_of(services, request).cluster_operations()
     return request.respond(
         throttle_time_ms=0,
         error_code=ErrorCode.none,
@@ -49,8 +53,13 @@ def handle(services: Services, request: Request) -> Reply:
         cluster_id=services.cluster_id,
         controller_id=services.image.controller_id,
         brokers=brokers,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=operations,
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_CLUSTER, versions=(0, 2), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_CLUSTER,
+    versions=(0, 2),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nilometer.broker.api.alter_loggers import check_names_this_broker
+from nilometer.broker.api.config_access import check_configs, rights_of
 from nilometer.broker.api.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -27,6 +28,7 @@ from nilometer.broker.api.topic_configs import (
 )
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation
 from nilometer.cluster.topic import why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -43,6 +45,8 @@ def handle(services: Services, request: Request) -> Reply:
 def _resource(services: Services, request: Request, resource: Message) -> Message:
     code, message, configs = ErrorCode.none, None, tuple[Message, ...]()
     try:
+        kind, name = resource.resource_type, resource.resource_name
+        check_configs(services, request, Operation.DESCRIBE_CONFIGS, kind, name)
         configs = _configs(services, request, resource)
     except KafkaError as error:
         code, message = error.code, error.message
@@ -133,4 +137,9 @@ def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_CONFIGS,
+    versions=(1, 4),
+    handle=handle,
+    rights=rights_of(Operation.DESCRIBE_CONFIGS),
+)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_groups
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import DescribedGroup, DescribeGroups, DescribeGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
@@ -20,33 +23,36 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
 FIRST_WITH_NOT_FOUND = 6
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""A bit set of ACL operations: read, delete, describe, describe and alter settings. There is no
-authorization, so all of them are allowed."""
 STATE_DEAD = "Dead"
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return services.groups.ask(
+    return ask_groups(
+        services,
+        request,
+        Operation.DESCRIBE,
         [(group, DescribeGroups((group,))) for group in request.body.groups],
-        lambda replies: _respond(request, replies),
+        lambda replies: _respond(services, request, replies),
     )
 
 
-def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
     described = [
         group for reply in replies if isinstance(reply, DescribeGroupsReply) for group in reply.groups
     ]
-    return request.respond(throttle_time_ms=0, groups=tuple(_group(request, group) for group in described))
+    groups = tuple(_group(services, request, group) for group in described)
+    return request.respond(throttle_time_ms=0, groups=groups)
 
 
-def _group(request: Request, group: DescribedGroup) -> Message:
+def _group(services: Services, request: Request, group: DescribedGroup) -> Message:
     error, message, state = group.error_code, group.error_message, group.group_state
     if error is ErrorCode.group_id_not_found:
         state = STATE_DEAD
         if request.version < FIRST_WITH_NOT_FOUND:
             error, message = ErrorCode.none, None
-    asked = request.field("include_authorized_operations", False) and error is ErrorCode.none
+    operations = OPERATIONS_NOT_ASKED
+    if request.field("include_authorized_operations", False) and error is ErrorCode.none:
+        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
     return request.make(
         "DescribedGroup",
         error_code=error,
@@ -67,8 +73,13 @@ def _group(request: Request, group: DescribedGroup) -> Message:
             )
             for member in group.members
         ),
-        authorized_operations=GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        authorized_operations=operations,
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_GROUPS, versions=(0, 6), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_GROUPS,
+    versions=(0, 6),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.GROUP),),
+)

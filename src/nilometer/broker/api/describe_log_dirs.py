@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.storage.directories.log_manager import DirectoryDescription
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -14,6 +16,9 @@ from nilometer.wire.messages import Message
 
 
 def handle(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        denied = ErrorCode.cluster_authorization_failed
+        return request.respond(throttle_time_ms=0, error_code=denied, results=())
     wanted: Mapping[str, set[int]] | None = None
     if request.body.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
@@ -52,4 +57,9 @@ def _directory(
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_LOG_DIRS,
+    versions=(1, 5),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

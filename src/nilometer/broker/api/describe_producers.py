@@ -3,9 +3,11 @@ transactions."""
 
 from __future__ import annotations
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
@@ -27,6 +29,8 @@ def handle(services: Services, request: Request) -> Reply:
 
 def _describe(services: Services, request: Request, topic: str, index: int) -> Message:
     try:
+        if not access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic):
+            raise KafkaError(ErrorCode.topic_authorization_failed)
         partition = services.replicas.partition(topic, index)
         _ = partition.leader  # raises where another broker leads
         known = partition.log.producers.producers
@@ -59,4 +63,9 @@ def _describe(services: Services, request: Request, topic: str, index: int) -> M
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    handle=handle,
+    rights=(Right(Operation.READ, ResourceType.TOPIC),),
+)

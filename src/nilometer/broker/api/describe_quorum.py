@@ -7,9 +7,11 @@ how far the others are is not known (-1).
 
 from __future__ import annotations
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import CLUSTER_DENIED, access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
@@ -19,6 +21,8 @@ UNKNOWN = -1
 
 
 def handle(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        return _refuse(request)
     topics = tuple(
         request.make(
             "TopicData",
@@ -35,6 +39,12 @@ def handle(services: Services, request: Request) -> Reply:
     return request.respond(
         error_code=ErrorCode.none, error_message=None, topics=topics, **_nodes(services, request)
     )
+
+
+def _refuse(request: Request) -> Reply:
+    error = {"error_code": ErrorCode.cluster_authorization_failed, "error_message": CLUSTER_DENIED}
+    nodes: dict[str, object] = {"nodes": ()} if request.api.has("Node") else {}
+    return request.respond(**error, topics=(), **nodes)
 
 
 def _nodes(services: Services, request: Request) -> dict[str, object]:
@@ -95,4 +105,9 @@ def _unknown(request: Request, index: int) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_QUORUM, versions=(0, 2), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_QUORUM,
+    versions=(0, 2),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

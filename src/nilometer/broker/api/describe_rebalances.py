@@ -6,15 +6,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import DescribedGroup, DescribeGroups, DescribeGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire import describe_rebalances as wire
+from nilometer.wire.errors import ErrorCode
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        denied = int(ErrorCode.cluster_authorization_failed)
+        groups = request.body.groups
+        refused = (wire.RebalanceState(group_id=group, error_code=denied) for group in groups)
+        return request.respond(groups=tuple(refused))
     return services.groups.ask(
         [(group, DescribeGroups((group,))) for group in request.body.groups],
         lambda replies: _respond(request, replies),
@@ -45,4 +53,9 @@ def _group(group: DescribedGroup) -> wire.RebalanceState:
     )
 
 
-API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle)
+API = ApiSpec(
+    key=wire.KEY,
+    versions=(0, 0),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

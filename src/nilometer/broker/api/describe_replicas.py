@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.partition_state import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.replication import (
@@ -30,7 +32,7 @@ from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkI
 from nilometer.replication.remote_replica import NEVER_MS
 from nilometer.storage import TopicPartition
 from nilometer.wire import describe_replicas as wire
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
 
 SLICE_REPLICAS = 200
 
@@ -40,6 +42,9 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
 
 
 async def _answer(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        denied = int(ErrorCode.cluster_authorization_failed)
+        return request.respond(cluster_id="", broker=wire.NO_BROKER_STATE, replicas=(), error_code=denied)
     found: list[wire.ReplicaState] = []
     for count, (name, index, key) in enumerate(_asked_for(services, request.body), start=1):
         state = services.image.partition_by_id(key.topic_id, index)
@@ -214,4 +219,9 @@ def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
             assert_never(hold)
 
 
-API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle)
+API = ApiSpec(
+    key=wire.KEY,
+    versions=(0, 0),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

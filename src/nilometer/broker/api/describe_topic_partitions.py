@@ -5,10 +5,12 @@ A response with a ``next_cursor`` is not the last page: the client sends the cur
 
 from __future__ import annotations
 
-from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, offline_replicas
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.topic import Topic, why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -18,7 +20,7 @@ PARTITIONS_PER_PAGE_MAX = 2000
 
 def handle(services: Services, request: Request) -> Reply:
     cursor = request.body.cursor
-    image = services.image
+    image, access = services.image, access_of(services, request)
     wanted = sorted({topic.name for topic in request.body.topics})
     if cursor is not None and (cursor.partition_index < 0 or (wanted and cursor.topic_name not in wanted)):
         refused = tuple(_refused(request, name, ErrorCode.invalid_request) for name in wanted)
@@ -26,6 +28,9 @@ def handle(services: Services, request: Request) -> Reply:
     names = wanted or [topic.name for topic in image.topics()]
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
+    described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names, report=bool(wanted))
+    denied = [name for name in names if name not in described] if wanted else []
+    names = [name for name in names if name in described]
     room = max(1, min(request.body.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     answers = list[object]()
     next_cursor = None
@@ -34,7 +39,8 @@ def handle(services: Services, request: Request) -> Reply:
         if topic is None:
             invalid = why_invalid_name(name) is not None
             error = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
-            answers.append(_refused(request, name, error, TOPIC_OPERATIONS))
+            operations = access.operations(ResourceType.TOPIC, name)
+            answers.append(_refused(request, name, error, operations))
             continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if room == 0:
@@ -47,6 +53,7 @@ def handle(services: Services, request: Request) -> Reply:
         if last < len(topic.partitions):
             next_cursor = request.make("Cursor", topic_name=name, partition_index=last)
             break
+    answers += (_refused(request, name, ErrorCode.topic_authorization_failed) for name in denied)
     return request.respond(throttle_time_ms=0, topics=tuple(answers), next_cursor=next_cursor)
 
 
@@ -87,8 +94,13 @@ def _topic(services: Services, request: Request, topic: Topic, indexes: range) -
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
         partitions=tuple(partitions),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=access_of(services, request).operations(ResourceType.TOPIC, topic.name),
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    versions=(0, 0),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
+)

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.transactions.requests import (
     DescribeTransaction,
     DescribeTransactionReply,
     TransactionReply,
 )
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,17 +28,35 @@ be null."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    return services.transactions.ask(
-        [(each, DescribeTransaction(each)) for each in request.body.transactional_ids],
-        lambda replies: _respond(request, replies),
-    )
+    ids: Sequence[str] = request.body.transactional_ids
+    access = access_of(services, request)
+    allowed = access.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
+    denied = ErrorCode.transactional_id_authorization_failed
+    refused = [DescribeTransactionReply(denied, each) for each in ids if each not in allowed]
+    asked = [(each, DescribeTransaction(each)) for each in ids if each in allowed]
+    return services.transactions.ask(asked, lambda replies: _respond(services, request, [*refused, *replies]))
 
 
-def _respond(request: Request, replies: Sequence[TransactionReply]) -> Reply:
-    described = [reply for reply in replies if isinstance(reply, DescribeTransactionReply)]
+def _respond(services: Services, request: Request, replies: Sequence[TransactionReply]) -> Reply:
+    described = [
+        _visible(services, request, reply) for reply in replies if isinstance(reply, DescribeTransactionReply)
+    ]
     return request.respond(
         throttle_time_ms=0, transaction_states=tuple(_state(request, each) for each in described)
     )
+
+
+def _visible(
+    services: Services, request: Request, described: DescribeTransactionReply
+) -> DescribeTransactionReply:
+    """Return the transaction with those of its partitions that the client may describe."""
+    access = access_of(services, request)
+    if access.is_full:
+        return described
+    topics = [each.topic for each in described.partitions]
+    allowed = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, topics)
+    partitions = tuple(each for each in described.partitions if each.topic in allowed)
+    return replace(described, partitions=partitions)
 
 
 def _state(request: Request, described: DescribeTransactionReply) -> Message:
@@ -57,4 +79,12 @@ def _state(request: Request, described: DescribeTransactionReply) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_TRANSACTIONS,
+    versions=(0, 0),
+    handle=handle,
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import CLUSTER_DENIED, access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -14,6 +16,18 @@ from nilometer.wire.messages import Message
 
 
 def handle(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        denied = ErrorCode.cluster_authorization_failed
+        refused = request.make(
+            "DescribeUserScramCredentialsResult",
+            user="",
+            error_code=denied,
+            error_message=CLUSTER_DENIED,
+            credential_infos=(),
+        )
+        return request.respond(
+            throttle_time_ms=0, error_code=denied, error_message=CLUSTER_DENIED, results=(refused,)
+        )
     image = services.image
     asked = Counter(user.name for user in request.body.users or ()) or Counter(image.scram_users.names())
     return request.respond(
@@ -46,4 +60,9 @@ def _result(image: ClusterImage, request: Request, name: str, times: int) -> Mes
     )
 
 
-API = ApiSpec(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), handle=handle)
+API = ApiSpec(
+    key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

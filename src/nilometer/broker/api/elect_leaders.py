@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
-from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.elections import ElectedPartition, decide_elect_leaders
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
@@ -29,10 +30,12 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Elected]:
         return decide_elect_leaders(image, kind, partitions)
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, needs=Operation.ALTER)
 
 
-def _respond(services: Services, request: Request, elected: Elected) -> Reply:
+def _respond(
+    services: Services, request: Request, elected: Elected, error: ErrorCode = ErrorCode.none
+) -> Reply:
     topics: dict[str, list[Message]] = {}
     for partition in elected:
         topics.setdefault(partition.topic, []).append(
@@ -47,11 +50,23 @@ def _respond(services: Services, request: Request, elected: Elected) -> Reply:
         request.make("ReplicaElectionResult", topic=name, partition_result=tuple(partitions))
         for name, partitions in topics.items()
     )
-    return request.respond(throttle_time_ms=0, error_code=ErrorCode.none, replica_election_results=results)
+    return request.respond(throttle_time_ms=0, error_code=error, replica_election_results=results)
 
 
 def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return request.respond(throttle_time_ms=0, error_code=error, replica_election_results=())
+    outcome = Outcome(error, message)
+    elected = tuple(
+        ElectedPartition(topic.topic, index, outcome)
+        for topic in request.body.topic_partitions or ()
+        for index in topic.partitions
+    )
+    return _respond(services, request, elected, error)
 
 
-API = ApiSpec(key=ApiKey.ELECT_LEADERS, versions=(0, 2), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.ELECT_LEADERS,
+    versions=(0, 2),
+    handle=handle,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)

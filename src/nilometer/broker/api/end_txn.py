@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.api.transaction_errors import error_for
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import EndTransaction, EndTransactionReply
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
 
 FIRST_WITH_EPOCH_BUMP = 5
 FIRST_WITH_PRODUCER_FENCED = 2
@@ -26,6 +29,9 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 async def _answer(services: Services, request: Request) -> Reply:
     body = request.body
+    write, kind = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
+    if not access_of(services, request).allows(write, kind, body.transactional_id):
+        return _respond(request, EndTransactionReply(ErrorCode.transactional_id_authorization_failed))
     bumps = request.version >= FIRST_WITH_EPOCH_BUMP
     reply = await services.transactions.answer(
         EndTransaction(
@@ -37,8 +43,12 @@ async def _answer(services: Services, request: Request) -> Reply:
         )
     )
     assert isinstance(reply, EndTransactionReply)
+    return _respond(request, reply)
+
+
+def _respond(request: Request, reply: EndTransactionReply) -> Reply:
     error = error_for(reply.error_code, request.version, FIRST_WITH_PRODUCER_FENCED)
-    if not bumps:
+    if request.version < FIRST_WITH_EPOCH_BUMP:
         return request.respond(throttle_time_ms=0, error_code=error)
     return request.respond(
         throttle_time_ms=0,
@@ -48,4 +58,9 @@ async def _answer(services: Services, request: Request) -> Reply:
     )
 
 
-API = ApiSpec(key=ApiKey.END_TXN, versions=(0, 5), handle=handle)
+API = ApiSpec(
+    key=ApiKey.END_TXN,
+    versions=(0, 5),
+    handle=handle,
+    rights=(Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),),
+)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.broker_access import why_not_broker
 from nilometer.broker.api.fetch_response import encode_fetch_response_body, refuse_fetch
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import (
@@ -30,6 +31,7 @@ from nilometer.broker.fetching.session_watch import watch_of
 from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, decode_fetch_body
@@ -107,6 +109,25 @@ class _Found:
         return list(self._partitions) if self._watch is None else [self._watch]
 
 
+def _reading_check(services: Services, request: Request) -> Callable[[FetchPartition], None]:
+    """Return a function that raises KafkaError if the client may not read a partition.
+
+    It is called at each read, also when the fetch has waited: rights may have changed meanwhile.
+    """
+
+    def check(asked: FetchPartition) -> None:
+        topic = asked.topic.as_named
+        if not isinstance(topic, str):
+            found = services.image.topic_by_uuid(topic)
+            if found is None:
+                return  # the topic does not exist: the response may say so
+            topic = found.name
+        if not access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic):
+            raise KafkaError(ErrorCode.topic_authorization_failed)
+
+    return check
+
+
 class _Fetch:
     """One fetch request, until its response is made."""
 
@@ -121,6 +142,11 @@ class _Fetch:
             body.replica_id, body.replica_epoch, body.isolation_level == READ_COMMITTED, body.rack_id
         )
         self._found = _Found(session_round, for_replica=identity.is_replica)
+        check = None
+        if services.authorizer is not None and not identity.is_replica:
+            check = _reading_check(services, request)
+            if session_round.session is not None:
+                session_round.session.follow_rights(services.authorizer.version)
         self._reader = FetchReader(
             services.replicas,
             identity,
@@ -128,6 +154,7 @@ class _Fetch:
             max_bytes=min(body.max_bytes, services.config.fetch_max_bytes),
             on_found=self._found,
             quota=services.replication_quotas.leader,
+            check=check,
         )
         self._future: asyncio.Future[Reply] | None = None
 
@@ -207,4 +234,10 @@ def _copy_outcome(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) ->
         logger.error("A fetch failed after its reader had disconnected", exc_info=error)
 
 
-API = ApiSpec(key=ApiKey.FETCH, versions=(4, 18), handle=handle, decode=decode_fetch_body)
+API = ApiSpec(
+    key=ApiKey.FETCH,
+    versions=(4, 18),
+    handle=handle,
+    decode=decode_fetch_body,
+    rights=(Right(Operation.READ, ResourceType.TOPIC),),
+)

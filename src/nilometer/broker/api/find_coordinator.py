@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -33,6 +35,8 @@ class _Found(NamedTuple):
 class _Kind(NamedTuple):
     """The internal topic that keeps the keys of one type, groups or transactional ids."""
 
+    type: ResourceType
+    denied: ErrorCode
     topic: str
     partition_for: Callable[[str], int]
     ensure_topic: Callable[[], Awaitable[bool]]
@@ -42,7 +46,12 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     many = request.version >= FIRST_WITH_MANY_KEYS
     keys: Sequence[str] = request.body.coordinator_keys if many else (request.body.key,)
     kind = _kind(services, request.field("key_type", KEY_GROUP))
-    if kind is not None and keys and services.image.topic(kind.topic) is None:
+    if kind is not None and services.image.topic(kind.topic) is None:
+        access = access_of(services, request)
+        needed = any(access.allows(Operation.DESCRIBE, kind.type, key, report=False) for key in keys)
+    else:
+        needed = False
+    if kind is not None and needed:
         return spawn(services, _create_then_respond(services, request, keys, kind))
     return _respond(services, request, keys)
 
@@ -50,10 +59,19 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 def _kind(services: Services, key_type: int) -> _Kind | None:
     if key_type == KEY_GROUP:
         groups = services.groups
-        return _Kind(GROUP_METADATA_TOPIC, groups.partition_for, groups.ensure_topic)
+        denied = ErrorCode.group_authorization_failed
+        return _Kind(
+            ResourceType.GROUP, denied, GROUP_METADATA_TOPIC, groups.partition_for, groups.ensure_topic
+        )
     if key_type == KEY_TRANSACTION:
         transactions = services.transactions
-        return _Kind(TRANSACTION_STATE_TOPIC, transactions.partition_for, transactions.ensure_topic)
+        return _Kind(
+            ResourceType.TRANSACTIONAL_ID,
+            ErrorCode.transactional_id_authorization_failed,
+            TRANSACTION_STATE_TOPIC,
+            transactions.partition_for,
+            transactions.ensure_topic,
+        )
     return None
 
 
@@ -66,7 +84,7 @@ async def _create_then_respond(
 
 def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply:
     key_type = request.field("key_type", KEY_GROUP)
-    found = [(key, _find(services, request.context.listener, key_type, key)) for key in keys]
+    found = [(key, _find(services, request, key_type, key)) for key in keys]
     if request.version < FIRST_WITH_MANY_KEYS:
         ((_, only),) = found
         return request.respond(
@@ -92,17 +110,27 @@ def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply
     return request.respond(throttle_time_ms=0, coordinators=coordinators)
 
 
-def _find(services: Services, listener: str, key_type: int, key: str) -> _Found:
+def _find(services: Services, request: Request, key_type: int, key: str) -> _Found:
     kind = _kind(services, key_type)
     if kind is None:
         return _Found(ErrorCode.invalid_request, message=f"Key type {key_type} is not served.")
+    if not access_of(services, request).allows(Operation.DESCRIBE, kind.type, key):
+        return _Found(kind.denied)
     image = services.image
     state = image.partition(kind.topic, kind.partition_for(key))
     broker = image.broker(state.leader) if state is not None and state.has_leader else None
-    endpoint = broker.endpoint(listener) if broker is not None and not broker.fenced else None
+    endpoint = broker.endpoint(request.context.listener) if broker is not None and not broker.fenced else None
     if broker is None or endpoint is None:
         return _Found(ErrorCode.coordinator_not_available, message="The coordinator is not available.")
     return _Found(ErrorCode.none, broker.id, endpoint.host, endpoint.port)
 
 
-API = ApiSpec(key=ApiKey.FIND_COORDINATOR, versions=(0, 6), handle=handle)
+API = ApiSpec(
+    key=ApiKey.FIND_COORDINATOR,
+    versions=(0, 6),
+    handle=handle,
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+    ),
+)

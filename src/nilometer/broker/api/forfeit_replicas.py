@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.control import causes
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.forfeits import ForfeitedReplica, decide_forfeit_replicas
 from nilometer.cluster.image import ClusterImage
@@ -59,4 +60,10 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return request.respond(error_code=int(error), message=message)
 
 
-API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True)
+API = ApiSpec(
+    key=wire.KEY,
+    versions=(0, 0),
+    handle=handle,
+    between_brokers=True,
+    rights=(Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),),
+)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.security.principal import Principal
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire import forward_request as wire
@@ -37,7 +38,8 @@ def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
             return _refuse(request, ErrorCode.invalid_request, error.message)
         return spawn(services, _answer(services, request, spec, inner))
 
-    return ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True)
+    rights = (Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),)
+    return ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True, rights=rights)
 
 
 def _inner(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, Request]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.group_access import ask_group
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import Heartbeat, HeartbeatReply
 from nilometer.wire.api_keys import ApiKey
 
@@ -19,7 +21,10 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         member_id=body.member_id,
         group_instance_id=request.field("group_instance_id"),
     )
-    return services.groups.ask_one(
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
         asked.group_id,
         asked,
         HeartbeatReply,
@@ -27,4 +32,9 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     )
 
 
-API = ApiSpec(key=ApiKey.HEARTBEAT, versions=(0, 4), handle=handle)
+API = ApiSpec(
+    key=ApiKey.HEARTBEAT,
+    versions=(0, 4),
+    handle=handle,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)

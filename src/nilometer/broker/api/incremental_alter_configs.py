@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import Sequence
 
 from nilometer.broker.api.alter_loggers import alter_loggers, names_loggers
+from nilometer.broker.api.config_access import denied_alterations, rights_of
 from nilometer.broker.api.config_changes import Outcomes, check_resource, definitions_of, refuse, respond
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation
 from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
@@ -34,11 +36,13 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     definitions = definitions_of(services)
 
     def decide(image: ClusterImage) -> Decision[Outcomes]:
+        denied = denied_alterations(services, request)
+        allowed = [(key, alter) for key, alter in known if key not in denied]
         decision = decide_alter_configs(
-            image, [alter for _, alter in known], definitions=definitions, validate_only=validate_only
+            image, [alter for _, alter in allowed], definitions=definitions, validate_only=validate_only
         )
-        outcomes = dict(refused)
-        for (key, _), (_, outcome) in zip(known, decision.reply, strict=True):
+        outcomes = {**refused, **denied}
+        for (key, _), (_, outcome) in zip(allowed, decision.reply, strict=True):
             outcomes[key] = outcome
         return Decision(decision.units, outcomes)
 
@@ -72,4 +76,10 @@ def _alter_resource(resource: Message) -> AlterResource:
     return AlterResource(altered, alterations)
 
 
-API = ApiSpec(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    versions=(0, 1),
+    handle=handle,
+    forwardable=True,
+    rights=rights_of(Operation.ALTER_CONFIGS),
+)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 
+from nilometer.broker.api.group_access import ask_group
 from nilometer.broker.api.group_client import client_host, client_id
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import JoinGroup, JoinGroupProtocol, JoinGroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import milliseconds
@@ -42,8 +44,14 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         requires_known_member_id=request.version >= FIRST_WITH_KNOWN_MEMBERS,
         supports_skipping_assignment=request.version >= FIRST_SKIPPING_ASSIGNMENT,
     )
-    return services.groups.ask_one(
-        asked.group_id, asked, JoinGroupReply, lambda reply: _respond(request, reply)
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        JoinGroupReply,
+        lambda reply: _respond(request, reply),
     )
 
 
@@ -72,4 +80,9 @@ def _respond(request: Request, reply: JoinGroupReply) -> Reply:
     )
 
 
-API = ApiSpec(key=ApiKey.JOIN_GROUP, versions=(0, 9), handle=handle)
+API = ApiSpec(
+    key=ApiKey.JOIN_GROUP,
+    versions=(0, 9),
+    handle=handle,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)

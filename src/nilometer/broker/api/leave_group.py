@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.group_access import ask_group
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import LeaveGroup, LeaveGroupMember, LeaveGroupMemberReply, LeaveGroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -20,8 +22,14 @@ FIRST_WITH_MANY_MEMBERS = 3
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     asked = LeaveGroup(request.body.group_id, _members(request))
-    return services.groups.ask_one(
-        asked.group_id, asked, LeaveGroupReply, lambda reply: _respond(request, reply)
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        LeaveGroupReply,
+        lambda reply: _respond(request, reply),
     )
 
 
@@ -58,4 +66,9 @@ def _respond(request: Request, reply: LeaveGroupReply) -> Reply:
     return request.respond(throttle_time_ms=0, error_code=error, members=members)
 
 
-API = ApiSpec(key=ApiKey.LEAVE_GROUP, versions=(0, 5), handle=handle)
+API = ApiSpec(
+    key=ApiKey.LEAVE_GROUP,
+    versions=(0, 5),
+    handle=handle,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)

@@ -6,6 +6,7 @@ are asked for, or of all. Of the groups, those with settings of their own are li
 
 from __future__ import annotations
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -13,9 +14,10 @@ from nilometer.broker.api.config_resources import (
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.wire.api_keys import ApiKey
@@ -25,6 +27,9 @@ _TYPES = (RESOURCE_GROUP, RESOURCE_CLIENT_METRICS, RESOURCE_BROKER_LOGGER, RESOU
 
 
 def handle(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE_CONFIGS):
+        denied = ErrorCode.cluster_authorization_failed
+        return request.respond(throttle_time_ms=0, error_code=denied, config_resources=())
     asked: tuple[int, ...] = request.field("resource_types", (RESOURCE_CLIENT_METRICS,))
     if not set(asked) <= set(_TYPES):
         return request.respond(
@@ -52,4 +57,9 @@ def _names(image: ClusterImage, kind: int) -> list[str]:
     return []
 
 
-API = ApiSpec(key=ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1), handle=handle)
+API = ApiSpec(
+    key=ApiKey.LIST_CONFIG_RESOURCES,
+    versions=(0, 1),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+)

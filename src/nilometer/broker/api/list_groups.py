@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import ListGroups, ListGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
@@ -21,10 +23,10 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         types_filter=tuple(request.field("types_filter", ())),
     )
 
-    return services.groups.ask_all_shells(asked, lambda replies: _respond(request, replies))
+    return services.groups.ask_all_shells(asked, lambda replies: _respond(services, request, replies))
 
 
-def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
     """Make one response from the replies of all coordinator partitions led here.
 
     An error, such as groups that are still being loaded, is the error of the whole response. NOT_COORDINATOR
@@ -35,6 +37,8 @@ def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
     for reply in listed:
         if reply.error_code not in fine:
             return request.respond(throttle_time_ms=0, error_code=reply.error_code, groups=())
+    access = access_of(services, request)
+    sees_all = access.is_full or access.on_cluster(Operation.DESCRIBE, report=False)
     return request.respond(
         throttle_time_ms=0,
         error_code=ErrorCode.none,
@@ -48,8 +52,17 @@ def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
             )
             for reply in listed
             for group in reply.groups
+            if sees_all or access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, report=False)
         ),
     )
 
 
-API = ApiSpec(key=ApiKey.LIST_GROUPS, versions=(0, 5), handle=handle)
+API = ApiSpec(
+    key=ApiKey.LIST_GROUPS,
+    versions=(0, 5),
+    handle=handle,
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.CLUSTER),
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+    ),
+)

@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey
@@ -40,6 +42,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 async def _answer(services: Services, request: Request) -> Reply:
     topics: list[object] = []
+    access = access_of(services, request)
     for topic in request.body.topics:
         seen: set[int] = set()
         repeated = {
@@ -47,10 +50,13 @@ async def _answer(services: Services, request: Request) -> Reply:
             for p in topic.partitions
             if p.partition_index in seen or seen.add(p.partition_index)
         }
+        denied = not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         partitions: list[object] = []
         for asked in topic.partitions:
             error, found = ErrorCode.invalid_request, _UNKNOWN
-            if asked.partition_index not in repeated:
+            if denied:
+                error = ErrorCode.topic_authorization_failed
+            elif asked.partition_index not in repeated:
                 error, found = await _look_up(services, request, topic.name, asked)
             timestamp, offset, epoch = found
             partitions.append(
@@ -102,4 +108,9 @@ async def _look_up(
         return code, _UNKNOWN
 
 
-API = ApiSpec(key=ApiKey.LIST_OFFSETS, versions=(1, 11), handle=handle)
+API = ApiSpec(
+    key=ApiKey.LIST_OFFSETS,
+    versions=(1, 11),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
+)

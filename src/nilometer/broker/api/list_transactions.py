@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.transactions.requests import ListTransactions, ListTransactionsReply, TransactionReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -24,10 +26,10 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         duration_filter_ms=request.field("duration_filter", -1),
         transactional_id_pattern=request.field("transactional_id_pattern") or "",
     )
-    return services.transactions.ask_all_shells(asked, lambda replies: _respond(request, replies))
+    return services.transactions.ask_all_shells(asked, lambda replies: _respond(services, request, replies))
 
 
-def _respond(request: Request, replies: Sequence[TransactionReply]) -> Reply:
+def _respond(services: Services, request: Request, replies: Sequence[TransactionReply]) -> Reply:
     """Make one response from the replies of all coordinator partitions led here.
 
     The error of one of them is the error of the whole response: clients would take a partial list for the
@@ -35,6 +37,7 @@ def _respond(request: Request, replies: Sequence[TransactionReply]) -> Reply:
     """
     listed = [reply for reply in replies if isinstance(reply, ListTransactionsReply)]
     error = next((each.error_code for each in listed if each.error_code), ErrorCode.none)
+    access = access_of(services, request)
     unknown = dict.fromkeys(name for reply in listed for name in reply.unknown_state_filters)
     return request.respond(
         throttle_time_ms=0,
@@ -50,8 +53,14 @@ def _respond(request: Request, replies: Sequence[TransactionReply]) -> Reply:
             for reply in listed
             if error is ErrorCode.none
             for each in reply.transactions
+            if access.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
         ),
     )
 
 
-API = ApiSpec(key=ApiKey.LIST_TRANSACTIONS, versions=(0, 2), handle=handle)
+API = ApiSpec(
+    key=ApiKey.LIST_TRANSACTIONS,
+    versions=(0, 2),
+    handle=handle,
+    rights=(Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+)

@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.auto_topics import create_missing_topics
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.control.controller_link import RequestingClient
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.registered_broker import Broker
@@ -31,15 +33,10 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
 _NO_ID = UUID(int=0)
+_DESCRIBE, _TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
+Errors = dict[str, ErrorCode]
+"""By topic name."""
 OPERATIONS_NOT_ASKED = -(1 << 31)
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""A bit set of ACL operations: read, write, create, delete, alter, describe, describe and alter settings.
-There is no authorization, so all of them are allowed."""
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-"""The same for the cluster: create, alter, describe, cluster action, describe and alter settings, idempotent
-write."""
-
-
 FIRST_WITH_LISTENER_ERRORS = 6
 FIRST_BY_ID = 12
 
@@ -47,16 +44,22 @@ FIRST_BY_ID = 12
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     asked = request.body.topics
     if asked is None or (request.version == 0 and not asked):
-        return _respond(
-            services, request, [_topic(services, request, topic) for topic in services.image.topics()]
-        )
-    missing = _missing_names(services, request)
+        return _respond(services, request, _all_topics(services, request))
+    missing, refused = _missing_names(services, request)
     if missing:
-        return spawn(services, _create_then_respond(services, request, missing))
+        return spawn(services, _create_then_respond(services, request, missing, refused))
     leaders = _leaders(services, request)
     if services.leader_liveness.must_confirm(leaders):
-        return spawn(services, _confirm_then_respond(services, request, leaders))
-    return _respond(services, request, _asked_topics(services, request, {}))
+        return spawn(services, _confirm_then_respond(services, request, leaders, refused))
+    return _respond(services, request, _asked_topics(services, request, refused))
+
+
+def _all_topics(services: Services, request: Request) -> list[object]:
+    """Return the topics that the client may describe; no others exist for it."""
+    topics, access = services.image.topics(), access_of(services, request)
+    if not access.is_full:
+        topics = [topic for topic in topics if access.allows(_DESCRIBE, _TOPIC, topic.name, report=False)]
+    return [_topic(services, request, topic) for topic in topics]
 
 
 def _leaders(services: Services, request: Request) -> set[BrokerId]:
@@ -65,28 +68,41 @@ def _leaders(services: Services, request: Request) -> set[BrokerId]:
     return {state.leader for topic in topics if topic is not None for state in topic.partitions}
 
 
-async def _confirm_then_respond(services: Services, request: Request, leaders: set[BrokerId]) -> Reply:
+async def _confirm_then_respond(
+    services: Services, request: Request, leaders: set[BrokerId], refused: Errors
+) -> Reply:
     await services.leader_liveness.confirm(leaders)
-    return _respond(services, request, _asked_topics(services, request, {}))
+    return _respond(services, request, _asked_topics(services, request, refused))
 
 
-def _missing_names(services: Services, request: Request) -> list[str]:
+def _missing_names(services: Services, request: Request) -> tuple[list[str], Errors]:
+    """Return the topics to create, and the errors of those that the client may describe but not create."""
     if not request.field("allow_auto_topic_creation", True):
-        return []
+        return [], {}
     if not services.config.boolean("auto.create.topics.enable"):
-        return []
+        return [], {}
     names = [topic.name for topic in request.body.topics if topic.name]
-    return [name for name in names if services.image.topic(name) is None and why_invalid_name(name) is None]
+    missing = [name for name in names if services.image.topic(name) is None]
+    access = access_of(services, request)
+    if missing and not access.is_full:
+        missing = [name for name in missing if access.allows(_DESCRIBE, _TOPIC, name, report=False)]
+    creatable = set(missing)
+    if missing and not access.on_cluster(Operation.CREATE, report=False):
+        creatable = access.allowed(Operation.CREATE, _TOPIC, missing)
+    refused = {name: ErrorCode.topic_authorization_failed for name in missing if name not in creatable}
+    return [name for name in missing if name in creatable and why_invalid_name(name) is None], refused
 
 
-async def _create_then_respond(services: Services, request: Request, missing: Sequence[str]) -> Reply:
+async def _create_then_respond(
+    services: Services, request: Request, missing: Sequence[str], refused: Errors
+) -> Reply:
     client = RequestingClient(request.header.client_id, request.context)
     errors = await create_missing_topics(services, missing, client)
-    return _respond(services, request, _asked_topics(services, request, errors))
+    return _respond(services, request, _asked_topics(services, request, {**refused, **errors}))
 
 
-def _asked_topics(services: Services, request: Request, errors: dict[str, ErrorCode]) -> list[object]:
-    image = services.image
+def _asked_topics(services: Services, request: Request, errors: Errors) -> list[object]:
+    image, access = services.image, access_of(services, request)
     answers: list[object] = []
     seen: set[tuple[str | None, UUID | None]] = set()
     for asked in request.body.topics:
@@ -95,10 +111,14 @@ def _asked_topics(services: Services, request: Request, errors: dict[str, ErrorC
             continue
         seen.add((name, topic_id))
         topic = _find_topic(image, name, topic_id)
-        if topic is not None:
+        known_name = name if topic is None else topic.name
+        if known_name is not None and not access.allows(_DESCRIBE, _TOPIC, known_name):
+            denied = ErrorCode.topic_authorization_failed
+            answers.append(_topic_error(request, name, topic_id, denied, is_internal=False))
+        elif topic is not None:
             answers.append(_topic(services, request, topic))
         else:
-            answers.append(_unknown_topic(request, name, topic_id, errors))
+            answers.append(_unknown_topic(services, request, name, topic_id, errors))
     return answers
 
 
@@ -116,7 +136,7 @@ def _find_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) ->
 
 
 def _unknown_topic(
-    request: Request, name: str | None, topic_id: UUID | None, errors: dict[str, ErrorCode]
+    services: Services, request: Request, name: str | None, topic_id: UUID | None, errors: Errors
 ) -> object:
     if name is None:
         error = ErrorCode.unknown_topic_id
@@ -124,6 +144,23 @@ def _unknown_topic(
         error = ErrorCode.invalid_topic_exception
     else:
         error = errors.get(name, ErrorCode.unknown_topic_or_partition)
+    is_denied = name is None or error is ErrorCode.topic_authorization_failed
+    operations = OPERATIONS_NOT_ASKED if is_denied else _operations(services, request, name or "")
+    return _topic_error(
+        request, name, topic_id, error, is_internal=name in INTERNAL_TOPICS, operations=operations
+    )
+
+
+def _topic_error(
+    request: Request,
+    name: str | None,
+    topic_id: UUID | None,
+    error: ErrorCode,
+    *,
+    is_internal: bool,
+    operations: int = OPERATIONS_NOT_ASKED,
+) -> object:
+    """Return an error for a topic: with its name if it was requested by name, else with its id."""
     if name is None and request.version < FIRST_BY_ID:
         name = ""
     return request.make(
@@ -131,10 +168,17 @@ def _unknown_topic(
         error_code=error,
         name=name,
         topic_id=topic_id if name is None else None,
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=is_internal,
         partitions=(),
-        topic_authorized_operations=OPERATIONS_NOT_ASKED,
+        topic_authorized_operations=operations,
     )
+
+
+def _operations(services: Services, request: Request, name: str) -> int:
+    """Return the authorized-operations field of a topic."""
+    if not request.field("include_topic_authorized_operations", False):
+        return OPERATIONS_NOT_ASKED
+    return access_of(services, request).operations(_TOPIC, name)
 
 
 def _topic(services: Services, request: Request, topic: Topic) -> object:
@@ -142,8 +186,6 @@ def _topic(services: Services, request: Request, topic: Topic) -> object:
     partitions = tuple(
         _partition(services, request, index, state, elsewhere) for index, state in enumerate(topic.partitions)
     )
-    asked = request.field("include_topic_authorized_operations", False)
-    operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
     return request.make(
         "MetadataResponseTopic",
         error_code=ErrorCode.none,
@@ -151,7 +193,7 @@ def _topic(services: Services, request: Request, topic: Topic) -> object:
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
         partitions=partitions,
-        topic_authorized_operations=operations,
+        topic_authorized_operations=_operations(services, request, topic.name),
     )
 
 
@@ -213,16 +255,27 @@ def _respond(services: Services, request: Request, topics: Sequence[object]) -> 
         for broker in _listed_brokers(services, request)
         if (endpoint := broker.endpoint(request.context.listener)) is not None
     )
-    asked = request.field("include_cluster_authorized_operations", False)
+    operations = OPERATIONS_NOT_ASKED
+    if request.field("include_cluster_authorized_operations", False):
+        operations = access_of(services, request).cluster_operations()
     return request.respond(
         throttle_time_ms=0,
         brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=services.image.controller_id,
         topics=tuple(topics),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=operations,
         error_code=ErrorCode.none,
     )
 
 
-API = ApiSpec(key=ApiKey.METADATA, versions=(0, 13), handle=handle)
+API = ApiSpec(
+    key=ApiKey.METADATA,
+    versions=(0, 13),
+    handle=handle,
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+        Right(Operation.CREATE, ResourceType.TOPIC),
+        Right(Operation.CREATE, ResourceType.CLUSTER),
+    ),
+)

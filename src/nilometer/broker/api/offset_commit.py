@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.topic import Topic
 from nilometer.groups.requests import (
     OffsetCommit,
@@ -35,6 +37,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     body = request.body
     known: list[OffsetCommitTopic] = []
     refused: list[OffsetCommitTopicReply] = []
+    if not access_of(services, request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
+        return _respond(request, _deny(request))
     for asked in body.topics:
         _sort_by_outcome(services, request, asked, known, refused)
     if not known:
@@ -55,6 +59,18 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         OffsetCommitReply,
         lambda reply: _respond(request, [*refused, *reply.topics]),
     )
+
+
+def _deny(request: Request) -> list[OffsetCommitTopicReply]:
+    denied = ErrorCode.group_authorization_failed
+    return [
+        OffsetCommitTopicReply(
+            getattr(topic, "name", None) or "",
+            tuple(OffsetCommitPartitionReply(each.partition_index, denied) for each in topic.partitions),
+            getattr(topic, "topic_id", None),
+        )
+        for topic in request.body.topics
+    ]
 
 
 def _generation(body: Message) -> int:
@@ -98,13 +114,21 @@ def _find(
     services: Services, request: Request, asked: Message
 ) -> tuple[Topic | None, str, UUID | None, ErrorCode]:
     """Return the topic, its name and id as far as they are known, and the error to return if the topic does
-    not exist."""
+    not exist for this client."""
     if request.version >= FIRST_BY_ID:
         topic = services.image.topic_by_uuid(asked.topic_id) if asked.topic_id is not None else None
         name = "" if topic is None else topic.name
+        if topic is not None and not _may_read(services, request, name):
+            return None, "", asked.topic_id, ErrorCode.topic_authorization_failed
         return topic, name, asked.topic_id, ErrorCode.unknown_topic_id
+    if not _may_read(services, request, asked.name):
+        return None, asked.name, None, ErrorCode.topic_authorization_failed
     topic = services.image.topic(asked.name)
     return topic, asked.name, None if topic is None else topic.uuid, ErrorCode.unknown_topic_or_partition
+
+
+def _may_read(services: Services, request: Request, topic: str) -> bool:
+    return access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic)
 
 
 def _respond(request: Request, topics: Sequence[OffsetCommitTopicReply]) -> Reply:
@@ -132,4 +156,13 @@ def _respond(request: Request, topics: Sequence[OffsetCommitTopicReply]) -> Repl
     )
 
 
-API = ApiSpec(key=ApiKey.OFFSET_COMMIT, versions=(2, 10), handle=handle, pipelined=True)
+API = ApiSpec(
+    key=ApiKey.OFFSET_COMMIT,
+    versions=(2, 10),
+    handle=handle,
+    pipelined=True,
+    rights=(
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.READ, ResourceType.TOPIC),
+    ),
+)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_group
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     OffsetDelete,
     OffsetDeletePartitionReply,
@@ -22,23 +25,36 @@ from nilometer.wire.errors import ErrorCode
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     known: list[OffsetDeleteTopic] = []
     refused: list[OffsetDeleteTopicReply] = []
+    access = access_of(services, request)
     for asked in request.body.topics:
-        topic = services.image.topic(asked.name)
         indexes = [partition.partition_index for partition in asked.partitions]
+        if not access.allows(Operation.READ, ResourceType.TOPIC, asked.name, report=False):
+            denied = ErrorCode.topic_authorization_failed
+            refused.append(OffsetDeleteTopicReply(asked.name, _all(indexes, denied)))
+            continue
+        topic = services.image.topic(asked.name)
         found = [index for index in indexes if topic is not None and topic.partition(index) is not None]
         missing = [index for index in indexes if index not in found]
         if found:
             known.append(OffsetDeleteTopic(asked.name, tuple(found)))
         if missing:
-            refused.append(OffsetDeleteTopicReply(asked.name, _unknown(missing)))
+            refused.append(
+                OffsetDeleteTopicReply(asked.name, _all(missing, ErrorCode.unknown_topic_or_partition))
+            )
     delete = OffsetDelete(request.body.group_id, tuple(known))
-    return services.groups.ask_one(
-        delete.group_id, delete, OffsetDeleteReply, lambda reply: _respond(request, reply, refused)
+    return ask_group(
+        services,
+        request,
+        Operation.DELETE,
+        delete.group_id,
+        delete,
+        OffsetDeleteReply,
+        lambda reply: _respond(request, reply, refused),
     )
 
 
-def _unknown(indexes: Sequence[int]) -> tuple[OffsetDeletePartitionReply, ...]:
-    return tuple(OffsetDeletePartitionReply(index, ErrorCode.unknown_topic_or_partition) for index in indexes)
+def _all(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetDeletePartitionReply, ...]:
+    return tuple(OffsetDeletePartitionReply(index, error) for index in indexes)
 
 
 def _respond(request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]) -> Reply:
@@ -70,4 +86,12 @@ def _respond(request: Request, reply: OffsetDeleteReply, refused: Sequence[Offse
     )
 
 
-API = ApiSpec(key=ApiKey.OFFSET_DELETE, versions=(0, 0), handle=handle)
+API = ApiSpec(
+    key=ApiKey.OFFSET_DELETE,
+    versions=(0, 0),
+    handle=handle,
+    rights=(
+        Right(Operation.DELETE, ResourceType.GROUP),
+        Right(Operation.READ, ResourceType.TOPIC),
+    ),
+)

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_groups
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import (
     OffsetFetch,
     OffsetFetchPartitionReply,
@@ -31,19 +34,23 @@ FIRST_WITH_MANY_GROUPS = 8
 FIRST_BY_ID = 10
 
 _NO_ID = UUID(int=0)
+DENIED = ErrorCode.topic_authorization_failed
 
 
 class _Asked(NamedTuple):
     fetch: OffsetFetch
     unknown: tuple[OffsetFetchTopicReply, ...]
-    """The response's entries for topic ids that no topic has."""
+    """The response's entries for topics that do not exist for this client."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     body = request.body
     groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
     asked = [_asked(services, request, group) for group in groups]
-    return services.groups.ask(
+    return ask_groups(
+        services,
+        request,
+        Operation.DESCRIBE,
         [(one.fetch.group_id, one.fetch) for one in asked],
         lambda replies: _respond(services, request, asked, replies),
     )
@@ -53,9 +60,9 @@ def _asked(services: Services, request: Request, group: Message) -> _Asked:
     topics: tuple[OffsetFetchTopic, ...] | None = None
     unknown: tuple[OffsetFetchTopicReply, ...] = ()
     if group.topics is not None and request.version >= FIRST_BY_ID:
-        topics, unknown = _topics_by_id(services, group.topics)
+        topics, unknown = _topics_by_id(services, request, group.topics)
     elif group.topics is not None:
-        topics = tuple(OffsetFetchTopic(topic.name, tuple(topic.partition_indexes)) for topic in group.topics)
+        topics, unknown = _topics_by_name(services, request, group.topics)
     fetch = OffsetFetch(
         group_id=group.group_id,
         topics=topics,
@@ -66,16 +73,37 @@ def _asked(services: Services, request: Request, group: Message) -> _Asked:
     return _Asked(fetch, unknown)
 
 
+def _topics_by_name(
+    services: Services, request: Request, asked: Sequence[Message]
+) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
+    access = access_of(services, request)
+    may = [access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name) for topic in asked]
+    known = tuple(
+        OffsetFetchTopic(topic.name, tuple(topic.partition_indexes))
+        for allowed, topic in zip(may, asked, strict=True)
+        if allowed
+    )
+    denied = tuple(
+        OffsetFetchTopicReply(topic.name, _all(topic.partition_indexes, DENIED))
+        for allowed, topic in zip(may, asked, strict=True)
+        if not allowed
+    )
+    return known, denied
+
+
 def _topics_by_id(
-    services: Services, asked: Sequence[Message]
+    services: Services, request: Request, asked: Sequence[Message]
 ) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
     known: list[OffsetFetchTopic] = []
     unknown: list[OffsetFetchTopicReply] = []
+    access = access_of(services, request)
     for each in asked:
         topic_id: UUID = each.topic_id or _NO_ID
         indexes = tuple(each.partition_indexes)
         topic = services.image.topic_by_uuid(topic_id)
-        if topic is not None:
+        if topic is not None and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            unknown.append(OffsetFetchTopicReply("", _all(indexes, DENIED), topic_id))
+        elif topic is not None:
             known.append(OffsetFetchTopic(topic.name, indexes, topic_id))
         else:
             unknown.append(OffsetFetchTopicReply("", _all(indexes, ErrorCode.unknown_topic_id), topic_id))
@@ -125,10 +153,22 @@ def _complete(
             OffsetFetchTopicReply(topic.name, _all(topic.partition_indexes, reply.error_code))
             for topic in asked.fetch.topics or ()
         )
+        topics += tuple(
+            OffsetFetchTopicReply(
+                topic.name, _all([each.partition_index for each in topic.partitions], reply.error_code)
+            )
+            for topic in asked.unknown
+        )
         return OffsetFetchReply(reply.group_id, reply.error_code, topics)
+    shown = reply.topics
+    access = access_of(services, request)
+    if asked.fetch.topics is None and not access.is_full:
+        names = [topic.name for topic in shown]
+        described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names)
+        shown = tuple(topic for topic in shown if topic.name in described)
     if request.version < FIRST_BY_ID:
-        return reply
-    named = (_with_id(services, topic) for topic in reply.topics)
+        return OffsetFetchReply(reply.group_id, topics=(*shown, *asked.unknown))
+    named = (_with_id(services, topic) for topic in shown)
     topics = tuple(topic for topic in named if topic is not None)
     return OffsetFetchReply(reply.group_id, topics=(*asked.unknown, *topics))
 
@@ -180,4 +220,12 @@ def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply
     )
 
 
-API = ApiSpec(key=ApiKey.OFFSET_FETCH, versions=(1, 10), handle=handle)
+API = ApiSpec(
+    key=ApiKey.OFFSET_FETCH,
+    versions=(1, 10),
+    handle=handle,
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)

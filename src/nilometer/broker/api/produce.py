@@ -20,8 +20,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.broker.api.leader_hints import LeaderHints
+from nilometer.broker.api.produce_access import denied_topics, is_transaction_denied, sequenced
 from nilometer.broker.api.produced_records import check_produced_records
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.rejected_batches import RejectedBatches
@@ -29,12 +30,12 @@ from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOut
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
 from nilometer.wire.produce_body import ProduceBody, ProducedRecords, decode_produce_body
 from nilometer.wire.produce_response import ProducedPartition, ProducedTopic, encode_produce_response
-from nilometer.wire.record_batch import BatchHeader, CorruptBatch, UnsupportedMagic, read_header
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 11, 12
@@ -48,21 +49,44 @@ class TopicOutcomes(NamedTuple):
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     body: ProduceBody = request.body
+    if is_transaction_denied(services, request):
+        return _refuse(services, request, ErrorCode.transactional_id_authorization_failed)
     if body.transactional_id is not None:
-        guards = _guards(services, body, request.version)
+        guards = _guards(services, request)
         if guards:
             request.connection.process_alone()  # later batches of the producer must not pass this one
             return spawn(services, _verify_then_append(services, request, body.transactional_id, guards))
     return _append_all(services, request)
 
 
-def _guards(services: Services, body: ProduceBody, version: int) -> list[Guard]:
+def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply | asyncio.Future[Reply]:
+    """Return the response with ``error`` for each partition. Raises CloseConnection if none is expected."""
+    topics = _outcomes(request.body)
+    for topic in topics:
+        for outcome in topic.partitions:
+            outcome.fail(error)
+    if request.body.acks == ACKS_NONE:
+        _close_on_error(topics)
+    return _Waiting(services, request.header, request.context.listener, topics).reply(0)
+
+
+def _outcomes(body: ProduceBody) -> list[TopicOutcomes]:
+    return [
+        TopicOutcomes(topic.topic, [ProduceOutcome(part.partition) for part in topic.partitions])
+        for topic in body.topics
+    ]
+
+
+def _guards(services: Services, request: Request) -> list[Guard]:
     """Return a guard for each partition in which the producer has no open transaction yet: its batch must be
     verified with the coordinator first."""
     guards: list[Guard] = []
-    for topic in body.topics:
+    denied = denied_topics(services, request)
+    for topic in request.body.topics:
+        if topic.topic in denied:
+            continue  # _append_all reports the error
         for part in topic.partitions:
-            header = _sequenced(part.records)
+            header = sequenced(part.records)
             if header is None or not header.is_transactional:
                 continue
             try:
@@ -70,7 +94,7 @@ def _guards(services: Services, body: ProduceBody, version: int) -> list[Guard]:
             except KafkaError:
                 continue  # _append_all reports the error
             guard = services.verification.guard(
-                partition, header.producer_id, header.producer_epoch, _asker(version)
+                partition, header.producer_id, header.producer_epoch, _asker(request.version)
             )
             if guard is not None:
                 guards.append(guard)
@@ -93,13 +117,14 @@ def _append_all(
     services: Services, request: Request, verified: VerifiedPartitions | None = None
 ) -> Reply | asyncio.Future[Reply]:
     body: ProduceBody = request.body
-    topics = [
-        TopicOutcomes(topic.topic, [ProduceOutcome(part.partition) for part in topic.partitions])
-        for topic in body.topics
-    ]
+    topics, denied = _outcomes(body), denied_topics(services, request)
     waiting = _Waiting(services, request.header, request.context.listener, topics)
     refused, now_ms = request.connection.rejected_batches, services.runtime.clock.monotonic_ms
     for topic, outcomes in zip(body.topics, topics, strict=True):
+        if topic.topic in denied:
+            for outcome in outcomes.partitions:
+                outcome.fail(ErrorCode.topic_authorization_failed)
+            continue
         for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
             try:
                 partition = _find(services, topic.topic, part.partition)
@@ -121,7 +146,7 @@ def _append_all(
 def _check_verified(verified: VerifiedPartitions, partition: Partition, records: memoryview | None) -> None:
     """Raise KafkaError if the batch is transactional, and was not verified for this partition in its state
     now."""
-    header = _sequenced(records)
+    header = sequenced(records)
     if header is not None and header.is_transactional:
         verified.check(partition, header.producer_id, header.producer_epoch)
 
@@ -139,7 +164,7 @@ def _check_passes_none(
 
     Checked only for a producer that the log does not know: the log would accept any batch as its first one.
     """
-    header = _sequenced(part.records)
+    header = sequenced(part.records)
     if header is None or header.producer_id in partition.log.producers.producers:
         return
     if (error := refused.error_before((topic, part.partition), header, now_ms)) is not None:
@@ -160,7 +185,7 @@ def _remember(
     out_of_order = error is ErrorCode.out_of_order_sequence_number
     if (out_of_order and not refused) or not (out_of_order or is_retriable(error)):
         return error
-    header = _sequenced(part.records)
+    header = sequenced(part.records)
     if header is None:
         return error
     where = topic, part.partition
@@ -168,17 +193,6 @@ def _remember(
         return refused.error_before(where, header, now_ms()) or error
     refused.note(where, header, error, now_ms())
     return error
-
-
-def _sequenced(records: memoryview | None) -> BatchHeader | None:
-    """Return the header of the first batch; None if it cannot be read or has no producer id."""
-    if not records:
-        return None
-    try:
-        header = read_header(records)
-    except (CorruptBatch, UnsupportedMagic):
-        return None
-    return header if header.producer_id >= 0 else None
 
 
 def _append(
@@ -289,4 +303,8 @@ API = ApiSpec(
     decode=decode_produce_body,
     advertised_min=0,
     pipelined=True,
+    rights=(
+        Right(Operation.WRITE, ResourceType.TOPIC),
+        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+    ),
 )

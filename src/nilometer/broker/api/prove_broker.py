@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, spawn
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
@@ -89,4 +89,10 @@ def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
     return request.respond()
 
 
-API = ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True)
+API = ApiSpec(
+    key=wire.KEY,
+    versions=(0, 0),
+    handle=handle,
+    between_brokers=True,
+    rights=NO_RIGHTS,
+)

@@ -5,7 +5,7 @@ Before that :mod:`nilometer.broker.authentication.sasl_gate` processes them.
 
 from __future__ import annotations
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request
 from nilometer.broker.authentication.sasl_gate import AUTHENTICATE_VERSIONS, HANDSHAKE_VERSIONS
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
@@ -25,5 +25,9 @@ def authenticate(services: Services, request: Request) -> Reply:
     )
 
 
-HANDSHAKE = ApiSpec(key=ApiKey.SASL_HANDSHAKE, versions=HANDSHAKE_VERSIONS, handle=handshake)
-AUTHENTICATE = ApiSpec(key=ApiKey.SASL_AUTHENTICATE, versions=AUTHENTICATE_VERSIONS, handle=authenticate)
+HANDSHAKE = ApiSpec(
+    key=ApiKey.SASL_HANDSHAKE, versions=HANDSHAKE_VERSIONS, handle=handshake, rights=NO_RIGHTS
+)
+AUTHENTICATE = ApiSpec(
+    key=ApiKey.SASL_AUTHENTICATE, versions=AUTHENTICATE_VERSIONS, handle=authenticate, rights=NO_RIGHTS
+)

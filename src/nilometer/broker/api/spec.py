@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nilometer.broker.connection import Connection, Reply
 from nilometer.broker.request_context import RequestContext
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire import messages
 from nilometer.wire.api_keys import AnyApiKey
 
@@ -51,12 +52,25 @@ class Request(NamedTuple):
 Handler = Callable[["Services", Request], Reply | asyncio.Future[Reply]]
 
 
+class Right(NamedTuple):
+    """An operation on resources of one type."""
+
+    operation: Operation
+    type: ResourceType
+
+
+NO_RIGHTS: tuple[Right, ...] = ()
+"""Of an API that every client may use: it reads and changes nothing that rights protect."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSpec:
     key: AnyApiKey
     versions: tuple[int, int]
     """Lowest and highest version served."""
     handle: Handler
+    rights: tuple[Right, ...] | None = None
+    """The rights that requests of this API may need: its handler checks them. None fails a test."""
     decode: Callable[[int, memoryview, int], Any] | None = None
     """Decodes the body in place of the schema's decoder, from (version, frame, end of the header's client
     id). Raises MalformedRequest.

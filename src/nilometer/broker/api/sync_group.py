@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.group_access import ask_group
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import SyncGroup, SyncGroupAssignment, SyncGroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -33,8 +35,14 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     lacks_protocol = asked.protocol_type is None or asked.protocol_name is None
     if request.version >= FIRST_WITH_PROTOCOL and lacks_protocol:
         return _respond(request, SyncGroupReply(ErrorCode.inconsistent_group_protocol))
-    return services.groups.ask_one(
-        asked.group_id, asked, SyncGroupReply, lambda reply: _respond(request, reply)
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        SyncGroupReply,
+        lambda reply: _respond(request, reply),
     )
 
 
@@ -48,4 +56,9 @@ def _respond(request: Request, reply: SyncGroupReply) -> Reply:
     )
 
 
-API = ApiSpec(key=ApiKey.SYNC_GROUP, versions=(0, 5), handle=handle)
+API = ApiSpec(
+    key=ApiKey.SYNC_GROUP,
+    versions=(0, 5),
+    handle=handle,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)

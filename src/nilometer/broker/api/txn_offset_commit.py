@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from nilometer.broker.api.spec import ApiSpec, Request, spawn
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.authorization.access import Access
 from nilometer.broker.connection import Reply
 from nilometer.broker.coordinators.error_replies import coordinator_error
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordinators.effects import Producer
 from nilometer.groups.requests import (
@@ -37,10 +40,37 @@ Errors = Mapping[tuple[str, int], ErrorCode]
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    known = _known_topics(services, request.body.topics)
+    body, access = request.body, access_of(services, request)
+    if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id):
+        return _respond(request, _everything(request, ErrorCode.transactional_id_authorization_failed))
+    if not access.allows(Operation.READ, ResourceType.GROUP, body.group_id):
+        return _respond(request, _everything(request, ErrorCode.group_authorization_failed))
+    readable, denied = _readable_topics(request, access)
+    known = _known_topics(services, readable)
     if not known:
-        return _respond(request, {})
-    return spawn(services, _answer(services, request, known))
+        return _respond(request, denied)
+    return spawn(services, _answer(services, request, known, denied))
+
+
+def _readable_topics(request: Request, access: Access) -> tuple[list[Message], Errors]:
+    """Return the topics of the request that the client may read, and the errors of the others."""
+    readable: list[Message] = []
+    denied: dict[tuple[str, int], ErrorCode] = {}
+    for topic in request.body.topics:
+        if access.allows(Operation.READ, ResourceType.TOPIC, topic.name):
+            readable.append(topic)
+            continue
+        for partition in topic.partitions:
+            denied[topic.name, partition.partition_index] = ErrorCode.topic_authorization_failed
+    return readable, denied
+
+
+def _everything(request: Request, error: ErrorCode) -> Errors:
+    return {
+        (topic.name, partition.partition_index): error
+        for topic in request.body.topics
+        for partition in topic.partitions
+    }
 
 
 def _known_topics(services: Services, asked: Sequence[Message]) -> tuple[OffsetCommitTopic, ...]:
@@ -63,11 +93,13 @@ def _known_topics(services: Services, asked: Sequence[Message]) -> tuple[OffsetC
     return tuple(known)
 
 
-async def _answer(services: Services, request: Request, known: tuple[OffsetCommitTopic, ...]) -> Reply:
+async def _answer(
+    services: Services, request: Request, known: tuple[OffsetCommitTopic, ...], denied: Errors
+) -> Reply:
     body = request.body
     error = await _verify(services, request)
     if error is not ErrorCode.none:
-        return _respond(request, _everywhere(known, error))
+        return _respond(request, {**_everywhere(known, error), **denied})
     commit = OffsetCommit(
         group_id=body.group_id,
         topics=known,
@@ -78,7 +110,7 @@ async def _answer(services: Services, request: Request, known: tuple[OffsetCommi
     )
     reply = await services.groups.answer(commit.group_id, commit)
     assert isinstance(reply, OffsetCommitReply)
-    return _respond(request, _errors(reply.topics))
+    return _respond(request, {**_errors(reply.topics), **denied})
 
 
 async def _verify(services: Services, request: Request) -> ErrorCode:
@@ -152,4 +184,13 @@ def _respond(request: Request, errors: Errors) -> Reply:
     )
 
 
-API = ApiSpec(key=ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), handle=handle)
+API = ApiSpec(
+    key=ApiKey.TXN_OFFSET_COMMIT,
+    versions=(0, 5),
+    handle=handle,
+    rights=(
+        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.READ, ResourceType.TOPIC),
+    ),
+)

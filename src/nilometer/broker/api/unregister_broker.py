@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.brokers import decide_unregister_broker
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
@@ -27,7 +28,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
             )
         return decide_unregister_broker(image, request.body.broker_id)
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, needs=Operation.ALTER)
 
 
 def _respond(services: Services, request: Request, outcome: Outcome) -> Reply:
@@ -38,4 +39,10 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, Outcome(error, message))
 
 
-API = ApiSpec(key=ApiKey.UNREGISTER_BROKER, versions=(0, 0), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.UNREGISTER_BROKER,
+    versions=(0, 0),
+    handle=handle,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
 from nilometer.cluster.image import ClusterImage
@@ -35,7 +36,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     def decide(image: ClusterImage) -> Decision[Outcome]:
         return decide_update_features(image, updates, validate_only=validate_only)
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, needs=Operation.ALTER)
 
 
 def _respond(services: Services, request: Request, outcome: Outcome) -> Reply:
@@ -60,4 +61,10 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
     return _respond(services, request, Outcome(error, message))
 
 
-API = ApiSpec(key=ApiKey.UPDATE_FEATURES, versions=(0, 2), handle=handle, forwardable=True)
+API = ApiSpec(
+    key=ApiKey.UPDATE_FEATURES,
+    versions=(0, 2),
+    handle=handle,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)

@@ -12,13 +12,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.delayed_reply import DelayedReply
-from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.delayed_produce import ProduceOutcome
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.markers import Marker
+from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
 TIMEOUT_MS = 30_000
@@ -36,7 +39,10 @@ class _MarkerOutcomes(NamedTuple):
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    markers: list[_MarkerOutcomes] = []
+    access, markers = access_of(services, request), list[_MarkerOutcomes]()
+    denied = not (
+        access.on_cluster(Operation.ALTER, report=False) or access.on_cluster(Operation.CLUSTER_ACTION)
+    )
     waiting = DelayedReply(lambda: _respond(request, markers))
     for asked in request.body.markers:
         marker = _marker(services, asked)
@@ -47,6 +53,9 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         markers.append(_MarkerOutcomes(asked.producer_id, topics))
         for topic in topics:
             for outcome in topic.partitions:
+                if denied:
+                    outcome.fail(ErrorCode.cluster_authorization_failed)
+                    continue
                 services.marker_writer.begin(topic.name, marker, outcome, waiting.delayed)
     return waiting.reply(TIMEOUT_MS)
 
@@ -88,4 +97,12 @@ def _topic(request: Request, topic: _TopicOutcomes) -> Message:
     )
 
 
-API = ApiSpec(key=ApiKey.WRITE_TXN_MARKERS, versions=(1, 2), handle=handle)
+API = ApiSpec(
+    key=ApiKey.WRITE_TXN_MARKERS,
+    versions=(1, 2),
+    handle=handle,
+    rights=(
+        Right(Operation.ALTER, ResourceType.CLUSTER),
+        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+)

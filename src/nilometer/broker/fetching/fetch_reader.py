@@ -115,10 +115,13 @@ class FetchReader:
         max_bytes: int,
         on_found: Callable[[FetchPartition, Partition], None],
         quota: ReplicationQuota,
+        check: Callable[[FetchPartition], None] | None = None,
     ) -> None:
         """``to_read`` is called at each read and returns the partitions to read; ``on_found`` is called with
-        each of them that this broker hosts.
+        each of them that this broker hosts. ``check``, if given, is called with each before it is read, and
+        raises KafkaError if the reader may not read it.
         """
+        self._check = check
         self.identity = identity
         self._replicas = replicas
         self._max_bytes = max_bytes
@@ -145,6 +148,8 @@ class FetchReader:
         for asked in self._to_read():
             outcome = FetchOutcome(asked)
             try:
+                if self._check is not None:
+                    self._check(asked)
                 partition = self._find(asked)
                 self._on_found(asked, partition)
                 self._read_one(partition, outcome)

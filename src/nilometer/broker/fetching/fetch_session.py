@@ -100,6 +100,8 @@ class FetchSession:
     changed: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
     """The partitions marked dirty since the last read began: its response does not clear the mark."""
     watcher: SessionWatcher | None = None
+    rights_version: int = 0
+    """The version of the ACLs when partitions were last read."""
 
     def update(self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
         """Apply a fetch request: add or change ``partitions``, and remove ``forgotten`` ones."""
@@ -124,6 +126,13 @@ class FetchSession:
     def end(self) -> None:
         for key in list(self.partitions):
             self.forget(key)
+
+    def follow_rights(self, version: int) -> None:
+        """Make all partitions dirty if rights have changed: the reader may have lost or got some of them."""
+        if version != self.rights_version:
+            self.rights_version = version
+            for key in self.partitions:
+                self.dirty.setdefault(key)
 
     def mark_dirty(self, key: PartitionKey) -> None:
         if key in self.partitions:

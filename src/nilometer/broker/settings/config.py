@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
+from nilometer.broker.settings.authorizer_config_keys import super_users
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
 from nilometer.broker.settings.listener_overrides import overrides_by_listener, split_overrides
@@ -82,6 +83,7 @@ class BrokerConfig(Settings):
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
         self.accepts_unproved_brokers = self.string("nilometer.inter.broker.authentication") == "accept"
+        self.super_users = super_users(self.string("super.users"))
         self.groups = group_config(self)
         self.transactions = transaction_config(self)
         self.log = log_settings(self)

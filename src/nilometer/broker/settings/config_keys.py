@@ -7,6 +7,7 @@ not exist in Kafka.
 
 from __future__ import annotations
 
+from nilometer.broker.settings.authorizer_config_keys import AUTHORIZER_KEYS
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.log_settings import LOG_KEYS
@@ -411,6 +412,7 @@ OWN_KEYS = [
     *GROUP_KEYS,
     *LOG_KEYS,
     *TRANSACTION_KEYS,
+    *AUTHORIZER_KEYS,
 ]
 
 IGNORED_KEYS = frozenset(

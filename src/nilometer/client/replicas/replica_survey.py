@@ -29,7 +29,7 @@ from nilometer.wire.describe_replicas import (
     RemoteReplicaState,
     ReplicaState,
 )
-from nilometer.wire.errors import KafkaError, UnsupportedVersion
+from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 from nilometer.wire.messages import Message
 
 T = TypeVar("T")
@@ -228,6 +228,10 @@ class ReplicaSurvey:
             )
         except UnsupportedVersion:
             return "it does not support DescribeReplicas: it is not a Nilometer broker, or an older version"
+        if answer.error_code:
+            raise KafkaError(
+                ErrorCode(answer.error_code), f"describing the replicas of broker {node.node_id}"
+            )
         if answer.broker.broker_id != node.node_id:
             return f"broker {answer.broker.broker_id} responds at its address"
         return answer

@@ -1,0 +1,76 @@
+"""Requests about groups: those on groups that the client has no right to never reach a coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import Request
+from nilometer.broker.connection import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.groups.error_replies import refusal
+from nilometer.groups.requests import GroupRequest, JoinGroup, JoinGroupReply
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.errors import ErrorCode
+
+R = TypeVar("R", bound=GroupReply)
+DENIED = ErrorCode.group_authorization_failed
+
+
+def ask_groups(
+    services: Services,
+    request: Request,
+    operation: Operation,
+    asked: Sequence[tuple[str, GroupRequest]],
+    respond: Callable[[Sequence[GroupReply]], Reply],
+) -> Reply | asyncio.Future[Reply]:
+    """Submit each request of ``asked``, a list of (group id, request), on whose group ``operation`` is
+    allowed.
+
+    ``respond`` makes the response from all replies, in the order of ``asked``: a group on which it is not
+    allowed has the reply GROUP_AUTHORIZATION_FAILED.
+    """
+    access = access_of(services, request)
+    may = [access.is_full or access.allows(operation, ResourceType.GROUP, group) for group, _ in asked]
+    if all(may):
+        return services.groups.ask(asked, respond)
+
+    def respond_to_all(replies: Sequence[GroupReply]) -> Reply:
+        of_allowed = iter(replies)
+        return respond(
+            [
+                next(of_allowed) if allowed else _refusal(one)
+                for allowed, (_, one) in zip(may, asked, strict=True)
+            ]
+        )
+
+    allowed = [one for may_this, one in zip(may, asked, strict=True) if may_this]
+    return services.groups.ask(allowed, respond_to_all) if allowed else respond_to_all(())
+
+
+def _refusal(asked: GroupRequest) -> GroupReply:
+    if isinstance(asked, JoinGroup):
+        return JoinGroupReply(DENIED)  # without the member id, as Kafka
+    return refusal(asked, DENIED)
+
+
+def ask_group(
+    services: Services,
+    request: Request,
+    operation: Operation,
+    group_id: str,
+    asked: GroupRequest,
+    kind: type[R],
+    respond: Callable[[R], Reply],
+) -> Reply | asyncio.Future[Reply]:
+    """Submit one request, whose reply must be of type ``kind``, otherwise as :func:`ask_groups`."""
+
+    def respond_to(replies: Sequence[GroupReply]) -> Reply:
+        (reply,) = replies
+        assert isinstance(reply, kind), f"{type(asked).__name__} is answered with {kind.__name__}"
+        return respond(reply)
+
+    return ask_groups(services, request, operation, ((group_id, asked),), respond_to)
