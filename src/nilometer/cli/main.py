@@ -50,6 +50,7 @@ COMMANDS: dict[str, _Lazy] = {
         "transaction",
         "List, describe and abort transactions, and find hanging ones.",
     ),
+    "acl": _Lazy("acls.acl_commands", "acl", "List, add and remove ACLs: who may do what."),
     "ingest": _Lazy("records.ingest_command", "ingest", "Write the lines of files to a topic, each once."),
     "replicas": _Lazy(
         "replicas.replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
