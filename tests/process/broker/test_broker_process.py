@@ -267,3 +267,16 @@ def test_a_broker_starts_with_the_settings_of_a_kraft_node_and_opens_no_controll
         with pytest.raises(ConnectionRefusedError):
             WirePeer(f"127.0.0.1:{controller_port}")
         assert "Controller listeners are not opened: CONTROLLER" in broker.output
+
+
+def test_a_serving_broker_loads_no_compiler_and_no_data_frames() -> None:
+    """Compiling holds the interpreter, and with it the event loop, for seconds."""
+    program = (
+        "import sys, nilometer.broker.broker, nilometer.broker.process;"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules} & set(sys.argv[1:])))"
+    )
+    heavy = ("numba", "llvmlite", "pyspark", "pandas", "pyarrow", "numpy")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *heavy], check=True, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.stdout.split() == []
