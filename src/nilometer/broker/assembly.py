@@ -256,7 +256,7 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
         producer_ids=producer_ids,
         groups=groups,
         transactions=transactions,
-        verification=TransactionVerification(config, metadata, transactions, connections),
+        verification=TransactionVerification(config, runtime.clock, metadata, transactions, connections),
         marker_writer=marker_writer,
         connections=connections,
     )

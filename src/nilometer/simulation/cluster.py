@@ -85,6 +85,7 @@ class BrokerNode:
             "listeners": f"PLAINTEXT://{self.host.name}:{self.port}",
             "log.dirs": ",".join(self.folders),
             "node.id": str(self.id),
+            "add.partitions.to.txn.retry.backoff.max.ms": "0",  # the programs repeat their requests
             **self.cluster.settings,
         }
 

@@ -20,7 +20,12 @@ from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.storage import TopicPartition
 from nilometer.storage.producers.producer_entry import ProducerStateEntry
-from nilometer.transactions.requests import VerifyPartitions, VerifyPartitionsReply
+from nilometer.transactions.requests import (
+    AddPartitions,
+    AddPartitionsReply,
+    VerifyPartitions,
+    VerifyPartitionsReply,
+)
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -28,7 +33,9 @@ from nilometer.wire.produce_body import ProduceBody, ProducedRecords, ProducedTo
 from nilometer.wire.records import BatchBuilder
 
 PRODUCER_ID, EPOCH, VERSION = 7, 0, 11
+VERSION_THAT_ADDS = 12
 ME = 1
+RETRY = {"add.partitions.to.txn.retry.backoff.ms": 1, "add.partitions.to.txn.retry.backoff.max.ms": 3}
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -68,15 +75,19 @@ class Broker:
     def __init__(self, **partitions: FakePartition) -> None:
         self.partitions = {int(name[1:]): partition for name, partition in partitions.items()}
         self.answers = asyncio.Event()
+        self.now_ms = 0
+        self.busy = 0
+        """How many requests to add a partition come before the producer's previous transaction has ended."""
+        self.added = 0
         leader = SimpleNamespace(has_leader=True, leader=ME)
         metadata = SimpleNamespace(image=SimpleNamespace(partition=lambda *_: leader))
-        config = SimpleNamespace(node_id=ME, boolean=lambda _: True)
+        config = SimpleNamespace(node_id=ME, boolean=lambda _: True, integer=RETRY.__getitem__)
         self.services = SimpleNamespace(
             replicas=SimpleNamespace(partition=self.partition, traffic=BrokerTraffic()),
             runtime=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0)),
             tasks=SimpleNamespace(spawn=asyncio.ensure_future),
             verification=TransactionVerification(
-                cast(Any, config), cast(Any, metadata), cast(Any, self), cast(Any, None)
+                cast(Any, config), cast(Any, self), cast(Any, metadata), cast(Any, self), cast(Any, None)
             ),
             image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None),
             authorizer=None,
@@ -90,21 +101,31 @@ class Broker:
     def partition_for(self, _transactional_id: str) -> int:
         return 0
 
-    async def answer(self, asked: VerifyPartitions) -> VerifyPartitionsReply:
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    async def answer(
+        self, asked: VerifyPartitions | AddPartitions
+    ) -> VerifyPartitionsReply | AddPartitionsReply:
         await self.answers.wait()
+        if isinstance(asked, AddPartitions):
+            self.added += 1
+            self.now_ms += 1
+            busy = self.added <= self.busy
+            return AddPartitionsReply(ErrorCode.concurrent_transactions if busy else ErrorCode.none)
         return VerifyPartitionsReply(tuple((each, ErrorCode.none) for each in asked.partitions))
 
-    def produce(self, *indexes: int) -> asyncio.Future[dict[int, str]]:
+    def produce(self, *indexes: int, version: int = VERSION) -> asyncio.Future[dict[int, str]]:
         builder = BatchBuilder()
         builder.append(0, None, b"v")
         records = memoryview(builder.build(0, PRODUCER_ID, EPOCH, 0, transactional=True))
         topic = ProducedToTopic("t", [ProducedRecords(index, records) for index in indexes])
-        header = messages.RequestHeader(int(ApiKey.PRODUCE), VERSION, 1, None, 0)
+        header = messages.RequestHeader(int(ApiKey.PRODUCE), version, 1, None, 0)
         connection = SimpleNamespace(rejected_batches=RejectedBatches(), process_alone=lambda: None)
         request = Request(
             header,
             cast(Any, ProduceBody("id", -1, 1_000, [topic])),
-            messages.api(ApiKey.PRODUCE, VERSION),
+            messages.api(ApiKey.PRODUCE, version),
             cast(Connection, connection),
             ANONYMOUS_CONTEXT,
         )
@@ -113,7 +134,7 @@ class Broker:
         async def errors() -> dict[int, str]:
             frame = await reply if isinstance(reply, asyncio.Future) else reply
             assert frame is not None
-            answer = messages.decode_response(ApiKey.PRODUCE, VERSION, b"".join(frame)[4:])[1]
+            answer = messages.decode_response(ApiKey.PRODUCE, version, b"".join(frame)[4:])[1]
             [told] = answer.responses
             return {part.index: part.error_code.name for part in told.partition_responses}
 
@@ -170,3 +191,16 @@ async def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_the_trans
     broker.answers.set()
     assert await errors == {0: "invalid_txn_state"}
     assert broker.partitions[0].appended == 0
+
+
+@pytest.mark.parametrize(("busy", "error", "added"), [(2, "none", 3), (9, "concurrent_transactions", 3)])
+@on_a_loop
+async def test_a_batch_waits_for_the_end_of_the_previous_transaction_but_not_for_long(
+    busy: int, error: str, added: int
+) -> None:
+    """As in Kafka (KAFKA-18654): a producer would repeat its request after 100 ms only."""
+    broker = Broker(p0=FakePartition(0))
+    broker.busy = busy
+    broker.answers.set()
+    assert await broker.produce(0, version=VERSION_THAT_ADDS) == {0: error}
+    assert (broker.added, broker.partitions[0].appended) == (added, error == "none")

@@ -40,6 +40,18 @@ TRANSACTION_KEYS = [
         doc="Whether the leader verifies with the coordinator before it appends the first batch of a "
         "transaction.",
     ),
+    _number(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "How long the leader waits before it asks the coordinator again to add a partition, while the end of "
+        "the producer's previous transaction is still being written.",
+    ),
+    _number(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "After this long the producer gets CONCURRENT_TRANSACTIONS.",
+        minimum=0,
+    ),
     _number("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state."),
     _number(
         "transaction.state.log.replication.factor",

@@ -11,6 +11,7 @@ marker has changed the producer's state in the log.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.runtime import Clock
 from nilometer.storage import TopicPartition
 from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
@@ -129,12 +131,16 @@ class TransactionVerification:
     def __init__(
         self,
         config: BrokerConfig,
+        clock: Clock,
         metadata: MetadataLog,
         coordinator: TransactionCoordinator,
         connections: PeerConnections,
     ) -> None:
         self._broker_id = config.node_id
         self._verifies = config.boolean("transaction.partition.verification.enable")
+        self._retry_ms = config.integer("add.partitions.to.txn.retry.backoff.ms")
+        self._retry_max_ms = config.integer("add.partitions.to.txn.retry.backoff.max.ms")
+        self._clock = clock
         self._metadata = metadata
         self._coordinator = coordinator
         self._connections = connections
@@ -170,7 +176,14 @@ class TransactionVerification:
         identities = {(guard.producer_id, guard.producer_epoch) for guard in guards}
         if len(identities) > 1:
             return {guard.name: ErrorCode.invalid_producer_id_mapping for guard in guards}
+        give_up_ms = self._clock.monotonic_ms() + self._retry_max_ms
         answered = await self._ask(transactional_id, guards, adds=asker.adds)
+        while asker.adds and ErrorCode.concurrent_transactions in answered.values():
+            # The producer's previous transaction has ended, and its markers are being written.
+            if self._clock.monotonic_ms() + self._retry_ms > give_up_ms:
+                break
+            await asyncio.sleep(self._retry_ms / 1000)
+            answered = await self._ask(transactional_id, guards, adds=True)
         return {name: _error_for(error, asker) for name, error in answered.items()}
 
     async def _ask(self, transactional_id: str, guards: Sequence[Guard], *, adds: bool) -> Errors:
