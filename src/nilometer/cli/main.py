@@ -63,6 +63,11 @@ COMMANDS: dict[str, _Lazy] = {
         "rotate_secret",
         "Rotate the secret that brokers authenticate each other with.",
     ),
+    "exporter": _Lazy(
+        "cluster.exporter_command",
+        "exporter",
+        "Serve the lag of consumer groups as metrics, with kafka_exporter's names.",
+    ),
     "metadata": _Lazy("cluster.metadata_commands", "metadata", "Read the cluster's metadata log."),
     "scenario": _Lazy(
         "simulation.scenario_commands", "scenario", "Play replication scenarios, step by step."

@@ -8,10 +8,15 @@ from __future__ import annotations
 import os
 
 from nilometer.broker.monitoring.broker_registry import FAMILIES, PARTITION_FAMILIES
+from nilometer.exporter.lag_metrics import FAMILIES as EXPORTER_FAMILIES
 from nilometer.metrics.registry import SERIES_OMITTED
 from support.documentation.metrics_tables import PAGE, with_tables
 
-TABLES = {"broker": (*FAMILIES, SERIES_OMITTED), "partitions": PARTITION_FAMILIES}
+TABLES = {
+    "broker": (*FAMILIES, SERIES_OMITTED),
+    "partitions": PARTITION_FAMILIES,
+    "exporter": EXPORTER_FAMILIES,
+}
 
 
 def test_the_page_has_every_metric_with_its_meaning() -> None:
