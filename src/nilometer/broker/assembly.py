@@ -169,7 +169,8 @@ def _acceptor(given: Prerequisites, control: ControlParts, dispatcher: RequestDi
         )
         for name, settings in given.config.sasl.items()
     }
-    return Acceptor(dispatcher, given.config.socket_request_max_bytes, sasl)
+    mappings = {name: settings.mapping for name, settings in given.config.tls.items()}
+    return Acceptor(dispatcher, given.config.socket_request_max_bytes, sasl, mappings)
 
 
 def _control(given: Prerequisites) -> ControlParts:

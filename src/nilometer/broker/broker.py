@@ -59,7 +59,7 @@ class Broker:
         self._runtime = runtime
         self._tasks = Tasks(self._on_service_died)
         # What the startup has opened so far; stop() closes these.
-        self._listeners = OpenListeners(config.listeners)
+        self._listeners = OpenListeners(config.listeners, config.tls)
         self._monitoring: MonitoringEndpoint | None = None
         self._directories: LogDirectories | None = None
         self._store = store

@@ -113,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_next_turn_scheduled = False
         self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)
+        self.certificate: bytes | None = None
+        """The peer's verified certificate, in DER; None if it has none, or no TLS."""
         self.context: RequestContext = context
         """The client of this connection; replaced as a whole when it opens, and when the peer authenticates
         or has proved that it is a broker."""
@@ -134,6 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=1024 * 1024)
         peer = transport.get_extra_info("peername")
         self.peer = (peer[0], peer[1]) if peer else ("", 0)
+        encrypted = transport.get_extra_info("ssl_object")
+        self.certificate = None if encrypted is None else encrypted.getpeercert(True)
         if not self._dispatcher.connection_opened(self):
             self.close("too many connections")
 

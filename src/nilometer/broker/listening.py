@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.settings.tls_settings import TlsSettings
 from nilometer.runtime import Listener, Runtime
+from nilometer.runtime.tls import TlsUnusable
 
 
 class CannotListen(Exception):
@@ -23,8 +25,10 @@ class _Open:
 class OpenListeners:
     """Invariant: no connection is accepted before :meth:`start`, on any listener."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], tls: Mapping[str, TlsSettings]) -> None:
+        """``tls``: the TLS settings, by the name of the listeners that have it."""
         self._endpoints = endpoints
+        self._tls = tls
         self._open: list[_Open] = []
 
     async def bind(
@@ -39,8 +43,12 @@ class OpenListeners:
             def make(endpoint: Endpoint = endpoint) -> asyncio.BaseProtocol:
                 return new_connection(endpoint)
 
+            tls = self._tls.get(endpoint.name)
+            server = None if tls is None else tls.server
             try:
-                listener = await runtime.network.listen(make, endpoint.host, endpoint.port)
+                listener = await runtime.network.listen(make, endpoint.host, endpoint.port, server)
+            except TlsUnusable as error:
+                raise CannotListen(f"the listener {endpoint.name} cannot use TLS: {error}") from error
             except OSError as error:
                 raise _cannot_listen(endpoint, error) from error
             self._open.append(_Open(endpoint, listener))

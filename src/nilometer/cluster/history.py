@@ -12,9 +12,13 @@ import msgspec
 
 from nilometer.cluster.entries import Entry, decode_entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.records import Record
+from nilometer.cluster.records import Record, ScramCredentialChanged
 from nilometer.cluster.snapshot import decode_snapshot
 from nilometer.identifiers import EntryNumber, TopicId
+from nilometer.security.scram import ScramCredential
+
+HIDDEN = b""
+"""Stands for salts and keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,22 @@ class MetadataHistory:
 
 
 def record_fields(record: Record) -> dict[str, object]:
-    """Return the record's set fields as plain values; ``type`` is first."""
-    fields: dict[str, object] = msgspec.to_builtins(record)
+    """Return the record's set fields as plain values, without keys of users; ``type`` is first."""
+    fields: dict[str, object] = msgspec.to_builtins(without_keys(record))
+    return fields
+
+
+def without_keys(record: Record) -> Record:
+    """Return the record to show: a credential keeps its iterations only."""
+    if not isinstance(record, ScramCredentialChanged) or record.credential is None:
+        return record
+    shown = ScramCredential(HIDDEN, HIDDEN, HIDDEN, record.credential.iterations)
+    return msgspec.structs.replace(record, credential=shown)
+
+
+def snapshot_fields(image: ClusterImage) -> dict[str, object]:
+    """Return a snapshot of the image as plain values, without keys of users."""
+    snapshot = image.snapshot()
+    shown = tuple(without_keys(record) for record in snapshot.scram)
+    fields: dict[str, object] = msgspec.to_builtins(msgspec.structs.replace(snapshot, scram=shown))
     return fields

@@ -1,4 +1,4 @@
-"""TCP connections, with asyncio's transports and protocols: ``listen`` and ``connect``."""
+"""TCP connections, with or without TLS, as asyncio's transports and protocols: ``listen`` and ``connect``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 from typing import Protocol
+
+from nilometer.runtime.tls import ClientTls, ServerContexts, ServerTls, client_context
+
+SHUTDOWN_TIMEOUT_S = 5.0
+"""How long the end of a TLS connection waits for the other side."""
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
@@ -28,15 +33,23 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ServerTls | None = None
+    ) -> Listener:
         """Bind an address; each connection gets a new protocol from ``factory``.
 
-        Raises OSError, with the reason, if the address cannot be bound.
+        With ``tls``, ``connection_made`` is called after the handshake. Raises OSError, with the reason, if
+        the address cannot be bound, and TlsUnusable.
         """
         ...
 
-    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
-        """Connect and return the protocol, ``connection_made`` already called. Raises OSError."""
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ClientTls | None = None
+    ) -> asyncio.BaseProtocol:
+        """Connect and return the protocol, ``connection_made`` already called.
+
+        Raises OSError, also if the TLS handshake fails, and TlsUnusable.
+        """
         ...
 
 
@@ -59,14 +72,34 @@ class SocketListener:
 class SocketNetwork:
     """TCP through the running event loop."""
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ServerTls | None = None
+    ) -> Listener:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=1024, start_serving=False)
+        if tls is None:
+            server = await loop.create_server(factory, host, port, backlog=1024, start_serving=False)
+        else:
+            server = await loop.create_server(
+                factory,
+                host,
+                port,
+                backlog=1024,
+                start_serving=False,
+                ssl=ServerContexts(tls).first,
+                ssl_handshake_timeout=tls.handshake_timeout_ms / 1000,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            )
         return SocketListener(server, server.sockets[0].getsockname()[1])
 
-    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ClientTls | None = None
+    ) -> asyncio.BaseProtocol:
         loop = asyncio.get_running_loop()
-        transport, protocol = await loop.create_connection(factory, host, port)
+        if tls is None:
+            transport, protocol = await loop.create_connection(factory, host, port)
+        else:
+            context = client_context(tls)
+            transport, protocol = await loop.create_connection(factory, host, port, ssl=context)
         connection: socket.socket | None = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

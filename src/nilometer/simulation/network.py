@@ -12,6 +12,7 @@ import errno
 
 from nilometer.runtime import Listener
 from nilometer.runtime.network import ProtocolFactory
+from nilometer.runtime.tls import ClientTls, ServerTls
 from nilometer.simulation.connection import Connection
 from nilometer.simulation.fabric import LOOPBACK, RETRANSMIT_S, Fabric, Listening, NetworkUser
 from nilometer.simulation.loop import ProcessGone
@@ -21,8 +22,17 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class VirtualListener:
-    def __init__(self, fabric: Fabric, process: NetworkUser, factory: ProtocolFactory, port: int) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        process: NetworkUser,
+        factory: ProtocolFactory,
+        port: int,
+        *,
+        has_tls: bool = False,
+    ) -> None:
         self._fabric = fabric
+        self.has_tls = has_tls
         self.process = process
         self.factory = factory
         self.accepts = False
@@ -48,7 +58,10 @@ class VirtualNetwork:
         self._fabric = fabric
         self._process = process
 
-    async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
+    async def listen(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ServerTls | None = None
+    ) -> Listener:
+        """Nothing is encrypted; with ``tls``, only connections with TLS are accepted."""
         self._check_alive()
         own = self._process.host.name
         if host not in LOOPBACK and host != own:
@@ -56,12 +69,14 @@ class VirtualNetwork:
         port = port or self._fabric.next_port(own)
         if (own, port) in self._fabric.listeners:
             raise OSError(errno.EADDRINUSE, f"Address already in use: {host}:{port}")
-        listener = VirtualListener(self._fabric, self._process, factory, port)
+        listener = VirtualListener(self._fabric, self._process, factory, port, has_tls=tls is not None)
         self._fabric.listeners[own, port] = listener
         self._fabric.note(self._process.name, f"listens on {own}:{port}")
         return listener
 
-    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.BaseProtocol:
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, tls: ClientTls | None = None
+    ) -> asyncio.BaseProtocol:
         self._check_alive()
         attempt = Attempt(
             self._fabric, self._process, self._fabric.address(host, self._process.host.name), port
@@ -70,6 +85,8 @@ class VirtualNetwork:
         assert isinstance(server, VirtualListener), (
             f"the listener at {host}:{port} does not accept byte streams"
         )
+        if server.has_tls != (tls is not None):
+            raise ConnectionResetError(errno.ECONNRESET, f"{host}:{port}: only one side uses TLS")
         return attempt.establish(factory, server)
 
     def _check_alive(self) -> None:

@@ -69,9 +69,17 @@ def sasl_settings(open_port: int, port: int) -> dict[str, str]:
 
 
 @contextmanager
-def sasl_broker(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[SaslBroker]:
+def sasl_broker(
+    folder: Path, overrides: Mapping[str, str] | None = None, more: Mapping[str, int] | None = None
+) -> Iterator[SaslBroker]:
+    """``more``: the ports of more listeners, by protocol."""
     open_port, port = free_ports(2)
     settings = {**sasl_settings(open_port, port), **(overrides or {})}
+    for protocol, another in (more or {}).items():
+        settings["listeners"] += f",{protocol}://{HOST}:{another}"
+        users = settings["listener.name.sasl_plaintext.plain.sasl.jaas.config"]
+        if protocol.startswith("SASL"):
+            settings[f"listener.name.{protocol.lower()}.plain.sasl.jaas.config"] = users
     with NilometerBroker(folder, settings, open_port) as broker:
         secured = SaslBroker(broker, port)
         for mechanism in ScramMechanism:

@@ -7,6 +7,7 @@ Blocking, with a time-out for every wait.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from types import TracebackType
 
@@ -28,11 +29,17 @@ class WirePeer:
         client_id: str | None = "test",
         timeout_s: float = TIMEOUT_S,
         source: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``source``: the address from which to connect, if not the one that the system chooses."""
+        """``source``: the address from which to connect, if not the one that the system chooses.
+
+        Raises OSError if the connection, or its TLS handshake, fails.
+        """
         host, _, port = bootstrap.rpartition(":")
         origin = None if source is None else (source, 0)
         self._socket = socket.create_connection((host, int(port)), timeout_s, origin)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._client_id = client_id
         self._correlation_id = 0
 

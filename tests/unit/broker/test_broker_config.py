@@ -55,7 +55,6 @@ def test_listeners_say_where():
     endpoint = config(listeners="PLAINTEXT://[::1]:9999").listeners[0]
     assert (endpoint.host, endpoint.port, str(endpoint)) == ("::1", 9999, "PLAINTEXT://[::1]:9999")
     assert "NAME://host:port" in str(refusal(listeners="localhost:9092"))
-    assert "only PLAINTEXT" in str(refusal(listeners="SSL://localhost:9092"))
     assert "no such port" in str(refusal(listeners="PLAINTEXT://localhost:70000"))
     assert "two listeners with the name PLAINTEXT" in str(
         refusal(listeners="PLAINTEXT://a:1,PLAINTEXT://b:2")
@@ -69,8 +68,6 @@ def test_a_listener_speaks_the_protocol_that_the_map_gives_its_name():
     )
     assert str(named.listeners[0]) == "INTERNAL://h:1"
     assert named.listeners[0].protocol is SecurityProtocol.PLAINTEXT
-    in_use = refusal(listeners="EXTERNAL://h:1", listener_security_protocol_map="EXTERNAL:SASL_SSL")
-    assert "listeners are served, not SASL_SSL" in str(in_use)
     assert "no protocol for the listener INTERNAL" in str(refusal(listeners="INTERNAL://h:1"))
     assert "use LISTENER:PROTOCOL" in str(refusal(listener_security_protocol_map="PLAINTEXT"))
     assert "the security protocols are" in str(refusal(listener_security_protocol_map="A:KERBEROS"))
@@ -148,6 +145,43 @@ def test_sasl_that_is_not_supported_or_incomplete_is_refused_by_name():
         assert "secret" not in str(invalid)
     between = refusal(**SASL, **{"inter.broker.listener.name": "SASL_PLAINTEXT"})
     assert "by PLAINTEXT listeners only" in str(between)
+
+
+SSL = {
+    "listeners": "PLAINTEXT://:9092,SSL://:9093",
+    "ssl.keystore.location": "/etc/broker.pem",
+    "ssl.keystore.type": "PEM",
+    "ssl.key.password": "secret",
+}
+
+
+def test_a_tls_listener_has_its_key_and_its_rules():
+    settings = config(**SSL, **{"listener.name.ssl.ssl.client.auth": "none"}).tls["SSL"]
+    assert settings.server.files.key_file == "/etc/broker.pem"
+    assert settings.server.client_auth == "none"
+    assert "secret" not in repr(settings)
+    trusting = {"ssl.client.auth": "required", "ssl.truststore.certificates": "a certificate"}
+    assert config(**SSL | trusting).tls["SSL"].server.client_auth == "required"
+    with_sasl = SSL | SASL | {"listeners": "PLAINTEXT://:9092,SASL_SSL://:9094"} | trusting
+    with_sasl = {key.replace("sasl_plaintext", "sasl_ssl"): text for key, text in with_sasl.items()}
+    assert config(**with_sasl).tls["SASL_SSL"].server.client_auth == "none"
+    asking = with_sasl | {"listener.name.sasl_ssl.ssl.client.auth": "requested"}
+    assert config(**asking).tls["SASL_SSL"].server.client_auth == "requested"
+
+
+def test_tls_that_is_not_supported_or_incomplete_is_refused_by_name():
+    def without(*keys: str) -> dict[str, str]:
+        return {key: text for key, text in SSL.items() if key not in keys}
+
+    assert refusal(**without("ssl.keystore.location")).key == "ssl.keystore.location"
+    assert "JKS, the default" in str(refusal(**without("ssl.keystore.type")))
+    assert "only PEM is supported" in str(refusal(**SSL | {"ssl.truststore.type": "PKCS12"}))
+    assert "belong together" in str(refusal(**SSL, **{"ssl.keystore.key": "k"}))
+    both = {"ssl.keystore.key": "k", "ssl.keystore.certificate.chain": "c"}
+    assert "give one" in str(refusal(**SSL | both))
+    assert refusal(**SSL, **{"ssl.client.auth": "required"}).key == "ssl.truststore.location"
+    assert "TLSv1.2" in str(refusal(**SSL, **{"ssl.enabled.protocols": "TLSv1.1"}))
+    assert refusal(**SSL, **{"ssl.principal.mapping.rules": "RULE:("}).key == "ssl.principal.mapping.rules"
 
 
 def test_a_setting_of_one_listener_names_a_listener_and_a_key_of_listeners():

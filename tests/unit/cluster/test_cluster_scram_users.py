@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from nilometer.cluster import ClusterImage
@@ -11,6 +13,7 @@ from nilometer.cluster.controller.scram_users import (
     decide_alter_scram_credentials,
 )
 from nilometer.cluster.entries import decode_entry, encode_entry, entries_of
+from nilometer.cluster.history import record_fields, snapshot_fields
 from nilometer.cluster.records import SCRAM_FORMAT_VERSION, Record, ScramCredentialChanged, TopicDeleted
 from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.identifiers import EntryNumber, TopicId
@@ -73,3 +76,13 @@ def test_an_entry_that_cannot_be_folded_leaves_the_credentials() -> None:
     with pytest.raises(InvariantBroken):
         image.apply_entry(EntryNumber(image.number + 1), bad)
     assert image.snapshot() == before
+
+
+def test_tools_show_no_salts_and_keys() -> None:
+    image = ClusterImage()
+    record = ScramCredentialChanged(user="alice", mechanism=SHA_256, credential=CREDENTIAL)
+    apply(image, record)
+    shown = f"{record_fields(record)} {snapshot_fields(image)}"
+    assert shown.count("4096") == 2
+    for part in (CREDENTIAL.salt, CREDENTIAL.stored_key, CREDENTIAL.server_key):
+        assert base64.b64encode(part).decode() not in shown

@@ -120,7 +120,12 @@ def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
     synonyms: tuple[Message, ...] = ()
     if request.field("include_synonyms", False):
         synonyms = tuple(
-            request.make("DescribeConfigsSynonym", name=item.name, value=item.text, source=int(item.source))
+            request.make(
+                "DescribeConfigsSynonym",
+                name=item.name,
+                value=None if entry.key.sensitive else item.text,
+                source=int(item.source),
+            )
             for item in entry.synonyms
         )
     documented = request.field("include_documentation", False)

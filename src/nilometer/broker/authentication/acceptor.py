@@ -1,27 +1,36 @@
-"""Makes the connections of accepted clients: those of SASL listeners first have to authenticate."""
+"""Makes the connections of accepted clients: those of SASL listeners first have to authenticate, those of
+SSL listeners may have authenticated by a certificate."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 
+from nilometer.broker.authentication.certificate_gate import CertificateGate
 from nilometer.broker.authentication.sasl_gate import SaslGate
 from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.connection import Connection, Dispatcher, Reserve
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.security.principal_mapping import PrincipalMapping
 
 logger = logging.getLogger("nilometer.broker")
 
 
 class Acceptor:
     def __init__(
-        self, dispatcher: Dispatcher, frame_bytes_max: int, sasl: Mapping[str, SaslListener]
+        self,
+        dispatcher: Dispatcher,
+        frame_bytes_max: int,
+        sasl: Mapping[str, SaslListener],
+        mappings: Mapping[str, PrincipalMapping],
     ) -> None:
-        """``sasl``: by name, the listeners whose clients authenticate by SASL."""
+        """``sasl``: by name, the listeners whose clients authenticate by SASL; ``mappings``: those whose
+        clients may have a certificate."""
         self._dispatcher = dispatcher
         self._frame_bytes_max = frame_bytes_max
         self._sasl = sasl
+        self._mappings = mappings
         self._reserve = Reserve()
 
     def new_connection(self, endpoint: Endpoint) -> Connection:
@@ -30,5 +39,7 @@ class Acceptor:
             sasl = self._sasl[endpoint.name]
             dispatcher = SaslGate(sasl, dispatcher, limit)
             limit = sasl.settings.receive_bytes_max
+        elif endpoint.protocol.has_tls:
+            dispatcher = CertificateGate(self._mappings[endpoint.name], dispatcher, limit)
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
         return Connection(dispatcher, limit, logger.info, self._reserve, context)

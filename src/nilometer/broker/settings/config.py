@@ -27,6 +27,7 @@ from nilometer.broker.settings.listeners import (
 from nilometer.broker.settings.log_settings import log_settings
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER, metrics_endpoint
 from nilometer.broker.settings.sasl_settings import SASL_MECHANISMS, SaslSettings, sasl_settings
+from nilometer.broker.settings.tls_settings import TlsSettings, tls_settings
 from nilometer.broker.settings.transaction_settings import transaction_config
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
@@ -72,8 +73,7 @@ class BrokerConfig(Settings):
         self.node_id = self._node_id()
         self._check_roles()
         self._read_listeners()
-        self.sasl = self._read_sasl(overrides)
-        """The SASL settings, by the name of the listeners that have it."""
+        self._read_security(overrides)
         self.metrics_endpoint = metrics_endpoint(self.optional_string(METRICS_LISTENER))
         self.log_dirs = self._log_dirs()
         self.rack: str | None = self.optional_string("broker.rack")
@@ -137,14 +137,20 @@ class BrokerConfig(Settings):
         )
         """The advertised listener by which brokers connect to each other."""
 
-    def _read_sasl(self, overrides: Mapping[str, str]) -> dict[str, SaslSettings]:
-        names = [each.name for each in self.listeners]
-        own = overrides_by_listener(overrides, names, SASL_MECHANISMS)
-        return {
-            each.name: sasl_settings(BROKER_CONFIG_DEFINITION, {**self.texts, **own[each.name]}, each.name)
-            for each in self.listeners
-            if each.protocol.has_sasl
-        }
+    def _read_security(self, overrides: Mapping[str, str]) -> None:
+        own = overrides_by_listener(overrides, [each.name for each in self.listeners], SASL_MECHANISMS)
+        self.sasl: dict[str, SaslSettings] = {}
+        """The SASL settings, by the name of the listeners that have it; ``tls``: those of TLS."""
+        self.tls: dict[str, TlsSettings] = {}
+        for listener in self.listeners:
+            name, protocol = listener.name, listener.protocol
+            texts = {**self.texts, **own[name]}
+            known = {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEFINITION.keys}
+            settings = Settings(BROKER_CONFIG_DEFINITION, known)
+            if protocol.has_sasl:
+                self.sasl[name] = sasl_settings(settings, texts, name)
+            if protocol.has_tls:
+                self.tls[name] = tls_settings(settings, own[name], name, protocol)
 
     def _check_roles(self) -> None:
         roles = self.strings("process.roles")

@@ -11,7 +11,7 @@ from nilometer.broker.settings.authorizer_config_keys import AUTHORIZER_KEYS
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.log_settings import LOG_KEYS
-from nilometer.broker.settings.security_config_keys import SASL_KEYS
+from nilometer.broker.settings.security_config_keys import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
 from nilometer.security.protocol import SecurityProtocol
@@ -77,7 +77,7 @@ NETWORK = [
         "listener.security.protocol.map",
         _LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
-        "The security protocol of each listener, as LISTENER:PROTOCOL; only PLAINTEXT is served.",
+        "The security protocol of each listener, as LISTENER:PROTOCOL.",
     ),
     _key(
         "inter.broker.listener.name",
@@ -400,6 +400,7 @@ MONITORING = [
 
 OWN_KEYS = [
     *SASL_KEYS,
+    *TLS_KEYS,
     *IDENTITY,
     *NETWORK,
     *LOGS,

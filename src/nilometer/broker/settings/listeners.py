@@ -20,8 +20,6 @@ PROTOCOL_MAP = "listener.security.protocol.map"
 INTER_BROKER = "inter.broker.listener.name"
 INTER_BROKER_PROTOCOL = "security.inter.broker.protocol"
 
-SERVED_PROTOCOLS = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT)
-
 _LISTENER = re.compile(
     r"^(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>\d+)$"
 )
@@ -92,9 +90,6 @@ def _protocol(key: str, text: str, name: str, protocols: Mapping[str, SecurityPr
     protocol = protocols.get(name)
     if protocol is None:
         raise _invalid(key, text, f"{PROTOCOL_MAP} has no protocol for the listener {name}")
-    if protocol not in SERVED_PROTOCOLS:
-        served = " and ".join(known.value for known in SERVED_PROTOCOLS)
-        raise _invalid(key, text, f"only {served} listeners are served, not {protocol.value}")
     return protocol
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nilometer.broker.settings.listener_overrides import PREFIX
-from nilometer.config import ConfigDefinition, ConfigError, Settings
+from nilometer.config import ConfigError, Settings
 from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.plain import PLAIN
 from nilometer.security.scram import ScramMechanism
@@ -29,14 +29,12 @@ class SaslSettings:
     unauthenticated_max_per_address: int
 
 
-def sasl_settings(definition: ConfigDefinition, texts: Mapping[str, str], listener: str) -> SaslSettings:
-    """Return the SASL settings of ``listener``.
+def sasl_settings(settings: Settings, texts: Mapping[str, str], listener: str) -> SaslSettings:
+    """Return the SASL settings of ``listener``, whose effective settings are ``settings``.
 
-    ``texts`` are the broker's settings, replaced by those of the listener; a setting of one mechanism has the
-    mechanism's name in small letters before its key. Raises ConfigError.
+    ``texts`` are the same, and those of single mechanisms, which have the mechanism's name in small letters
+    before their key. Raises ConfigError.
     """
-    known = {key: text for key, text in texts.items() if key in definition.keys}
-    settings = Settings(definition, known)
     mechanisms = tuple(name.upper() for name in settings.strings(ENABLED))
     for name in mechanisms:
         if name not in SASL_MECHANISMS:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from nilometer.cli.cluster_options import json_option, print_json, run_async, stop_on_signals
 from nilometer.cluster.entries import BadEntry
-from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields
+from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
 from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, open_reader
 from nilometer.invariants import InvariantBroken
 from nilometer.runtime import Runtime
@@ -93,7 +92,7 @@ def image(data_dir: Path | None, coordination: str | None, number: int | None) -
                     break
         finally:
             await log.close()
-        return msgspec.to_builtins(log.history.image.snapshot())
+        return snapshot_fields(log.history.image)
 
     found = _run(work)
     if number is not None and found["number"] != number:
@@ -144,7 +143,7 @@ def _print(item: DecodedEntry | int, log: _Log, first: int, as_json: bool) -> No
     if isinstance(item, int):
         snapshot = log.history.image.snapshot()
         if as_json:
-            click.echo(json.dumps({"snapshot_below": item, "image": msgspec.to_builtins(snapshot)}))
+            click.echo(json.dumps({"snapshot_below": item, "image": snapshot_fields(log.history.image)}))
         else:
             click.echo(
                 f"snapshot  replaces all entries below {item}: {len(snapshot.brokers)} brokers, "

@@ -1,0 +1,88 @@
+"""The TLS settings of one listener, checked: keys and certificates are read when the listener opens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from nilometer.config import ConfigError, Settings
+from nilometer.runtime.tls import ServerTls, TlsFiles
+from nilometer.security.principal_mapping import PrincipalMapping
+from nilometer.security.protocol import SecurityProtocol
+
+MAPPING_RULES = "ssl.principal.mapping.rules"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    server: ServerTls
+    mapping: PrincipalMapping
+
+
+def tls_settings(
+    settings: Settings, own: Collection[str], listener: str, protocol: SecurityProtocol
+) -> TlsSettings:
+    """Return the TLS settings of ``listener``, whose effective settings are ``settings``. Raises ConfigError.
+
+    ``own``: the keys that are set for this listener alone. With SASL a client is known by its user, and as in
+    Kafka only the listener's own ``ssl.client.auth`` asks for a certificate.
+    """
+    files = tls_files(settings)
+    if files.key_file is None and files.key is None:
+        raise ConfigError(
+            "ssl.keystore.location",
+            f"the listener {listener} needs a private key: "
+            "set ssl.keystore.location and ssl.keystore.type=PEM",
+        )
+    text = settings.string(MAPPING_RULES)
+    try:
+        mapping = PrincipalMapping(text)
+    except ValueError as error:
+        raise ConfigError(MAPPING_RULES, f"{MAPPING_RULES} is not valid: {error}") from None
+    asks = not protocol.has_sasl or "ssl.client.auth" in own
+    client_auth = settings.string("ssl.client.auth") if asks else "none"
+    if client_auth != "none" and files.trusted_file is None and files.trusted is None:
+        raise ConfigError(
+            "ssl.truststore.location",
+            f"ssl.client.auth of the listener {listener} is {client_auth}: "
+            "set ssl.truststore.location to the authorities of its clients",
+        )
+    timeout_ms = settings.integer("nilometer.authentication.timeout.ms")
+    server = ServerTls(files=files, client_auth=client_auth, handshake_timeout_ms=timeout_ms)
+    return TlsSettings(server, mapping)
+
+
+def tls_files(settings: Settings) -> TlsFiles:
+    """Return the key and the trusted certificates of a broker or a client. Raises ConfigError."""
+    key, chain = (settings.optional_string(f"ssl.keystore.{part}") for part in ("key", "certificate.chain"))
+    if (key is None) != (chain is None):
+        raise ConfigError(
+            "ssl.keystore.key", "ssl.keystore.key and ssl.keystore.certificate.chain belong together"
+        )
+    location = settings.optional_string("ssl.keystore.location")
+    trusted = settings.optional_string("ssl.truststore.location")
+    certificates = settings.optional_string("ssl.truststore.certificates")
+    for kind, path, text in (("keystore", location, key), ("truststore", trusted, certificates)):
+        if path is not None and text is not None:
+            raise ConfigError(f"ssl.{kind}.location", f"the {kind} is given as a file and as text: give one")
+        if path is not None and settings.string(f"ssl.{kind}.type") != "PEM":
+            raise ConfigError(
+                f"ssl.{kind}.type",
+                f"ssl.{kind}.type must be PEM: JKS, the default, and PKCS12 are not supported",
+            )
+    versions = settings.strings("ssl.enabled.protocols")
+    if not versions:
+        raise ConfigError("ssl.enabled.protocols", "ssl.enabled.protocols must name a version of TLS")
+    return TlsFiles(
+        key_file=location,
+        key=None if key is None else f"{_pem(key)}\n{_pem(chain or '')}\n",
+        key_password=settings.optional_string("ssl.key.password"),
+        trusted_file=trusted,
+        trusted=None if certificates is None else _pem(certificates),
+        versions=versions,
+    )
+
+
+def _pem(text: str) -> str:
+    """Return PEM text with its line breaks, which a properties file may have as ``\\n`` or as spaces."""
+    return text.replace("\\n", "\n").replace(" -----END", "\n-----END").replace("----- ", "-----\n")

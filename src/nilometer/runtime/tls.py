@@ -1,0 +1,182 @@
+"""TLS of listeners and connections: settings as data, and the contexts that sockets are made with.
+
+Certificates are PEM: a file, or the text itself. A listener whose files change uses the new ones for the next
+handshake, without a restart; if they cannot be read, it keeps the previous ones and logs why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+logger = logging.getLogger("nilometer.tls")
+
+VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class TlsUnusable(Exception):
+    """Keys or certificates cannot be used; the message says which and why, without any secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """The own key and certificates, and those of trusted authorities. A name ending in ``_file`` is a path,
+    the others are PEM texts."""
+
+    key_file: str | None = None
+    """The private key and the certificate chain."""
+    key: str | None = field(default=None, repr=False)
+    """The private key and the certificate chain, as text."""
+    key_password: str | None = field(default=None, repr=False)
+    trusted_file: str | None = None
+    """Certificates of authorities; without them and ``trusted``, those of the system."""
+    trusted: str | None = None
+    versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for path in (self.key_file, self.trusted_file) if path is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    files: TlsFiles
+    client_auth: str = "none"
+    """``none``, ``requested`` or ``required``: whether clients need a certificate."""
+    handshake_timeout_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    files: TlsFiles
+    checks_hostname: bool = True
+    """Whether the server's certificate must be for the host that is connected to."""
+
+
+_CLIENT_AUTH = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+def client_context(tls: ClientTls) -> ssl.SSLContext:
+    """Raises TlsUnusable."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = tls.checks_hostname
+    context.verify_mode = ssl.CERT_REQUIRED
+    _load(context, tls.files, ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def _server_context(tls: ServerTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = _CLIENT_AUTH[tls.client_auth]
+    # A resumed session would not check the client's certificate against replaced authorities.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    _load(context, tls.files, ssl.Purpose.CLIENT_AUTH)
+    return context
+
+
+def _load(context: ssl.SSLContext, files: TlsFiles, purpose: ssl.Purpose) -> None:
+    known = [VERSIONS[name] for name in files.versions]
+    context.minimum_version, context.maximum_version = min(known), max(known)
+    if files.key_file is not None or files.key is not None:
+        with _as_file(files.key_file, files.key) as path:
+            _load_key(context, path, files.key_password, files.key_file or "the given key")
+    try:
+        if files.trusted_file is not None or files.trusted is not None:
+            context.load_verify_locations(files.trusted_file, cadata=files.trusted)
+        elif context.verify_mode is not ssl.CERT_NONE:
+            context.load_default_certs(purpose)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        where = files.trusted_file or "the given certificates"
+        raise TlsUnusable(f"{where}: no trusted certificates can be read: {_reason(error)}") from None
+
+
+def _load_key(context: ssl.SSLContext, path: str, password: str | None, shown: str) -> None:
+    def give() -> str:
+        if password is None:
+            raise TlsUnusable(f"{shown}: the private key is encrypted, and no password is given")
+        return password
+
+    try:
+        context.load_cert_chain(path, password=give)
+    except (OSError, ValueError) as error:
+        raise TlsUnusable(
+            f"{shown}: no private key with its certificates can be read: {_reason(error)}"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "it is not PEM, or the password is wrong"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+@contextmanager
+def _as_file(path: str | None, text: str | None) -> Generator[str]:
+    """Give the path of a file with the key: OpenSSL reads keys from files only."""
+    if path is not None:
+        yield path
+        return
+    descriptor, temporary = tempfile.mkstemp(prefix="nilometer-", suffix=".pem")  # readable by this user only
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text or "")
+        yield temporary
+    finally:
+        os.unlink(temporary)
+
+
+class ServerContexts:
+    """The context of a listener; a new one after its files have changed.
+
+    Invariant: a handshake uses key, certificates and authorities of one reading of the files.
+    """
+
+    def __init__(self, tls: ServerTls) -> None:
+        """Raises TlsUnusable."""
+        self._tls = tls
+        self._seen = _marks(tls.files.paths)
+        self._newest = _server_context(tls)
+        self.first = self._newest
+        """The context to listen with; it hands each handshake to the newest one."""
+        self.first.sni_callback = self._on_hello
+
+    def _on_hello(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called by OpenSSL at the beginning of each handshake, with or without a server name."""
+        self._refresh()
+        if self._newest is not self.first:
+            connection.context = self._newest
+
+    def _refresh(self) -> None:
+        seen = _marks(self._tls.files.paths)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._newest = _server_context(self._tls)
+        except TlsUnusable as error:
+            logger.error("The previous certificates stay in use: %s", error)
+        else:
+            logger.info("New certificates are in use: %s", ", ".join(self._tls.files.paths))
+
+
+def _marks(paths: tuple[str, ...]) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return what changes with each file's content."""
+    return tuple(_mark(path) for path in paths)
+
+
+def _mark(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

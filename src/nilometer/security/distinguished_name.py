@@ -1,0 +1,105 @@
+"""The subject of a certificate as Java prints it: RFC 2253, the last part first.
+
+Kafka's principals and ``ssl.principal.mapping.rules`` are about this text. Only as much of DER is read as is
+needed to find the subject of a certificate that has been verified already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_KEYWORDS = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+_STRINGS = {
+    0x0C: "utf-8",
+    0x13: "ascii",
+    0x14: "latin-1",
+    0x16: "ascii",
+    0x1C: "utf-32-be",
+    0x1E: "utf-16-be",
+}
+"""The encodings of ASN.1's types of text."""
+_VERSION = 0xA0
+_ESCAPED = ',=+<>#;"\\'
+_FIELDS_BEFORE_SUBJECT = 4
+"""Serial number, signature algorithm, issuer and validity."""
+
+
+def subject_of(certificate: bytes) -> str:
+    """Return the subject of a certificate in DER. Raises ValueError if it is damaged."""
+    try:
+        (_, whole) = next(_items(certificate))
+        (_, signed) = next(_items(whole))
+        fields = [value for tag, value in _items(signed) if tag != _VERSION]
+        names = [_relative_name(value) for _, value in _items(fields[_FIELDS_BEFORE_SUBJECT])]
+    except (IndexError, StopIteration, UnicodeDecodeError):
+        raise ValueError("the certificate is damaged") from None
+    return ",".join(reversed(names))
+
+
+def _relative_name(data: bytes) -> str:
+    parts: list[str] = []
+    for _, pair in _items(data):
+        (_, oid), (tag, value) = _items(pair)
+        parts.append(_part(_object_identifier(oid), tag, value))
+    return "+".join(parts)
+
+
+def _part(oid: str, tag: int, value: bytes) -> str:
+    keyword, encoding = _KEYWORDS.get(oid), _STRINGS.get(tag)
+    if keyword is None or encoding is None:
+        return f"{oid}=#{_encoded(tag, value).hex()}"
+    return f"{keyword}={_escaped(value.decode(encoding))}"
+
+
+def _escaped(text: str) -> str:
+    shown = "".join(f"\\{each}" if each in _ESCAPED else each for each in text)
+    body = shown.strip(" ")
+    if not body:
+        return "\\ " * len(shown)
+    lead, trail = len(shown) - len(shown.lstrip(" ")), len(shown) - len(shown.rstrip(" "))
+    return "\\ " * lead + body + "\\ " * trail
+
+
+def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and content of the elements of ``data``. Raises IndexError."""
+    position = 0
+    while position < len(data):
+        tag, size = data[position], data[position + 1]
+        position += 2
+        if size & 0x80:
+            count = size & 0x7F
+            size = int.from_bytes(data[position : position + count], "big")
+            position += count
+        if position + size > len(data):
+            raise IndexError
+        yield tag, data[position : position + size]
+        position += size
+
+
+def _encoded(tag: int, value: bytes) -> bytes:
+    size = len(value)
+    if size < 0x80:
+        return bytes((tag, size)) + value
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((tag, 0x80 | len(length))) + length + value
+
+
+def _object_identifier(data: bytes) -> str:
+    numbers, number = list[int](), 0
+    for byte in data:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
