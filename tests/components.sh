@@ -9,12 +9,17 @@ command -v kcat >/dev/null || missing+=(kcat)
 command -v ip >/dev/null || missing+=(iproute2)
 command -v iptables >/dev/null || missing+=(iptables)
 command -v strace >/dev/null || missing+=(strace)
+command -v prometheus >/dev/null || missing+=(prometheus)
 command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "Installing ${missing[*]} for the tests (once) ..."
   log=$(mktemp)
+  if [ ! -e /usr/sbin/policy-rc.d ]; then  # the tests start the programs themselves: no service may start
+    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  fi
   if { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     rm -f "$log"
     exit 0
