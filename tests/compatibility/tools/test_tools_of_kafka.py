@@ -19,6 +19,7 @@ from nilometer.cluster import uuid_to_text
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
+from support.authorization.prepared import AUTHORIZER
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.two_brokers import Side, produce_fields
 from support.eventually import eventually
@@ -38,6 +39,8 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "offsets.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "authorizer.class.name": AUTHORIZER,
+    "super.users": "User:ANONYMOUS",
 }
 """Without verification a batch of no transaction is taken: a transaction that hangs."""
 

@@ -150,18 +150,29 @@ CLUSTER = (
 SECURITY = (
     tool_case(
         "kafka-acls.sh",
-        "--list",
-        shows="No Authorizer is configured",
-        status=None,
-        refused="there is no authorizer",
+        "--add --allow-principal P --operation O --topic T",
+        "User:a|Read|tools",
+        shows="Adding ACLs for resource",
     ),
     tool_case(
         "kafka-acls.sh",
-        "--add --allow-principal P --operation O --topic T",
+        "--add --deny-principal P --deny-host H --operation O --topic T --resource-pattern-type R",
+        "User:a|10.0.0.1|Write|tools-|prefixed",
+        shows="Adding ACLs for resource",
+    ),
+    tool_case(
+        "kafka-acls.sh",
+        "--add --allow-principal P --producer --consumer --topic T --group G",
+        "User:a|tools|tools",
+        shows="Adding ACLs for resource",
+    ),
+    tool_case("kafka-acls.sh", "--list", shows="principal=User:a"),
+    tool_case("kafka-acls.sh", "--list --principal P", "User:a", shows="ACLs for principal"),
+    tool_case(
+        "kafka-acls.sh",
+        "--remove --force --allow-principal P --operation O --topic T",
         "User:a|Read|tools",
-        shows="No Authorizer is configured",
-        status=None,
-        refused="there is no authorizer",
+        shows="",
     ),
     tool_case(
         "kafka-delegation-tokens.sh",

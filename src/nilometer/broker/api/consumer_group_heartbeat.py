@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from uuid import UUID
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.group_access import ask_group
@@ -25,13 +26,13 @@ FIRST_WITH_OWN_MEMBER_IDS = 1
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     if not services.groups.serves_consumer_groups:
-        return _respond(request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version))
+        return _respond(services, request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version))
     body = request.body
     names: Sequence[str] | None = body.subscribed_topic_names
     access = access_of(services, request)
     may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
     if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
-        return _respond(request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed))
+        return _respond(services, request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed))
     owned: Sequence[Message] | None = body.topic_partitions
     asked = ConsumerGroupHeartbeat(
         group_id=body.group_id,
@@ -59,11 +60,11 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         asked.group_id,
         asked,
         ConsumerGroupHeartbeatReply,
-        lambda reply: _respond(request, reply),
+        lambda reply: _respond(services, request, reply),
     )
 
 
-def _respond(request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
+def _respond(services: Services, request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
     assignment = None
     if reply.assignment is not None:
         assignment = request.make(
@@ -71,6 +72,7 @@ def _respond(request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
             topic_partitions=tuple(
                 request.make("TopicPartitions", topic_id=each.topic_id, partitions=each.partitions)
                 for each in reply.assignment
+                if _may_describe(services, request, each.topic_id)
             ),
         )
     return request.respond(
@@ -82,6 +84,13 @@ def _respond(request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
         heartbeat_interval_ms=reply.heartbeat_interval_ms,
         assignment=assignment,
     )
+
+
+def _may_describe(services: Services, request: Request, topic_id: UUID) -> bool:
+    """Return whether a member may know that it has the topic: a regular expression selects also others."""
+    access = access_of(services, request)
+    topic = None if access.is_full else services.image.topic_by_uuid(topic_id)
+    return topic is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, report=False)
 
 
 API = ApiSpec(
