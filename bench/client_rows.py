@@ -10,7 +10,10 @@ import time
 from functools import partial
 from typing import Any
 
+from tests.support.wire.wire_peer import WirePeer
+
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import api, encode_request
 from nilometer.wire.records import BatchBuilder
 
@@ -44,6 +47,7 @@ CONNECTION_PARTITIONS = 6
 SMALL_BATCH = 10
 """Records in each request of a connection."""
 PRODUCE_VERSION = 8
+WRITABLE_TIMEOUT_S = 30.0
 CODECS = ("lz4", "zstd")
 
 _java_rates: dict[tuple[str, int], float] = {}
@@ -106,6 +110,7 @@ def _connect(system: System, seconds: float, *, connections: int) -> Numbers:
     frames = [_produce_frame(topic, partition) for partition in range(CONNECTION_PARTITIONS)]
     error_at = 4 + 4 + 2 + len(topic) + 4 + 4
     """In a response of version 8: behind correlation id, topics, name, partitions, index."""
+    _wait_writable(system, frames, error_at)
     cpu, began = cpu_seconds(system), time.monotonic()
     client = load.start(
         host, port, connections, seconds, len(frames), error_at, program="connections", text=False
@@ -122,6 +127,21 @@ def _connect(system: System, seconds: float, *, connections: int) -> Numbers:
         "cpu_us_per_request": cpu / done["requests"] * 1e6,
         **load.client_numbers(done),
     }
+
+
+def _wait_writable(system: System, frames: list[bytes], error_at: int) -> None:
+    """Until a record is acknowledged for each frame: Kafka answers CreateTopics before the logs exist."""
+    deadline = time.monotonic() + WRITABLE_TIMEOUT_S
+    with WirePeer(system.bootstrap) as peer:
+        for frame in frames:
+            while True:
+                peer.socket.sendall(frame)
+                error = ErrorCode(int.from_bytes(peer.receive()[error_at : error_at + 2], "big"))
+                if error is ErrorCode.none:
+                    break
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{system.name} takes no records: {error.name}")
+                time.sleep(0.02)
 
 
 def _produce_frame(topic: str, partition: int) -> bytes:

@@ -70,13 +70,7 @@ def _crowd(system: System, seconds: float) -> Numbers:
 
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench.group_load", *(str(each) for each in arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return load.start_client([sys.executable, "-m", "bench.group_load", *map(str, arguments)])
 
 
 def _wait_ready(client: subprocess.Popen[str]) -> None:

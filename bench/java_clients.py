@@ -8,7 +8,6 @@ which it fetches is taken, which it reports without that of joining its group.
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import Any
 
 from tests.support.kafka.apache_kafka import java_command
@@ -34,9 +33,7 @@ _PRODUCED = re.compile(
 
 def _run(main_class: str, *arguments: str) -> tuple[str, dict[str, float]]:
     """What the program prints, and how busy it was."""
-    pipe = subprocess.PIPE
-    command = java_command(main_class, *arguments, jvm=JVM_OF_TOOLS)
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    process = load.start_client(java_command(main_class, *arguments, jvm=JVM_OF_TOOLS))
     with ClientWatch(process.pid) as watch:
         printed = load.printed_by(process)
     return printed, watch.numbers()

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,28 @@ def _require_compiler() -> None:
         )
 
 
+_running: list[subprocess.Popen[Any]] = []
+"""Started here and not waited for yet."""
+
+
 def start(*arguments: object, program: str = "load", text: bool = True) -> subprocess.Popen[Any]:
-    command = [str(TARGET / program), *(str(each) for each in arguments)]
+    return start_client([str(TARGET / program), *(str(each) for each in arguments)], text=text)
+
+
+def start_client(command: Sequence[str], *, text: bool = True) -> subprocess.Popen[Any]:
+    """Start a program with pipes; :func:`finish` or :func:`printed_by` waits for it."""
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=text)
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=text)
+    _running.append(process)
+    return process
+
+
+def kill_left() -> None:
+    """End the programs that were not waited for, since a row failed or was interrupted."""
+    while _running:
+        process = _running.pop()
+        process.kill()
+        process.wait()
 
 
 def finish(process: subprocess.Popen[Any], given: Any = None) -> dict[str, Any]:
@@ -99,12 +118,16 @@ def printed_by(process: subprocess.Popen[Any], given: Any = None) -> Any:
     try:
         printed, error = process.communicate(given, timeout=RUN_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
+        kill_left()
         raise
+    _running.remove(process)
     if process.returncode:
-        raise RuntimeError(f"{process.args}: exit {process.returncode}: {str(error).strip()[-2000:]}")
+        raise RuntimeError(f"{process.args}: exit {process.returncode}: {_readable(error)[-2000:]}")
     return printed
+
+
+def _readable(error: str | bytes) -> str:
+    return (error if isinstance(error, str) else error.decode(errors="replace")).strip()
 
 
 def run(*arguments: object, program: str = "load") -> dict[str, Any]:

@@ -12,12 +12,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from . import load
 from .clusters import CLUSTERS
 from .rows import Load, Numbers, Row
 from .spark import on_spark
@@ -196,11 +198,11 @@ class Pair:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        load.kill_left()
+        with ExitStack() as each_in_any_case:
+            each_in_any_case.callback(remove, self._folder)
             for system in self.all:
-                system.stop()
-        finally:
-            remove(self._folder)
+                each_in_any_case.callback(system.stop)
 
 
 def _by_shape(rows: list[Row]) -> list[list[Row]]:
