@@ -20,6 +20,7 @@ from nilometer.broker.authorization.audit_log import FLUSH_INTERVAL_MS
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.membership import Membership, RegistrationRejected
+from nilometer.broker.control.metadata_check import why_unreadable
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.listening import CannotListen, OpenListeners
@@ -111,6 +112,7 @@ class Broker:
         try:
             await self._listeners.bind(self._runtime, self._new_connection)
             await self._open_monitoring()
+            await self._check_metadata()
             directories = await self._open_directories()
             parts = await self._assemble(directories, await self._open_store(directories))
             await self._join_cluster(parts)
@@ -205,6 +207,26 @@ class Broker:
         exist."""
         return self.parts.acceptor.new_connection(endpoint)
 
+    async def _check_metadata(self) -> None:
+        """Fence this broker if it cannot fold the metadata log. Nothing is changed. Raises StartFailed."""
+        setting = self._local_store()
+        if self._store is None and setting is not None:
+            reason = await why_unreadable(setting, self._runtime)
+            if reason is not None:
+                self.fence(reason)
+                raise StartFailed(reason)
+
+    def _local_store(self) -> str | None:
+        """Return the coordination store as ``local:/folder``; None if it is not on this machine."""
+        setting = self._config.coordination
+        if setting == "local":
+            return f"local:{self._default_store_folder}"
+        return setting if setting.startswith("local:") else None
+
+    @property
+    def _default_store_folder(self) -> str:
+        return posixpath.join(self._config.log_dirs[0], ".coordination")
+
     async def _open_directories(self) -> LogDirectories:
         self._directories = directories = await LogDirectories.open(
             self._config, self._runtime, self._tasks, self.fail
@@ -218,7 +240,7 @@ class Broker:
         self._store = store = self._store or make_store(
             config.coordination,
             self._runtime,
-            local_folder=posixpath.join(config.log_dirs[0], ".coordination"),
+            local_folder=self._default_store_folder,
             session_timeout_ms=config.session_timeout_ms,
             cluster_id=directories.cluster_id,
         )

@@ -166,9 +166,13 @@ class MetadataLog:
             subscriber(delta, self.image)
 
     def _block(self, what: str, error: Exception) -> MetadataBlocked:
-        self.blocked = (
-            f"{what} cannot be applied by this version of the broker: {error}. None of it was applied; "
-            "restart the broker with a version that can read it"
-        )
+        self.blocked = blocked_reason(what, error)
         self._on_blocked(self.blocked)
         return MetadataBlocked(self.blocked)
+
+
+def blocked_reason(what: str, error: Exception) -> str:
+    return (
+        f"{what} cannot be applied by this version of the broker: {error}. None of it was applied; "
+        "restart the broker with a version that can read it"
+    )

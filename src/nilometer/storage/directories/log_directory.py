@@ -10,7 +10,12 @@ from collections.abc import Mapping
 
 from nilometer.runtime import Disk, DiskLock, Entropy
 from nilometer.storage import names
-from nilometer.storage.directories import clean_shutdown, meta_properties, void_checkpoints
+from nilometer.storage.directories import (
+    clean_shutdown,
+    format_versions,
+    meta_properties,
+    void_checkpoints,
+)
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles, CheckpointPlan
 from nilometer.storage.directories.meta_properties import MetaProperties
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
@@ -50,6 +55,10 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def check_versions(self) -> None:
+        """Raise CorruptCheckpoint if a later version wrote the directory's files; nothing is changed."""
+        format_versions.check_versions(self._disk, self.path)
 
     def load(self, node_id: int, cluster_id: str | None, entropy: Entropy) -> None:
         """Read ``meta.properties`` (written if missing), the checkpoints and the clean shutdown marker.

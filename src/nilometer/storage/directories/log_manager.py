@@ -72,10 +72,12 @@ class LogManager:
         """Lock the directories and open every log in them; recover those not cleanly shut down.
 
         Raises LockHeld (another process uses a directory), CorruptCheckpoint (a directory belongs to
-        another node or cluster), NoLogDirectory.
+        another node or cluster, or a later version wrote it), NoLogDirectory.
         """
         manager = cls(disk, options)
         try:
+            for directory in manager.directories:
+                directory.check_versions()
             for directory in manager.directories:
                 manager._open_directory(directory, wall_ms)
             if all(directory.failure is not None for directory in manager.directories):

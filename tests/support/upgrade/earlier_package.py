@@ -1,0 +1,25 @@
+"""The earlier version of the package and a data folder that it wrote, as archives that are committed."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE / "earlier_version.tar.xz"
+DATA_FOLDER = HERE / "data_folder.tar.xz"
+RUNNER = HERE / "run_earlier_broker.py"
+THIS_VERSION: Sequence[str] = ("-m", "nilometer.broker")
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack an archive into ``folder``, and return the folder."""
+    with tarfile.open(archive, "r:xz") as source:
+        source.extractall(folder, filter="data")
+    return folder
+
+
+def program(package: Path) -> Sequence[str]:
+    """Python's arguments that start a broker of the package that was unpacked into ``package``."""
+    return (str(RUNNER), str(package))
