@@ -185,10 +185,11 @@ def _control(given: Prerequisites) -> ControlParts:
         accept_unproved=unproved,
     )
     metadata = MetadataLog(store, given.fence)
-    controller = Controller(node_id, store, metadata, given.tasks)
+    now_us = given.runtime.clock.monotonic_us
+    controller = Controller(node_id, store, metadata, given.tasks, now_us)
     channel = ControllerChannel(node_id, peers, metadata)
     session = OwnSession()
-    changes = ClusterChanges(node_id, session, controller)
+    changes = ClusterChanges(node_id, session, controller, now_us)
     metadata.subscribe(changes.on_delta, changes.on_reload)
     return ControlParts(
         session=session,

@@ -49,9 +49,14 @@ class RequestStatistics:
         self.of_brokers = dict(self.of_clients)
         """By API key, for requests of brokers: the same objects, but for Fetch."""
         fetch = int(ApiKey.FETCH)
-        if fetch in keys:
-            self.of_clients[fetch] = ApiStatistics("FetchConsumer")
-            self.of_brokers[fetch] = ApiStatistics("FetchFollower")
+        self.of_clients[fetch] = ApiStatistics("FetchConsumer")
+        self.of_brokers[fetch] = ApiStatistics("FetchFollower")
+
+    @property
+    def waiting_fetches(self) -> int:
+        """How many Fetch requests wait for their response."""
+        fetch = int(ApiKey.FETCH)
+        return self.of_clients[fetch].in_flight + self.of_brokers[fetch].in_flight
 
     def all(self) -> list[ApiStatistics]:
         """Return the statistics of all APIs, each once, by name."""

@@ -184,6 +184,10 @@ class GroupShard:
         if isinstance(group, ClassicGroup) and not request.is_transactional:
             self._classic.on_offsets_committed(turn, group, request)
 
+    def states(self) -> list[str]:
+        """Return the state of each group, under Kafka's name."""
+        return [group.listed().group_state for group in self._state.groups.values()]
+
     def _list(self, request: ListGroups) -> ListGroupsReply:
         states = {state.lower() for state in request.states_filter}
         types = {group_type.lower() for group_type in request.types_filter}

@@ -107,6 +107,10 @@ class TransactionShard:
         self._timers.schedule(TimerKind.EXPIRATION, now_ms + self._config.expiration_check_interval_ms)
         return turn.effects(self._waiting)
 
+    def states(self) -> list[str]:
+        """Return the state of the transaction of each transactional id, under Kafka's name."""
+        return [transaction.state.kafka_name for transaction in self._transactions.values()]
+
     # ── requests ────────────────────────────────────────────────────────────────────────────────
     def handle(self, token: Token, request: TransactionRequest, now_ms: int, wall_ms: int) -> Effects:
         turn = Turn(now_ms, wall_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from nilometer.wire.api_keys import ApiKey
@@ -154,3 +155,30 @@ def test_series_of_partitions_are_off_and_a_used_port_is_named(tmp_path: Path) -
         other = NilometerBroker(tmp_path / "other", {"metrics.listener": f"{HOST}:{port}"}, node_id=2)
         with pytest.raises(RuntimeError, match=rf"cannot listen on {HOST}:{port}.*metrics.listener="):
             other.start()
+
+
+def test_flushes_groups_and_elections_are_shown(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    settings = {"metrics.listener": str(port), "offsets.topic.num.partitions": "1"}
+    with NilometerBroker(tmp_path / "data", settings) as broker:
+        side = side_of(broker)
+        side.create("flushed", flush_messages="1")
+        assert produce(side, "flushed", b"x") == ErrorCode.none
+        found = Scrape(port)
+        assert found("nilometer_logs_flushed_total") >= 1
+        assert found("kafka_log_logflushstats_logflushrateandtimems_count") >= 1
+        assert found("kafka_log_logflushstats_logflushrateandtimems_sum") > 0
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+        consumer.commit(offsets=[confluent_kafka.TopicPartition("flushed", 0, 1)], asynchronous=False)
+        consumer.close()
+        assert Scrape(port).sum("nilometer_groups") == 1
+        assert Scrape(port)("nilometer_groups", state="Empty") == 1
+        side.hang_up()
+        broker.kill()
+        broker.start()
+
+        def has_elected() -> bool:
+            return Scrape(port).sum("nilometer_leader_elections_total") >= 2
+
+        eventually(has_elected, "the restarted broker was elected for both partitions")
+        assert Scrape(port)("kafka_controller_controllerstats_leaderelectionrateandtimems_count") >= 1

@@ -153,7 +153,9 @@ async def test_a_flush_that_fails_leaves_the_rest_of_its_commit_flushed() -> Non
     failed: list[Any] = []
     failures = ReplicaFailures(lambda log, error: failed.append(log))
     tasks = Tasks()
-    runtime = SimpleNamespace(disk=_Offload(), clock=SimpleNamespace(wall_ms=lambda: 10))
+    runtime = SimpleNamespace(
+        disk=_Offload(), clock=SimpleNamespace(wall_ms=lambda: 10, monotonic_us=lambda: 0)
+    )
     commit = GroupCommit(cast(Any, runtime), tasks, failures)
 
     def no_plan() -> Any:

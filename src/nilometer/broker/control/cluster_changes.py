@@ -7,18 +7,24 @@ is not counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.own_session import OwnSession
 from nilometer.cluster.delta import ImageDelta, PartitionTransition
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId
+from nilometer.metrics import Distribution
 
 
 class ClusterChanges:
-    def __init__(self, broker_id: int, session: OwnSession, controller: Controller) -> None:
+    def __init__(
+        self, broker_id: int, session: OwnSession, controller: Controller, now_us: Callable[[], int]
+    ) -> None:
         self._broker_id = BrokerId(broker_id)
         self._session = session
         self._controller = controller
+        self._now_us = now_us
         self._unclean_before = self._last_known_before = 0
         self.elections = 0
         """Elections of a member of the ISR, decided by this broker."""
@@ -26,6 +32,8 @@ class ClusterChanges:
         """Elections of a replica that may lack committed records, decided by this broker."""
         self.last_known_elections = 0
         """Elections of the last known leader (KIP-966), decided by this broker."""
+        self.election_times = Distribution()
+        """From the beginning of a decision of this broker that elected leaders until it was folded."""
         self.isr_shrinks = 0
         self.isr_expands = 0
 
@@ -38,6 +46,9 @@ class ClusterChanges:
             self.unclean_elections += unclean
             self.last_known_elections += last_known
             self.elections += max(0, elected - unclean - last_known)
+            if elected:
+                now_us = self._now_us()
+                self.election_times.observe(now_us - self._controller.decision_began_us, now_us)
 
     def on_reload(self, image: ClusterImage) -> None:
         """Skip what a snapshot has summed up: its single changes are not known."""

@@ -41,13 +41,24 @@ APPEND_ATTEMPTS_MAX = 1000
 class Controller:
     """Makes this broker's decisions as controller."""
 
-    def __init__(self, broker_id: int, store: CoordinationStore, metadata: MetadataLog, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        store: CoordinationStore,
+        metadata: MetadataLog,
+        tasks: Tasks,
+        now_us: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``now_us``: a monotonic clock, for :attr:`decision_began_us`."""
         self._broker_id = BrokerId(broker_id)
         self._store = store
         self._metadata = metadata
         self._tasks = tasks
         self._incarnation = Incarnation("")
         self._deciding = asyncio.Lock()
+        self._now_us = now_us
+        self.decision_began_us = 0
+        """When the last decision began."""
         self._decision_log = DecisionLog()
         self._held: Controllership | None = None
         """This broker's controllership, until the log says why it ended."""
@@ -107,6 +118,7 @@ class Controller:
 
     async def _decide(self, decide: Callable[[ClusterImage], Decision[R]], cause: Cause) -> R:
         async with self._deciding:
+            self.decision_began_us = self._now_us()
             for _ in range(APPEND_ATTEMPTS_MAX):
                 await self._metadata.catch_up()
                 self._check_is_active()

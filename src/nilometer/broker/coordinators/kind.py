@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -46,6 +46,10 @@ class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
     ) -> Effects[RecordT, ReplyT, ActionT]: ...
 
     def forget(self, token: Token) -> None: ...
+
+    def states(self) -> Iterable[str]:
+        """Return the state of each group or transaction, under Kafka's name."""
+        ...
 
     def on_image(
         self, image: ClusterImage, now_ms: int, wall_ms: int

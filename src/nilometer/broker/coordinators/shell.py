@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Generic, NamedTuple, cast
 
@@ -146,6 +146,10 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self.load()
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
+    def states(self) -> Iterable[str]:
+        """Return the state of each group or transaction; none while they are not loaded."""
+        return () if self._shard is None else self._shard.states()
+
     def submit(self, request: RequestT, deliver: Callable[[ReplyT], None]) -> Token | None:
         """Pass ``request`` to the shard; ``deliver`` is called with the reply, perhaps before this returns.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from nilometer.broker.connection import Reply as Frame
@@ -139,6 +139,11 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             except KafkaError as refused:
                 pending.set_reply(index, self._kind.refuse(request, refused.code))
         return pending.frame()
+
+    def states(self) -> Iterator[Iterable[str]]:
+        """Yield, for each shell, the state of each of its groups or transactions."""
+        for shell in list(self._shells.values()):
+            yield shell.states()
 
     # ── leadership ──────────────────────────────────────────────────────────────────────────────
     def _on_hosted(self, partition: Partition) -> None:

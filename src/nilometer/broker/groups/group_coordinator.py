@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from nilometer.broker.connection import Reply as Frame
@@ -130,6 +130,10 @@ class GroupCoordinator:
         """Append a marker to partition ``index`` of ``__consumer_offsets``, and apply or drop the producer's
         pending offsets there. ``write`` appends it; ``end`` is the transaction it ends. Raises KafkaError."""
         return self._shells.append_marker(index, write, end)
+
+    def states(self) -> Iterator[Iterable[str]]:
+        """Yield, for each shard, the state of each group."""
+        return self._shells.states()
 
     # ── shards ──────────────────────────────────────────────────────────────────────────────────
     def _make_shard(self) -> GroupShard:

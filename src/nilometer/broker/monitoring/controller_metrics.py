@@ -11,6 +11,7 @@ from typing import Literal
 from nilometer.broker.assembly import ControlParts
 from nilometer.cluster.image import ClusterImage
 from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause
+from nilometer.runtime import Clock
 
 PARTITIONS_PER_PART = 64
 
@@ -50,6 +51,11 @@ ELECTIONS = Family(
     "(unclean), or of the last known leader (last_known).",
     ("election",),
 )
+ELECTION_TIME = Family(
+    "kafka_controller_controllerstats_leaderelectionrateandtimems",
+    Kind.SUMMARY,
+    "Milliseconds from the beginning of a decision of this broker that elected leaders until it took effect.",
+)
 METADATA_ENTRY = Family(
     "nilometer_metadata_entry", Kind.GAUGE, "The last entry of the metadata log that this broker has applied."
 )
@@ -66,14 +72,16 @@ FAMILIES = (
     FENCED_BROKERS,
     UNCLEAN,
     ELECTIONS,
+    ELECTION_TIME,
     METADATA_ENTRY,
     REGISTERED,
 )
 
 
 class ControllerMetrics:
-    def __init__(self, parts: ControlParts) -> None:
+    def __init__(self, parts: ControlParts, clock: Clock) -> None:
         self._parts = parts
+        self._clock = clock
 
     def collect(self) -> Iterator[Measured | Literal[Pause.PAUSE]]:
         parts = self._parts
@@ -110,6 +118,8 @@ class ControllerMetrics:
                 (("last_known",), changes.last_known_elections),
             ],
         )
+        times = changes.election_times.reading(self._clock.monotonic_us())
+        yield Measured(ELECTION_TIME, [((), times)])
 
 
 def _imbalanced(image: ClusterImage) -> Iterator[bool]:

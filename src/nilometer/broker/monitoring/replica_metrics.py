@@ -19,6 +19,7 @@ from nilometer.broker.monitoring.replica_survey import (
 )
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.traffic import TrafficTotals
+from nilometer.broker.request_statistics import RequestStatistics
 from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause, Series
 from nilometer.replication import LeaderRole
 
@@ -73,10 +74,12 @@ FOLLOWER_LAG = Family(
     "The most records that a follower is behind this broker, of all partitions led here; 0 if it has all.",
     ("follower",),
 )
-PURGATORY_PRODUCE = Family(
-    "nilometer_produce_waits",
+PURGATORY = Family(
+    "kafka_server_delayedoperationpurgatory_purgatorysize",
     Kind.GAUGE,
-    "Appended batches whose acknowledgement waits for followers or for a flush.",
+    "Produce: appended batches whose acknowledgement waits for followers or for a flush. "
+    "Fetch: requests that wait for records.",
+    ("delayedoperation",),
 )
 LOG_BYTES = Family("nilometer_log_size_bytes", Kind.GAUGE, "Size of the segments on this broker.", ("topic",))
 
@@ -150,7 +153,7 @@ FAMILIES = (
     ISR_EXPANDS,
     FAILED_ISR_UPDATES,
     FOLLOWER_LAG,
-    PURGATORY_PRODUCE,
+    PURGATORY,
     LOG_BYTES,
     *(family for family, _ in _TRAFFIC),
     FAILED_PRODUCES,
@@ -224,7 +227,8 @@ PARTITION_FAMILIES = (
 
 
 class ReplicaMetrics:
-    def __init__(self, parts: ReplicaParts, changes: ClusterChanges) -> None:
+    def __init__(self, parts: ReplicaParts, changes: ClusterChanges, requests: RequestStatistics) -> None:
+        self._requests = requests
         self._parts = parts
         self._changes = changes
 
@@ -247,7 +251,8 @@ class ReplicaMetrics:
         yield _one(FAILED_ISR_UPDATES, parts.isr_requests.failed)
         lags = sorted(survey.lag_of_followers.items())
         yield Measured(FOLLOWER_LAG, [((str(follower),), lag) for follower, lag in lags])
-        yield _one(PURGATORY_PRODUCE, survey.produce_waits)
+        waits = [(("Produce",), survey.produce_waits), (("Fetch",), self._requests.waiting_fetches)]
+        yield Measured(PURGATORY, waits)
         yield _one(FAILED_PRODUCES, traffic.failed_produces)
         yield _one(FAILED_FETCHES, traffic.failed_fetches)
         yield from _of_topics(survey)

@@ -13,6 +13,7 @@ import logging
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
+from nilometer.metrics import Distribution
 from nilometer.runtime import Runtime
 from nilometer.storage import FlushPlan
 
@@ -31,6 +32,9 @@ class GroupCommit:
         self._failures = failures
         self._wanting: dict[Partition, None] = {}
         self._committing: asyncio.Task[None] | None = None
+        self.durations = Distribution()
+        """How long commits took, until all their logs were synced."""
+        self.logs_flushed = 0
 
     def request(self, partition: Partition) -> None:
         """Flush the log of ``partition`` up to its current end, then call its ``on_flushed``."""
@@ -43,7 +47,11 @@ class GroupCommit:
             while self._wanting:
                 partitions, self._wanting = list(self._wanting), {}
                 plans = self._plan(partitions)
+                began_us = self._runtime.clock.monotonic_us()
                 outcomes = await self._runtime.disk.offload(lambda plans=plans: _run(plans))
+                now_us = self._runtime.clock.monotonic_us()
+                self.durations.observe(now_us - began_us, now_us)
+                self.logs_flushed += outcomes.count(None)
                 for (partition, plan), failure in zip(plans, outcomes, strict=True):
                     if failure is not None:
                         self._fail(partition, failure)

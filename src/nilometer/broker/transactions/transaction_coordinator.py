@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -140,6 +140,10 @@ class TransactionCoordinator:
             return refusal(request, ErrorCode.coordinator_load_in_progress)
         again = replace(request, new_producer_id=new_producer_id)
         return await self._shells.answer(request.transactional_id, again)
+
+    def states(self) -> Iterator[Iterable[str]]:
+        """Yield, for each shard, the state of the transaction of each transactional id."""
+        return self._shells.states()
 
     # ── actions ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, shell: Shell, action: TransactionAction) -> None:
