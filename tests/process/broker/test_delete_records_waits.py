@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from nilometer.client.admin.descriptions import ConfigChange, ResourceType
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.replicas.partition_operations import ElectionType, alter_reassignments, elect_leaders
 from nilometer.client.replicas.replica_survey import ReplicaSurvey
@@ -79,6 +80,28 @@ def test_all_replicas_have_deleted_when_the_answer_comes(cluster: NilometerClust
             tell(peer, ("all",), offset)
             assert hear(peer) == [(ErrorCode.none, offset)]
             assert log_starts(cluster, "all") == [offset] * 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("compact", (ErrorCode.policy_violation, -1)), ("compact,delete", (ErrorCode.none, 4))],
+)
+def test_records_of_a_topic_that_is_only_compacted_are_not_deleted(
+    cluster: NilometerCluster, policy: str, expected: tuple[ErrorCode, int]
+) -> None:
+    name = policy.replace(",", "-")
+    filled(cluster, name)
+    changes = [ConfigChange("cleanup.policy", policy)]
+    cluster.operate(lambda admin: admin.incremental_alter_configs(ResourceType.TOPIC, name, changes))
+    with WirePeer(cluster.brokers[LEADER].bootstrap) as peer:
+
+        def answer() -> tuple[ErrorCode, int]:
+            tell(peer, (name,), 4)
+            (found,) = hear(peer)
+            return found
+
+        eventually(lambda: answer() == expected, "the leader knows the policy")
+    assert log_starts(cluster, name) == [max(expected[1], 0)] * 3
 
 
 def test_a_replica_that_hangs_is_waited_for_in_vain(cluster: NilometerCluster) -> None:

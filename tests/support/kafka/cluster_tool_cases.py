@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from nilometer.cluster.features import METADATA_FORMAT
+from nilometer.cluster.records import FORMAT_VERSION
+
 from .tool_case import ToolCase, tool_case
 
 REPLICAS = (
@@ -89,6 +92,11 @@ CLUSTER = (
     _features("downgrade --feature F --unsafe", "group.version=0", shows="was downgraded to 0"),
     _features(
         "upgrade --feature F --feature F", "group.version=1|transaction.version=2", shows="was upgraded"
+    ),
+    _features(
+        "upgrade --feature F",
+        f"{METADATA_FORMAT}={FORMAT_VERSION}",
+        shows=f"{METADATA_FORMAT} was upgraded to {FORMAT_VERSION}",
     ),
     _features("disable --feature F", "group.version", shows="group.version was disabled"),
     _features("upgrade --feature F", "group.version=1", shows="was upgraded to 1"),
