@@ -21,7 +21,7 @@ FILL_BYTES = 400_000_000
 QUICK_FILL_BYTES = 20_000_000
 FILL_MARGIN_BYTES = 150_000_000
 """More than a consumer reads ahead: it shall not wait at the end of the log."""
-AFTER_LOAD_S = 10.0
+AFTER_LOAD_S = 5.0
 
 
 def first_acknowledgement(system: System, brokers: int) -> Numbers:
@@ -131,7 +131,7 @@ BROKER_ROWS: tuple[Row, ...] = (
     ),
     Row(
         "after-load",
-        "after a minute of produce and consume",
+        "after half a minute of produce and consume",
         (RSS, ANONYMOUS),
         measure=_after_load,
         quick=partial(_after_load, seconds=0.5),

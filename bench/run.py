@@ -52,7 +52,7 @@ class Pace:
     @staticmethod
     def full(rounds: int) -> Pace:
         """At least 20 s are measured, in at least three rounds or as many as wanted."""
-        return Pace(rounds, round_s=max(20.0 / rounds, 2.0), warm_up_round_s=3.0, warm_up_limit_s=60.0)
+        return Pace(rounds, round_s=max(20.0 / rounds, 2.0), warm_up_round_s=3.0, warm_up_limit_s=45.0)
 
     @staticmethod
     def quick() -> Pace:
@@ -76,17 +76,16 @@ class Bench:
                 self._guarded(row, partial(self._measure_alone, row))
 
     def run_spark(self, rows: list[Row], records: int) -> None:
-        """One broker of Nilometer serves all sources of a row; the sources take turns."""
-        samples: dict[str, RowSamples] = {}
-        began = time.monotonic()
-        records = SPARK_QUICK_RECORDS if self.pace.in_miniature else records
-        for _ in range(self.pace.rounds):
-            with on_spark(SCRATCH, records) as system:
-                for row in rows:
-                    assert row.measure is not None
-                    _note(row, system, row.measure(system), samples.setdefault(row.key, {}))
-        for row in rows:
-            self.finish(row, samples[row.key], (time.monotonic() - began) / len(rows))
+        """Once: one broker of Nilometer serves all sources of a row, which take turns in it."""
+        with on_spark(SCRATCH, SPARK_QUICK_RECORDS if self.pace.in_miniature else records) as system:
+            for row in rows:
+                self._guarded(row, partial(self._measure_in_spark, row, system))
+
+    def _measure_in_spark(self, row: Row, system: System) -> RowSamples:
+        assert row.measure is not None
+        samples: RowSamples = {}
+        _note(row, system, row.measure(system), samples)
+        return samples
 
     def _run_loads(self, rows: list[Row]) -> None:
         """Rows of one shape. After a failure the next row gets fresh systems."""
