@@ -47,14 +47,16 @@ def test_list_names_the_pipelines_and_the_files_to_copy():
     assert set(SAMPLES) == {one["name"] for one in listed}
 
 
-def test_each_pipelines_file_imports_nothing_but_pyspark_and_what_python_has():
+def test_each_pipelines_file_imports_nothing_but_pyspark_formats_and_what_python_has():
     for one in SHIPPED.values():
         text = Path(f"{SOURCES}/{one.module.replace('.', '/')}.py").read_text()
         imported = {line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("from ")}
         imported |= {
             line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith("import ")
         }
-        assert imported - sys.stdlib_module_names - {"__future__"} == {"pyspark"}, one.name
+        assert imported - sys.stdlib_module_names - {"__future__", "nilometer"} == {"pyspark"}, one.name
+        ours = {line.split()[1] for line in text.splitlines() if line.startswith("from nilometer")}
+        assert ours <= {"nilometer.pipeline.recognition"}, one.name
 
 
 def test_a_broker_that_does_not_answer_is_named(tmp_path):

@@ -85,6 +85,7 @@ def test_a_pipeline_on_a_cluster_gives_what_plain_python_counts(cluster, broker,
     lines = generated(1_000, seed=20)
     topic = send_lines(topics, lines)
     given = ["--topic", topic, "--bootstrap-server", broker.bootstrap, "--home", str(tmp_path / "pipelines")]
+    given += ["--max-unrecognised", "100"]
     nilometer(
         tmp_path,
         *("pipeline", "run", "logs", "--available-now", "--master", cluster.master),
@@ -119,6 +120,7 @@ def test_worker_broker_and_driver_die_and_the_tables_are_those_of_an_undisturbed
     topic = send_lines(topics, lines)
     home = tmp_path / "pipelines"
     given = ["pipeline", "run", "logs", "--topic", topic, "--bootstrap-server", broker.bootstrap]
+    given += ["--max-unrecognised", "100"]
     given += ["--home", str(home), "--master", cluster.master, *confs(cluster)]
     given += ["--option", "maxOffsetsPerTrigger=200", "--every", "1"]
     folder = RunFolder(home, "logs")

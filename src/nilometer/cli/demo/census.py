@@ -41,6 +41,8 @@ APT_KEYS = {
     "Comment",
 }
 DIGITS = set("0123456789")
+FORMATS = ("access", "syslog", "dpkg", "apt", "alternatives", "blank", "unparsed")
+"""The formats that are known here: the first that the pipeline tries. Lines of others are ``unparsed``."""
 
 
 class Verdict(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from rich.table import Table
 
-from nilometer.cli.demo.census import Census, take_census
+from nilometer.cli.demo.census import FORMATS, Census, take_census
 from nilometer.cli.demo.demo_run import Demo, DemoFailed
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def numbers_of(session: SparkSession, tables: Path) -> Census:
     """Return the pipeline's numbers of lines, read from the Parquet tables in folder ``tables``.
 
     ``lines`` of the result is the number of rows of the table ``lines``; ``by_format`` and ``by_label`` are
-    the numbers of lines in the table ``counts``, added up over all batches.
+    the numbers of lines in the table ``counts``, added up over all batches. Lines of formats that the plain
+    count does not know are ``unparsed``, as they are there.
     """
     census = Census(lines=session.read.parquet(f"{tables}/lines").count())
     rows = (
@@ -43,6 +44,8 @@ def numbers_of(session: SparkSession, tables: Path) -> Census:
     )
     counts = cast("list[tuple[str, str, int]]", rows.collect())
     for format_name, label, lines in counts:
+        if format_name not in FORMATS:
+            format_name, label = "unparsed", ""
         census.by_format[format_name] += lines
         census.by_label[format_name, label] += lines
     return census
@@ -63,7 +66,8 @@ def compare(demo: Demo, found: Census, wanted: Census) -> bool:
     row("lines in all", found.lines, wanted.lines)
     row("lines counted", sum(found.by_format.values()), wanted.lines)
     for name in sorted(found.by_format.keys() | wanted.by_format.keys()):
-        row(f"format {name}", found.by_format[name], wanted.by_format[name])
+        what = "no format, or one that only the pipeline knows" if name == "unparsed" else f"format {name}"
+        row(what, found.by_format[name], wanted.by_format[name])
     for key in sorted(found.by_label.keys() | wanted.by_label.keys()):
         row(f"{key[0]} {key[1] or '(none)'}", found.by_label[key], wanted.by_label[key])
     demo.console.print(table)

@@ -10,7 +10,7 @@ import json
 import click
 from rich.table import Table
 
-from nilometer.cli.pipelines.pipeline_declare_command import declare
+from nilometer.cli.pipelines.pipeline_declare_command import declare, new
 from nilometer.cli.pipelines.pipeline_feed_commands import capture, deliver, demo, sample
 from nilometer.cli.pipelines.pipeline_formats_commands import formats
 from nilometer.cli.pipelines.pipeline_run_command import run
@@ -28,7 +28,7 @@ def pipeline() -> None:
     """Run the shipped pipelines on Spark: topics into tables."""
 
 
-for command in (status, stop, report_command, sample, demo, capture, deliver, declare, run, formats):
+for command in (status, stop, report_command, sample, demo, capture, deliver, declare, new, run, formats):
     pipeline.add_command(command)
 
 

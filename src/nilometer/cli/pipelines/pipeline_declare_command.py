@@ -1,4 +1,4 @@
-"""``nilometer pipeline declare``: writes a shipped pipeline as a Spark Declarative Pipelines project."""
+"""``nilometer pipeline declare | new``: writes a shipped pipeline as a project, or as a file to change."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.pipeline.declared.project import DECLARED, write_project
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED
+from nilometer.pipeline.run.own_pipelines import write_copy
 
 
 @click.command()
@@ -46,3 +47,34 @@ def declare(
         raise click.ClickException(str(error)) from None
     click.echo(f"The pipeline is in {spec.parent}. Now run it:")
     click.echo(f"  nilometer spark pipelines run --spec {spec}")
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(list(SHIPPED)),
+    default="logs",
+    show_default=True,
+    help="The shipped pipeline to copy.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("."),
+    help="The folder of the new files.  [default: the current one]",
+)
+def new(name: str, origin: str, folder: Path) -> None:
+    """Write a copy of a shipped pipeline to NAME.py, to change, with a test.
+
+    `nilometer pipeline run ./NAME.py` runs it.
+    """
+    try:
+        pipeline, test = write_copy(name, origin, folder)
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    at = pipeline if folder != Path(".") else f"./{pipeline.name}"
+    click.echo(f"The pipeline is in {pipeline}, its test in {test}. Now run one:")
+    click.echo(f"  nilometer pipeline run {at}")
+    click.echo(f"  pytest {test}")

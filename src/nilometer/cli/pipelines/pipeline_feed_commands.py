@@ -277,7 +277,7 @@ def demo(
         click.echo(f"{count:,} records are in {', '.join(SHIPPED[name].inputs)}", err=True)
         context.invoke(
             run,
-            name=name,
+            pipeline=name,
             home=home,
             table=str(table) if table is not None else None,
             bootstrap_server=bootstrap,

@@ -1,4 +1,4 @@
-"""``nilometer pipeline run``: runs a shipped pipeline on Spark, until it is stopped or has read everything.
+"""``nilometer pipeline run``: runs a pipeline on Spark, until it is stopped or has read everything.
 
 Nothing of Spark is imported before it runs.
 """
@@ -8,21 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
 from nilometer.cli.cluster_options import parse_pairs
-from nilometer.cli.pipelines.pipeline_results import print_position, print_tables, progress_line, tables_of
-from nilometer.cli.pipelines.pipeline_state_commands import (
-    home_option,
-    render_report,
+from nilometer.cli.pipelines.pipeline_choice import choice_options, choose
+from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_CODE
+from nilometer.cli.pipelines.pipeline_lines import (
+    check_any_recognised,
+    check_finish,
+    explanations,
+    print_tally,
+    too_many_text,
 )
+from nilometer.cli.pipelines.pipeline_results import print_position, print_tables, progress_line, tables_of
+from nilometer.cli.pipelines.pipeline_state_commands import home_option, open_page, render_report
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.run.catalogue import SHIPPED
+from nilometer.pipeline.formats.tally import Tally
 from nilometer.pipeline.run.run_record import FAILED, FINISHED, STOPPED, RunFolder
 
 if TYPE_CHECKING:
@@ -34,7 +40,10 @@ TOP_MAX = 1_000
 
 
 @click.command()
-@click.argument("name", metavar="NAME", type=click.Choice(sorted(SHIPPED)))
+@click.argument("pipeline", metavar="NAME|FILE.py")
+@click.option(
+    "--name", "run_name", metavar="NAME", help="The run's name in HOME.  [default: the pipeline's name]"
+)
 @click.option(
     "--topic",
     "topics",
@@ -55,6 +64,15 @@ TOP_MAX = 1_000
     show_default=True,
     metavar="HOST:PORT[,...]",
     help="Brokers to connect to first, as HOST:PORT[,...].",
+)
+@choice_options
+@click.option(
+    "--max-unrecognised",
+    type=click.FloatRange(0, 100),
+    default=20,
+    show_default=True,
+    metavar="PERCENT",
+    help="Exit with code 3 if more lines than this are of no format.",
 )
 @click.option("--available-now", is_flag=True, help="Read the records that exist now, then stop.")
 @click.option(
@@ -107,18 +125,29 @@ TOP_MAX = 1_000
     help="The number of rows in top lists.",
 )
 @click.option(
+    "--finish",
+    is_flag=True,
+    help="With --available-now: also write what is still open, such as sessions, as if the input ended here.",
+)
+@click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write tables and plots to this HTML page.",
 )
+@click.option("--open", "opened", is_flag=True, help="Open the report in a browser.")
 def run(
-    name: str,
+    pipeline: str,
+    run_name: str | None,
     topics: tuple[str, ...],
     to_topic: str | None,
     table: str | None,
     home: str,
     output: str | None,
     bootstrap_server: str,
+    format_files: tuple[Path, ...],
+    pairs: tuple[str, ...],
+    settings_files: tuple[Path, ...],
+    max_unrecognised: float,
     available_now: bool,
     seconds: int,
     connector: str,
@@ -130,18 +159,26 @@ def run(
     spark_log: Path | None,
     as_json: bool,
     top: int,
+    finish: bool,
     report: Path | None,
+    opened: bool,
 ) -> None:
     """Run a pipeline, until Ctrl-C or `pipeline stop` or, with --available-now, until all is read.
 
-    It continues where its last run ended. The checkpoint is stored next to the tables.
+    It is a shipped one, or a file of your own. It continues where its last run ended. The checkpoint is
+    stored next to the tables.
     """
     from nilometer.pipeline.run import runner
     from nilometer.pipeline.spark.java import require_java
     from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 
-    shipped = SHIPPED[name]
+    chosen = choose(pipeline, format_files, pairs, settings_files)
+    shipped, module = chosen.shipped, chosen.module
+    name = run_name or shipped.name
     output = output or str(Path(home, name))
+    check_finish(finish, shipped, module, output, available_now=available_now)
+    if report is None and opened:
+        report = Path(home, name, "report.html")
     job = runner.Job(
         topic=",".join(named_topics(shipped, topics).values()),
         output=output,
@@ -150,8 +187,10 @@ def run(
         available_now=available_now,
         seconds=seconds,
         options=parse_pairs(options, "--option"),
-        to_topic=_needed(name, "--to", to_topic or shipped.writes, shipped.writes),
-        table=_needed(name, "--table", table, shipped.table),
+        to_topic=_needed(shipped.name, "--to", to_topic or shipped.writes, shipped.writes),
+        table=_needed(shipped.name, "--table", table, shipped.table),
+        formats=chosen.formats,
+        settings=chosen.settings,
     )
     spark_settings = parse_pairs(settings, "--conf")
     log_file = spark_log or _default_log(output)
@@ -159,13 +198,13 @@ def run(
     folder = RunFolder(home, name)
     try:
         require_java()
-        runner.check_output(output)
+        runner.check_output(output, job.topics)
         runner.check_table(table)
         runner.check_source(job)
-        record = folder.begin(list(job.topics), output)
+        record = folder.begin(list(job.topics), output, pipeline=pipeline, settings=chosen.given)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    state, error_text = FAILED, None
+    state, error_text, too_many = FAILED, None, False
     wanted_stop: list[int] = []
     exit_on_sigterm()
     try:
@@ -176,7 +215,6 @@ def run(
                 name, master=master, timezone=timezone, settings=spark_settings, log_file=log_file
             )
         wanted_stop = stop_on_signals()
-        module = shipped.load()
         with console.status(f"Running {name} on {job.topic} ...") as status:
 
             def on_progress(progress: Progress) -> None:
@@ -188,10 +226,20 @@ def run(
         if last is None and not Path(output, "checkpoint", "commits", "0").exists():
             _print_no_records(job.topic, as_json=as_json)
         else:
-            _show(module.results(spark, output, top), last, as_json=as_json)
+            tally = folder.tally(output)
+            check_any_recognised(tally, shipped, job)
+            if finish:
+                runner.finish(spark, module, job, folder.last_progress(output))
+            results = module.results(
+                spark, output, top, **runner.accepted(module.results, settings=job.settings)
+            )
+            notes = explanations(spark, module, output, tally, folder.last_progress(output), finished=finish)
+            _show(results, last, tally, notes, as_json=as_json)
             if report is not None:
-                render_report(spark, module, shipped, folder, output, report)
+                render_report(spark, module, shipped, folder, output, report, chosen.settings)
                 console.print(f"Report: {report}", highlight=False)
+                open_page(report, opened=opened)
+            too_many = tally is not None and tally.unrecognised_share * 100 > max_unrecognised
         spark.stop()
     except PipelineError as error:
         error_text = str(error)
@@ -210,6 +258,9 @@ def run(
         raise click.ClickException(f"{error_text} (more in {log_file})") from error
     finally:
         folder.end(record, state, error_text)
+    if too_many:
+        click.echo(too_many_text(folder.tally(output), max_unrecognised), err=True)
+        raise SystemExit(UNRECOGNISED_EXIT_CODE)
 
 
 def _needed(pipeline_name: str, option: str, given: str | None, what: str | None) -> str | None:
@@ -227,16 +278,28 @@ def _print_no_records(topic: str, *, as_json: bool) -> None:
         click.echo(f"Topic {topic} has no records yet")
 
 
-def _show(results: dict[str, DataFrame], last: Progress | None, *, as_json: bool) -> None:
+def _show(
+    results: dict[str, DataFrame],
+    last: Progress | None,
+    tally: Tally | None,
+    notes: list[str],
+    *,
+    as_json: bool,
+) -> None:
     tables = tables_of(results)
     if as_json:
         watermark = last.event_time_watermark if last else None
         offsets: Mapping[str, Mapping[str, int]] = last.end_offsets if last else {}
-        listing = {"results": tables, "event_time_watermark": watermark, "offsets": offsets}
+        listing: dict[str, Any] = {"results": tables, "event_time_watermark": watermark, "offsets": offsets}
+        listing |= {"lines": tally.to_json() if tally is not None else None, "notes": notes}
         click.echo(json.dumps(listing, default=str))
         return
     console = Console()
     print_tables(console, tables)
+    if tally is not None:
+        print_tally(tally)
+    for note in notes:
+        console.print(note, highlight=False)
     if last is not None:
         print_position(console, last)
 

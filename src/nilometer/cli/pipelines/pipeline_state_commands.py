@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import webbrowser
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -100,7 +102,7 @@ def stop(name: str, home: str) -> None:
 
 
 @click.command("report")
-@click.argument("name", metavar="NAME", type=click.Choice(sorted(SHIPPED)))
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @home_option
 @click.option(
     "--output",
@@ -113,26 +115,82 @@ def stop(name: str, home: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="The HTML page to write.  [default: HOME/NAME/report.html]",
 )
-def report_command(name: str, home: str, output: str | None, path: Path | None) -> None:
-    """Write tables and plots of the results of a pipeline to an HTML page."""
+@click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+def report_command(
+    names: tuple[str, ...], home: str, output: str | None, path: Path | None, opened: bool
+) -> None:
+    """Write tables and plots of the results of a pipeline to an HTML page.
+
+    Of several pipelines, or without a NAME of all that have run, it writes a page of each and HOME/index.html
+    with links to them.
+    """
     from nilometer.pipeline.spark.spark_session import build_session
 
-    folder = RunFolder(home, name)
-    record = folder.read()
-    where = output or (record.output if record is not None else None)
-    if where is None:
-        raise click.ClickException(
-            f"{name} has never run in {home}; give the folder of its tables with --output"
-        )
-    path = path or folder.path / "report.html"
+    several = len(names) != 1
+    if several and (output is not None or path is not None):
+        raise click.UsageError("--output and --report are for the report of one pipeline: give its NAME")
+    chosen = list(names) or [record.name for record in runs(home)]
+    if not chosen:
+        raise click.ClickException(f"no pipeline has run in {home}")
     exit_on_sigterm()
     try:
-        spark = build_session(f"report of {name}", log_file=folder.path / "spark.log", quick=True)
-        render_report(spark, SHIPPED[name].load(), SHIPPED[name], folder, where, path)
+        places = [_place_of(home, name, output) for name in chosen]
+        log_file = Path(home) / "spark.log" if several else RunFolder(home, names[0]).path / "spark.log"
+        spark = build_session("reports", log_file=log_file, quick=True)
+        pages = [
+            _write_one(spark, home, name, *place, path) for name, place in zip(chosen, places, strict=True)
+        ]
         spark.stop()
+        page = pages[0] if not several else write_index(home, chosen)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(str(path))
+    click.echo(str(page))
+    open_page(page, opened=opened)
+
+
+def _place_of(home: str, name: str, output: str | None) -> tuple[str, str, dict[str, Any]]:
+    """Return the pipeline of a run, the folder of its tables, and its settings. Raises PipelineError."""
+    record = RunFolder(home, name).read()
+    where = output or (record.output if record is not None else None)
+    if where is None:
+        known = f"; the pipelines are {', '.join(SHIPPED)}" if name not in SHIPPED else ""
+        raise PipelineError(
+            f"{name} has never run in {home}; give the folder of its tables with --output{known}"
+        )
+    return (record.pipeline if record is not None else "") or name, where, record.settings if record else {}
+
+
+def _write_one(
+    spark: SparkSession,
+    home: str,
+    name: str,
+    pipeline: str,
+    where: str,
+    given: dict[str, Any],
+    path: Path | None,
+) -> Path:
+    from nilometer.cli.pipelines.pipeline_choice import find, settings_of
+
+    folder = RunFolder(home, name)
+    path = path or folder.path / "report.html"
+    shipped, module = find(pipeline)
+    render_report(spark, module, shipped, folder, where, path, settings_of(module, given))
+    return path
+
+
+def write_index(home: str, names: Sequence[str]) -> Path:
+    """Write ``HOME/index.html`` with a line and a link for each pipeline's report; return its path."""
+    from nilometer.pipeline.run.report_index import Entry, index_page
+
+    entries: list[Entry] = []
+    for name in names:
+        folder = RunFolder(home, name)
+        record = folder.read()
+        tally = folder.tally(record.output) if record is not None else None
+        entries.append(Entry(name, f"{name}/report.html", record, tally))
+    page = Path(home) / "index.html"
+    page.write_text(index_page(entries), encoding="utf-8")
+    return page
 
 
 def render_report(
@@ -142,15 +200,27 @@ def render_report(
     folder: RunFolder,
     output: str,
     path: Path,
+    settings: Any = None,
 ) -> None:
     from nilometer.pipeline.run.run_report import Report, write_report
+    from nilometer.pipeline.run.runner import accepted
 
     charts = getattr(module, "charts", None)
+    given = accepted(module.results, settings=settings)
+    record = folder.read()
     page = Report(
-        name=shipped.name,
+        name=folder.name,
         summary=shipped.summary,
-        tables=module.results(spark, output),
-        charts=charts(spark, output) if charts is not None else {},
-        progress=folder.progress(),
+        tables=module.results(spark, output, **given),
+        charts=charts(spark, output, **accepted(charts, settings=settings)) if charts is not None else {},
+        progress=folder.batches(output),
+        tally=folder.tally(output),
+        topics=record.topics if record is not None else [],
     )
     write_report(page, path)
+
+
+def open_page(path: Path, *, opened: bool) -> None:
+    """Open the page in a browser if ``opened``; say where it is if there is no browser."""
+    if opened and not webbrowser.open(path.resolve().as_uri()):
+        click.echo(f"There is no browser here; the page is {path}", err=True)

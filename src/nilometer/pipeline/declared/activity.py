@@ -23,7 +23,7 @@ RECORDS = {
 @dp.table
 def visits() -> DataFrame:
     """One row per session with its requests, once the watermark shows that the session is over."""
-    return sessions_of(parse(spark.readStream.format("nilometer").options(**RECORDS).load()))
+    return sessions_of(parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False))
 
 
 @dp.materialized_view

@@ -23,7 +23,7 @@ RECORDS = {
 @dp.table
 def lines() -> DataFrame:
     """One row per record."""
-    return parse(spark.readStream.format("nilometer").options(**RECORDS).load())
+    return parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False)
 
 
 @dp.materialized_view

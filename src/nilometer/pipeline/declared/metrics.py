@@ -25,7 +25,9 @@ ALERTS = {"topic": str(spark.conf.get("spark.nilometer.topic.alerts"))}
 @dp.table
 def rollups() -> DataFrame:
     """One row per minute, service and metric, once the watermark has passed the minute's end."""
-    return rollups_of(parse(spark.readStream.format("nilometer").options(**SERVERS, **MEASUREMENTS).load()))
+    return rollups_of(
+        parse(spark.readStream.format("nilometer").options(**SERVERS, **MEASUREMENTS).load(), files=False)
+    )
 
 
 dp.create_sink("alerts_topic", "nilometer", {**SERVERS, **ALERTS})

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class PipelineModule(Protocol):
     """The functions that a shipped pipeline's module must have.
 
-    It may also have ``charts`` and ``SOURCE_OPTIONS``.
+    It may also have ``charts``, ``SOURCE_OPTIONS``, a dataclass ``Settings``, and ``finish``. ``formats`` and
+    ``settings`` are passed by name to the functions that have such an argument.
     """
 
     LATENESS: timedelta
@@ -40,6 +41,8 @@ class Shipped:
     """The default name of the topic that it writes to; None if it writes to none."""
     table: str | None = None
     """The columns of the CSV file that it needs, separated by commas; None if it needs none."""
+    path: str | None = None
+    """The file of a pipeline of the user's own; None for a shipped one."""
 
     @property
     def module(self) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.formats.tally import Tally, tallied
 
 HOME = ".nilometer/pipelines"
 RUNNING, FINISHED, STOPPED, FAILED, DIED = "running", "finished", "stopped", "failed", "died"
@@ -41,6 +42,10 @@ class RunRecord:
     state: str = RUNNING
     problem: str | None = None
     progress: dict[str, Any] = field(default_factory=dict[str, Any])
+    pipeline: str = ""
+    """The pipeline's name in `pipeline list`, or its file; empty if it is the run's name."""
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The settings that were given, before their conversion."""
 
     @property
     def is_alive(self) -> bool:
@@ -58,7 +63,14 @@ class RunFolder:
     def progress_path(self) -> Path:
         return self.path / "progress.jsonl"
 
-    def begin(self, topics: list[str], output: str) -> RunRecord:
+    def begin(
+        self,
+        topics: list[str],
+        output: str,
+        *,
+        pipeline: str = "",
+        settings: dict[str, Any] | None = None,
+    ) -> RunRecord:
         """Record that this process runs the pipeline. Raises PipelineError if another one does."""
         running = self.read()
         if running is not None and running.state == RUNNING and running.pid != os.getpid():
@@ -67,15 +79,17 @@ class RunFolder:
                 f"`nilometer pipeline stop {self.name}`, or run a second one in another folder with --home"
             )
         began = datetime.now(UTC).isoformat(timespec="seconds")
-        record = RunRecord(self.name, topics, output, os.getpid(), _process_started(os.getpid()) or "", began)
+        started = _process_started(os.getpid()) or ""
+        record = RunRecord(self.name, topics, output, os.getpid(), started, began)
+        record.pipeline, record.settings = pipeline, settings or {}
         self.path.mkdir(parents=True, exist_ok=True)
         self._write(record)
         return record
 
     def on_progress(self, record: RunRecord, progress: dict[str, Any]) -> None:
-        record.progress = progress
+        record.progress = {**progress, "tally": None}  # the counts are in the lines of the batches
         with self.progress_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"began": record.began, **progress}) + "\n")
+            file.write(json.dumps({"began": record.began, "output": record.output, **progress}) + "\n")
         self._write(record)
 
     def end(self, record: RunRecord, state: str, error: str | None = None) -> None:
@@ -98,6 +112,29 @@ class RunFolder:
             return []
         lines = self.progress_path.read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def last_progress(self, output: str) -> dict[str, Any] | None:
+        """Return the progress of the newest batch whose tables are in ``output``."""
+        found = self.batches(output)
+        return found[-1] if found else None
+
+    def batches(self, output: str) -> list[dict[str, Any]]:
+        """Return the newest progress of each batch whose tables are in ``output``, in order."""
+        newest: dict[int, dict[str, Any]] = {}
+        for one in self.progress():
+            if one.get("output", output) == output:
+                if one["batch_id"] == 0:  # the folder was removed, and begins again
+                    newest.clear()
+                newest[one["batch_id"]] = one
+        return list(newest.values())
+
+    def tally(self, output: str) -> Tally | None:
+        """Return the lines of all batches whose tables are in ``output``; None if none was counted.
+
+        A batch that was run again is counted once.
+        """
+        counted = [one["tally"] for one in self.batches(output) if one.get("tally")]
+        return tallied(counted) if counted else None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> RunRecord:
         """Have the run stop after its present batch, wait for it and return its record.

@@ -1,4 +1,4 @@
-"""Writes a pipeline's results as one HTML page: its tables, plots, and the progress of its batches.
+"""Writes a pipeline's results as one HTML page: figures, tables, plots, and the progress of its batches.
 
 The type of a plot depends on the first column: times make lines, names make bars, and numbers make columns.
 The page contains everything, so that it can be sent and kept. Imports matplotlib only when a page is drawn.
@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from nilometer.pipeline.formats.tally import Tally, share
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 POINTS_MAX = 5_000
 BARS_MAX = 30
 LABEL_MAX = 48
+FILES_MAX = 50
+GAP_STEPS = 1.5
+"""Two points that are further apart than this many usual steps have a gap between them."""
 COLOURS = ("#1f6f8b", "#d9822b", "#5b8c5a", "#a23b72", "#7a6f9b", "#c2b280", "#444444")
 
 _STYLE = """
@@ -32,6 +39,11 @@ th, td { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px soli
 td { overflow-wrap: anywhere }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 svg { max-width: 100%; height: auto }
+.figures { display: flex; flex-wrap: wrap; gap: 1.5rem; margin: 1rem 0 }
+.figures div { border-left: 3px solid #1f6f8b; padding-left: .6rem }
+.figures b { display: block; font-size: 1.4rem; font-variant-numeric: tabular-nums }
+.warning { background: #fbe9e7; padding: .5rem .8rem }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px }
 """
 
 
@@ -44,30 +56,91 @@ class Report:
     """Title to plot data: the first column is the x axis, the others are the y values."""
     progress: Sequence[Mapping[str, Any]]
     """The recorded progress of the batches of all runs, in order."""
+    tally: Tally | None = None
+    """The lines of all batches by file and format; None if the pipeline counts none."""
+    topics: Sequence[str] = field(default_factory=list[str])
 
 
 def write_report(report: Report, path: Path) -> None:
-    parts = [f"<h1>{_text(report.name)}</h1><p>{_text(report.summary)}</p>"]
+    parts = [f"<h1>{_text(report.name)}</h1><p>{_text(report.summary)}</p>", *_figures(report)]
     for title, frame in report.charts.items():
         rows: list[tuple[Any, ...]] = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
         if rows:
             parts.append(_section(title, draw(frame.columns, rows)))
-    if report.progress:
+    if len(report.progress) > 1:
         parts.append(_section("Batches over time", draw_progress(report.progress)))
     for title, frame in report.tables.items():
         rows: list[tuple[Any, ...]] = [tuple(row) for row in frame.limit(POINTS_MAX).collect()]
         parts.append(_section(title, _table(frame.columns, rows)))
-    body = "\n".join(parts)
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{_text(report.name)}</title><style>{_STYLE}</style></head><body>{body}</body></html>"
-    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    path.write_text(whole_page(report.name, "\n".join(parts)), encoding="utf-8")
+
+
+def whole_page(title: str, body: str) -> str:
+    """Return a page with everything it needs; ``body`` is markup, ``title`` is text."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>{body}</body></html>"
+    )
+
+
+def _figures(report: Report) -> list[str]:
+    """Return the headline figures, what was read, and the lines of no format."""
+    figures: list[tuple[str, str]] = []
+    late = sum(one.get("late", 0) for one in report.progress)
+    if report.progress:
+        figures.append((f"{sum(one['rows'] for one in report.progress):,}", "records read"))
+    tally = report.tally
+    if tally is not None:
+        figures.append((f"{tally.recognised:,}", "lines recognised"))
+        figures.append((f"{tally.unrecognised:,}", f"of no format ({tally.unrecognised_share:.1%})"))
+    if late:
+        figures.append((f"{late:,}", "too late"))
+    parts = [f"<div><b>{_text(number)}</b>{_text(what)}</div>" for number, what in figures]
+    found = [f'<div class="figures">{"".join(parts)}</div>'] if parts else []
+    if report.progress:
+        found.append(f"<p>{_text(_read_so_far(report))}</p>")
+    return [*found, *(_lines(tally) if tally is not None and tally.lines else [])]
+
+
+def _read_so_far(report: Report) -> str:
+    last, first = report.progress[-1], report.progress[0]
+    offsets: Mapping[str, Mapping[str, int]] = last.get("end_offsets") or {}
+    read = "; ".join(f"topic {topic} up to offsets {_ends(ends)}" for topic, ends in sorted(offsets.items()))
+    read = read or f"topic {', '.join(report.topics)}"
+    said = f"Read {read}, in {len(report.progress):,} batches from {first['at'][:19]} to {last['at'][:19]}."
+    watermark = last.get("event_time_watermark")
+    return said + (f" Event-time watermark: {watermark[:19]}." if watermark else "")
+
+
+def _ends(ends: Mapping[str, int]) -> str:
+    return ", ".join(f"{number}: {end:,}" for number, end in sorted(ends.items()))
+
+
+def _lines(tally: Tally) -> list[str]:
+    """Return the section about lines by file, with samples of those of no format."""
+    rows: list[tuple[Any, ...]] = [
+        (
+            file["path"] or "(not known)",
+            file["lines"],
+            file["recognised"],
+            file["unrecognised"],
+            f"{share(file['unrecognised'], file['lines'] - file['blank']):.1%}",
+            ", ".join(f"{name} {lines:,}" for name, lines in file["by_format"].items()),
+        )
+        for file in tally.files()[:FILES_MAX]
+    ]
+    table = _table(["file", "lines", "recognised", "of no format", "share", "formats"], rows)
+    if not tally.unrecognised:
+        return [_section("Lines by file", table)]
+    samples = _text("\n".join(tally.samples()))
+    said = f"{tally.unrecognised:,} lines ({tally.unrecognised_share:.1%}) are of no known format, such as:"
+    return [f'<div class="warning">{_text(said)}<pre>{samples}</pre></div>', _section("Lines by file", table)]
 
 
 def draw(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
     """Return a plot as SVG; its type depends on the values of the first column."""
+    rows = with_gaps(rows)
     across = [row[0] for row in rows]
     axes, figure = _figure(height=max(2.6, 0.28 * min(len(rows), BARS_MAX)) if _are_names(across) else 3.2)
     if _are_names(across):
@@ -92,20 +165,45 @@ def draw(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
     return _svg(figure)
 
 
+def with_gaps(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the rows, with an empty one where times are missing, so that no line is drawn across."""
+    if len(rows) < 3 or not all(isinstance(row[0], datetime) for row in rows):
+        return list(rows)
+    steps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(rows)]
+    usual, times = Counter(steps).most_common(1)[0]
+    if times < 2 or usual <= timedelta(0):
+        return list(rows)
+    found: list[tuple[Any, ...]] = [rows[0]]
+    for step, row in zip(steps, rows[1:], strict=True):
+        if step > GAP_STEPS * usual:
+            found.append((found[-1][0] + usual, *[None] * (len(row) - 1)))
+        found.append(row)
+    return found
+
+
 def draw_progress(progress: Sequence[Mapping[str, Any]]) -> str:
-    """Return a plot as SVG: lag (above) and rates (below) over time."""
+    """Return a plot as SVG: lag (above), rates, and lines of no format and late rows (below) over time."""
     from matplotlib.figure import Figure
 
     at = [datetime.fromisoformat(one["at"]) for one in progress]
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
+    tallies: list[Mapping[str, int]] = [one.get("tally") or {} for one in progress]
+    skipped = [one.get("unrecognised", 0) for one in tallies]
+    late = [one.get("late", 0) for one in progress]
+    has_skipped = any(skipped) or any(late)
+    figure = Figure(figsize=(9, 6.0 if has_skipped else 4.2), layout="constrained")
+    plots: Any = figure.subplots(3 if has_skipped else 2, 1, sharex=True)
+    above, below = plots[0], plots[1]
+    if has_skipped:
+        plots[2].plot(at, skipped, color=COLOURS[1], marker=".", label="of no format")
+        plots[2].plot(at, late, color=COLOURS[3], marker=".", label="too late")
+        plots[2].legend(frameon=False)
     above.plot(at, [one["lag"] for one in progress], color=COLOURS[3], marker=".")
     above.set_ylabel("lag, records")
     below.plot(at, [one["rows"] for one in progress], color=COLOURS[0], marker=".", label="records in batch")
     below.plot(
         at, [one["rows_per_second"] for one in progress], color=COLOURS[1], marker=".", label="processed/s"
     )
-    for axes in (above, below):
+    for axes in plots:
         axes.set_ylim(bottom=0)
         _plain(axes)
     below.legend(frameon=False)

@@ -6,15 +6,18 @@ seconds; follows the query's progress, and stops it between two batches.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nilometer.pipeline.errors import PipelineError, SourceError, readable
+from nilometer.pipeline.recognition import Formats, tally_of
 from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
 from nilometer.pipeline.source.source_options import Selection, parse_options
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 CONNECTORS = ("nilometer", "kafka")
 PREFLIGHT_TIMEOUT_MS = 5_000
 POLL_SECONDS = 0.25
+OPEN_FOLDER = "batch=open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class Job:
     """The topic to write to, for pipelines that do."""
     table: str | None = None
     """The path of the table, for pipelines that need one."""
+    formats: Formats | None = None
+    """The formats of lines, for pipelines that read lines."""
+    settings: Any = None
+    """The pipeline's ``Settings``; None for its defaults."""
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -59,14 +67,21 @@ class Job:
             **self.options,
         }
 
-    def for_pipeline(self) -> dict[str, Any]:
+    def for_pipeline(self, start: Callable[..., Any]) -> dict[str, Any]:
         """Return the keyword arguments for the pipeline's ``start``."""
         more: dict[str, Any] = {"available_now": self.available_now, "seconds": self.seconds}
+        more |= accepted(start, formats=self.formats, settings=self.settings)
         if self.to_topic is not None:
             more["to_topic"] = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.to_topic}
         if self.table is not None:
             more["table"] = self.table
         return more
+
+
+def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Return those of the arguments that are not None and that ``function`` takes by name."""
+    taken = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if value is not None and name in taken}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,12 @@ class Progress:
     event_time_watermark: datetime | None
     """Spark's watermark after this batch: earlier event times count as complete."""
     end_offsets: Mapping[str, Mapping[str, int]]
+    tally: Mapping[str, Any] | None = None
+    """The lines of the batch by file and format, as JSON of a Tally; None if the pipeline counts none."""
+    late: int = 0
+    """Rows that came after the watermark had passed their time, and were left out."""
+    open: int = 0
+    """Rows in the query's state: sessions, windows or records that later input may still change."""
 
     def to_json(self) -> dict[str, Any]:
         watermark = self.event_time_watermark
@@ -122,17 +143,36 @@ def check_source(job: Job) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
-def check_output(output: str) -> None:
-    """Raise PipelineError if ``output`` has tables but no checkpoint: batch ids would start at 0 again."""
+def check_output(output: str, topics: Sequence[str] = ()) -> None:
+    """Raise PipelineError if ``output`` has tables but no checkpoint: batch ids would start at 0 again.
+
+    Also if its checkpoint is one of other ``topics``: their offsets do not fit.
+    """
     folder = Path(output)
     if "://" in output or not folder.exists():
         return
+    known = checkpoint_topics(folder)
+    if known and topics and known != set(topics):
+        raise PipelineError(
+            f"{output} has the checkpoint and the tables of topic {', '.join(sorted(known))}, and this run "
+            f"reads {', '.join(topics)}. Give this run tables of its own with --name NAME (or --output DIR)"
+        )
     tables = sorted({path.parent.name for path in folder.glob("*/batch=*")})
     if tables and not (folder / "checkpoint").exists():
         raise PipelineError(
             f"{output} has tables ({', '.join(tables)}) but no checkpoint: batches would be numbered from "
             "0 again, next to the old ones. Name another --output, or remove the folder"
         )
+
+
+def checkpoint_topics(output: Path) -> set[str]:
+    """Return the topics whose offsets are in the newest batch of the checkpoint; none without one."""
+    batches = [path for path in (output / "checkpoint" / "offsets").glob("*") if path.name.isdigit()]
+    if not batches:
+        return set()
+    lines = max(batches, key=lambda path: int(path.name)).read_text(encoding="utf-8").splitlines()
+    positions = [line for line in lines[2:] if line.startswith("{")]
+    return {topic for position in positions for topic in _offsets(position)}
 
 
 def check_table(table: str | None) -> None:
@@ -160,15 +200,17 @@ def run(
     """Run until everything is read (``available_now``) or ``stopped`` returns True.
 
     Returns the progress of the last batch, None if there was none. ``on_progress`` is called after each
-    batch. Raises PipelineError.
+    batch, and once more if a batch without records has closed something after it. Raises PipelineError.
     """
-    check_output(job.output)
+    check_output(job.output, job.topics)
+    _remove_open(job.output)
     query: StreamingQuery | None = None
     try:
         query = pipeline.start(
-            *read_topics(spark, pipeline, job), os.fspath(job.output), **job.for_pipeline()
+            *read_topics(spark, pipeline, job), os.fspath(job.output), **job.for_pipeline(pipeline.start)
         )
-        watch = _Watch(query, pipeline.LATENESS, on_progress)
+        lateness: timedelta = getattr(job.settings, "lateness", pipeline.LATENESS)
+        watch = _Watch(query, lateness, on_progress)
         while not _ended(query):
             watch.report()
             if stopped():
@@ -185,6 +227,32 @@ def run(
     finally:
         if query is not None and query.isActive:
             query.stop()
+
+
+def finish(spark: SparkSession, pipeline: PipelineModule, job: Job, last: Mapping[str, Any] | None) -> None:
+    """Write the rows that are still open after the batch ``last`` as if the input ended with it.
+
+    They are computed from all records up to there, and written to folders ``batch=open`` of the tables,
+    which the next run removes: the query still has them in its state, and writes them when they end.
+    """
+    if last is None:
+        return
+    records = [
+        spark.read.format(job.connector)
+        .options(**{**job.source_options(topic), "includeHeaders": "true"})
+        .option("endingOffsets", json.dumps({topic: last["end_offsets"][topic]}))
+        .load()
+        for topic in job.topics
+    ]
+    write: Callable[..., None] = getattr(pipeline, "finish")  # noqa: B009
+    watermark = last["event_time_watermark"]
+    given = accepted(write, formats=job.formats, settings=job.settings, watermark=watermark)
+    write(*records, job.output, **given)
+
+
+def _remove_open(output: str) -> None:
+    for folder in Path(output).glob(f"*/{OPEN_FOLDER}") if "://" not in output else ():
+        shutil.rmtree(folder)
 
 
 def _ended(query: StreamingQuery) -> bool:
@@ -206,6 +274,7 @@ class _Watch:
         self, query: StreamingQuery, lateness: timedelta, on_progress: Callable[[Progress], None]
     ) -> None:
         self.last: Progress | None = None
+        self._closing = -1
         self._query = query
         self._lateness = lateness
         self._on_progress = on_progress
@@ -227,8 +296,20 @@ class _Watch:
                         for source in one["sources"]
                         for topic, offsets in _offsets(source["endOffset"]).items()
                     },
+                    tally_of(one["observedMetrics"]),
+                    *_state(one),
                 )
                 self._on_progress(self.last)
+            elif not one["numInputRows"] and self.last is not None and one["batchId"] > self._closing:
+                self._on_batch_without_records(self.last, one)
+
+    def _on_batch_without_records(self, last: Progress, one: Any) -> None:
+        """Such a batch follows one that moved the watermark, and closes what that has passed."""
+        self._closing = int(one["batchId"])
+        late, still_open = _state(one)
+        if (late, still_open) != (0, last.open):
+            self.last = replace(last, late=last.late + late, open=still_open)
+            self._on_progress(self.last)
 
     def _watermark(self, event_time: Mapping[str, str]) -> datetime | None:
         """Return the watermark after the batch; Spark's progress has the one during the batch."""
@@ -238,6 +319,15 @@ class _Watch:
         if self.last is not None and self.last.event_time_watermark is not None:
             known.append(self.last.event_time_watermark)
         return max(known, default=None)
+
+
+def _state(progress: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers of late rows and of rows in the state."""
+    operators: list[Mapping[str, Any]] = progress["stateOperators"]
+    return (
+        sum(one["numRowsDroppedByWatermark"] for one in operators),
+        sum(one["numRowsTotal"] for one in operators),
+    )
 
 
 def _lag(source: Mapping[str, Any]) -> int:

@@ -2,8 +2,10 @@
 
     nilometer pipeline run activity --topic access --available-now
 
-Reads access log lines (Common and Combined Log Format) as record values. A *session* is the requests of one
-visitor (host and user agent) with pauses of half an hour at most. Writes two tables, in Parquet:
+Reads access log lines as record values: of Common and Combined Log Format, of JSON, or of your own format
+(``--formats``) with an event time and the columns host, path and status, if wanted method and agent. A
+*session* is the requests of one visitor (host and user agent) with pauses of half an hour at most. Writes two
+tables, in Parquet:
 
 - ``sessions``: visitor, start, end, requests, pages, first and last page, and how many steps of the funnel
   were taken, in their order.
@@ -12,7 +14,7 @@ visitor (host and user agent) with pauses of half an hour at most. Writes two ta
 A session is written once it has certainly ended: when the event-time watermark (an hour before the newest
 line, since log files are often out of order within the hour) has passed its last request by half an hour.
 Lines that arrive later are left out. So the newest sessions are not in the tables yet; they stay in the
-query's state, in its checkpoint, and are written after later lines.
+query's state, in its checkpoint, and are written after later lines. ``--finish`` writes them as they are.
 
 Exactly once: each batch writes one folder per table, named by the batch's id, and a batch that is run again
 after a crash replaces its folders.
@@ -20,76 +22,123 @@ after a crash replaces its folders.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nilometer.pipeline.recognition import HEADERS, Formats, counted, recognise
+
 LATENESS = timedelta(hours=1)
 """The distance from the newest event time read to the watermark."""
-PAUSE = "30 minutes"
-"""A session ends when its visitor has sent no request for this time."""
+
+
+class Step(NamedTuple):
+    """A step of the funnel: its name, and the pattern of the paths that take it."""
+
+    name: str
+    pattern: str
+
 
 FUNNEL = (
-    ("any page", r"^/"),
-    ("an article", r"^/(?:blog|articles|projects|presentations)/."),
-    ("a second article", r"^/(?:blog|articles|projects|presentations)/."),
-    ("a download", r"^/(?:files|downloads|misc)/."),
+    Step("any page", r"^/"),
+    Step("an article", r"^/(?:blog|articles|projects|presentations)/."),
+    Step("a second article", r"^/(?:blog|articles|projects|presentations)/."),
+    Step("a download", r"^/(?:files|downloads|misc)/."),
 )
-"""The steps of the funnel: name, and pattern of the paths that take it. Each counts after the one before."""
+"""Each step counts after the one before."""
 ASSETS = r"\.(?:css|js|png|jpe?g|gif|ico|svg|woff2?|ttf|map|xml|txt)$"
 """Matches paths that are parts of pages rather than pages."""
 
-# Java's regular expressions. Possessive quantifiers (*+) keep a malicious line from causing backtracking.
-_LINE = (
-    r'^([^ ]++) [^ ]++ [^ ]++ \[([^\]]++)\] "([A-Z]++) ([^ ?#"]++)[^"]*+" ([0-9]{3}) (?:[0-9]++|-)'
-    r'(?: "[^"]*+" "([^"]*+)".*+)?'
-)
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``--set`` and ``--settings`` can change. Patterns are Java's."""
+
+    lateness: timedelta = LATENESS
+    pause: timedelta = timedelta(minutes=30)
+    """A session ends when its visitor has sent no request for this time."""
+    funnel: tuple[Step, ...] = FUNNEL
+    assets: str = ASSETS
 
 
-def parse(records: DataFrame) -> DataFrame:
-    """Return one row per request: host, agent, time, path, status; without lines of another format."""
-    line = F.make_valid_utf8(F.col("value").cast("string"))
-    part = [F.regexp_extract(line, _LINE, number) for number in range(7)]
-    return records.select(
-        part[1].alias("host"),
-        part[6].alias("agent"),
-        F.try_to_timestamp(part[2], F.lit("dd/MMM/yyyy:HH:mm:ss Z")).alias("time"),
-        part[4].alias("path"),
-        part[5].cast("int").alias("status"),
-    ).where(F.col("time").isNotNull())
+SOURCE_OPTIONS = HEADERS
 
 
-def sessions_of(requests: DataFrame) -> DataFrame:
+def lines_of(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
+    """Return one row per record; the format of a line that is no request is ``unparsed``."""
+
+    def field(name: str) -> Column:
+        return F.try_element_at("fields", F.lit(name))
+
+    # A request that is no HTTP has no method, and the whole request in the place of a path.
+    is_http = F.coalesce(field("method").rlike("^[A-Z]+$"), field("request").isNull())
+    found = recognise(records, formats, files=files).select(
+        "format",
+        "source",
+        "line",
+        field("host").alias("host"),
+        F.coalesce(field("agent"), F.lit("")).alias("agent"),
+        F.col("event_time").alias("time"),
+        F.when(is_http, field("path")).alias("path"),
+        field("status").try_cast("int").alias("status"),
+    )
+    is_request = F.expr("time is not null and host is not null and path != '' and status is not null")
+    form = F.when(is_request | (F.col("format") == "blank"), F.col("format")).otherwise("unparsed")
+    return found.withColumn("format", form)
+
+
+def requests_of(lines: DataFrame) -> DataFrame:
+    found = lines.where("format not in ('blank', 'unparsed')")
+    return found.select("host", "agent", "time", "path", "status")
+
+
+def parse(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
+    """Return one row per request: host, agent, time, path, status; without lines that are no request."""
+    return requests_of(lines_of(records, formats, files=files))
+
+
+def sessions_of(requests: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return one row per session, with its requests in order."""
+    settings = settings or Settings()
     request = F.struct("time", "path", "status")
+    pause = f"{settings.pause.total_seconds():.0f} seconds"
     return (
-        requests.withWatermark("time", f"{LATENESS.total_seconds():.0f} seconds")
-        .groupBy(F.session_window("time", PAUSE).alias("session"), "host", "agent")
+        requests.withWatermark("time", f"{settings.lateness.total_seconds():.0f} seconds")
+        .groupBy(F.session_window("time", pause).alias("session"), "host", "agent")
         .agg(F.sort_array(F.collect_list(request)).alias("requests"))
     )
 
 
-def is_page(request: Column) -> Column:
-    return (request["status"] < 400) & ~F.lower(request["path"]).rlike(ASSETS)
+def is_page(request: Column, assets: str = ASSETS) -> Column:
+    return (request["status"] < 400) & ~F.lower(request["path"]).rlike(assets)
 
 
-def steps_taken(pages: Column) -> Column:
+def pages_of(settings: Settings | None) -> Column:
+    """Return the column with the pages among a session's requests."""
+    assets = (settings or Settings()).assets
+    return F.filter("requests", lambda request: is_page(request, assets))
+
+
+def steps_taken(pages: Column, funnel: Sequence[Step] = FUNNEL) -> Column:
     """Return a column with the number of funnel steps that these pages take, in order."""
 
     def step(taken: Column, page: Column) -> Column:
         takes_next = F.lit(False)
-        for number, (_, pattern) in enumerate(FUNNEL):
+        for number, (_, pattern) in enumerate(funnel):
             takes_next = takes_next | ((taken == number) & page["path"].rlike(pattern))
         return taken + takes_next.cast("int")
 
     return F.aggregate(pages, F.lit(0), step)
 
 
-def summary_of(sessions: DataFrame) -> DataFrame:
+def summary_of(sessions: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return the table ``sessions``."""
-    pages = F.filter("requests", is_page)
+    pages = pages_of(settings)
     return sessions.select(
         "host",
         "agent",
@@ -99,28 +148,34 @@ def summary_of(sessions: DataFrame) -> DataFrame:
         F.size(pages).alias("pages"),
         F.try_element_at(pages, F.lit(1))["path"].alias("first_page"),
         F.try_element_at(pages, F.lit(-1))["path"].alias("last_page"),
-        steps_taken(pages).alias("steps"),
+        steps_taken(pages, (settings or Settings()).funnel).alias("steps"),
     )
 
 
-def views_of(sessions: DataFrame) -> DataFrame:
+def views_of(sessions: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return the table ``page_views`` of one batch; the totals are the sums of ``views`` over all batches."""
-    page = sessions.select(F.explode(F.filter("requests", is_page)).alias("page"))
+    page = sessions.select(F.explode(pages_of(settings)).alias("page"))
     minute = F.date_trunc("minute", "page.time").alias("minute")
     return page.groupBy(minute, F.col("page.path").alias("path")).agg(F.count("*").alias("views"))
 
 
 def start(
-    records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 5
+    records: DataFrame,
+    output: str,
+    *,
+    formats: Formats | None = None,
+    settings: Settings | None = None,
+    available_now: bool = False,
+    seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
-    sessions = sessions_of(parse(records))
+    sessions = sessions_of(requests_of(counted(lines_of(records, formats))), settings)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         batch.persist()
         folder = f"batch={batch_id:08d}"
-        summary_of(batch).write.mode("overwrite").parquet(f"{output}/sessions/{folder}")
-        views_of(batch).write.mode("overwrite").parquet(f"{output}/page_views/{folder}")
+        summary_of(batch, settings).write.mode("overwrite").parquet(f"{output}/sessions/{folder}")
+        views_of(batch, settings).write.mode("overwrite").parquet(f"{output}/page_views/{folder}")
         batch.unpersist()
 
     job = (
@@ -133,7 +188,40 @@ def start(
     return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
 
 
-def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
+OPEN = ("requests", "sessions")
+"""What is counted in the lines and in the query's state."""
+
+
+def accounted(spark: SparkSession, output: str) -> int:
+    """Return the number of requests in the table ``sessions``."""
+    row = spark.read.parquet(f"{output}/sessions").agg(F.coalesce(F.sum("requests"), F.lit(0))).first()
+    return int(row[0]) if row is not None else 0
+
+
+def finish(
+    records: DataFrame,
+    output: str,
+    *,
+    watermark: str | None = None,
+    formats: Formats | None = None,
+    settings: Settings | None = None,
+) -> None:
+    """Write the sessions that have not ended when the watermark stands there, from all records."""
+    sessions = sessions_of(parse(records, formats), settings)
+    if watermark is not None:
+        # Not session.end: Spark applies a filter on it to the single requests, before it merges sessions.
+        pause = F.expr(f"INTERVAL {(settings or Settings()).pause.total_seconds():.0f} seconds")
+        end = F.element_at("requests", -1)["time"] + pause
+        sessions = sessions.where(end > F.lit(watermark).cast("timestamp"))
+    sessions.persist()
+    summary_of(sessions, settings).write.mode("overwrite").parquet(f"{output}/sessions/batch=open")
+    views_of(sessions, settings).write.mode("overwrite").parquet(f"{output}/page_views/batch=open")
+    sessions.unpersist()
+
+
+def results(
+    spark: SparkSession, output: str, top: int = 10, *, settings: Settings | None = None
+) -> dict[str, DataFrame]:
     """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     sessions = spark.read.parquet(f"{output}/sessions")
     views = spark.read.parquet(f"{output}/page_views")
@@ -146,7 +234,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
     )
     return {
         "Sessions": whole,
-        "Funnel": funnel(sessions),
+        "Funnel": funnel(sessions, settings),
         f"Top {top} paths": views.groupBy("path")
         .agg(F.sum("views").alias("views"))
         .orderBy(F.col("views").desc(), "path")
@@ -159,11 +247,10 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
     }
 
 
-def funnel(sessions: DataFrame) -> DataFrame:
+def funnel(sessions: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return, per step of the funnel, the number of sessions that took it."""
-    numbered = F.array(
-        *[F.struct(F.lit(n).alias("n"), F.lit(name).alias("step")) for n, (name, _) in _steps()]
-    )
+    steps = enumerate((settings or Settings()).funnel, start=1)
+    numbered = F.array(*[F.struct(F.lit(n).alias("n"), F.lit(one.name).alias("step")) for n, one in steps])
     reached = sessions.select(
         F.explode(F.filter(numbered, lambda one: one["n"] <= F.col("steps"))).alias("s")
     )
@@ -171,17 +258,13 @@ def funnel(sessions: DataFrame) -> DataFrame:
     return counted.orderBy("n").select("step", "sessions")
 
 
-def _steps() -> list[tuple[int, tuple[str, str]]]:
-    return list(enumerate(FUNNEL, start=1))
-
-
-def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+def charts(spark: SparkSession, output: str, *, settings: Settings | None = None) -> dict[str, DataFrame]:
     """Return the plots by title: the first column is the x axis, the others are the y values."""
     views = spark.read.parquet(f"{output}/page_views")
     sessions = spark.read.parquet(f"{output}/sessions")
     hour = F.date_trunc("hour", "minute").alias("hour")
     return {
         "Page views per hour": views.groupBy(hour).agg(F.sum("views").alias("views")).orderBy("hour"),
-        "Funnel: sessions that came so far": funnel(sessions),
-        "Top paths": results(spark, output)["Top 10 paths"],
+        "Funnel: sessions that came so far": funnel(sessions, settings),
+        "Top paths": results(spark, output, settings=settings)["Top 10 paths"],
     }

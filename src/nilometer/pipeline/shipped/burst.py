@@ -15,6 +15,7 @@ batch, such as calls to a service, in the place where this file writes the table
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,14 @@ SECONDS = 1.0
 SOURCE_OPTIONS = {"maxOffsetsPerTrigger": str(RECORDS)}
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What ``--set`` and ``--settings`` can change."""
+
+    period: timedelta = timedelta(seconds=SECONDS)
+    """The time in which one batch may be processed."""
+
+
 def drained_of(records: DataFrame) -> DataFrame:
     return records.groupBy("topic", "partition").agg(
         F.count("*").alias("records"),
@@ -41,16 +50,22 @@ def drained_of(records: DataFrame) -> DataFrame:
 
 
 def start(
-    records: DataFrame, output: str, *, available_now: bool = False, seconds: int = 1
+    records: DataFrame,
+    output: str,
+    *,
+    settings: Settings | None = None,
+    available_now: bool = False,
+    seconds: int = 1,
 ) -> StreamingQuery:
     """Start the job: process the topic to its end (``available_now``), or until stopped."""
+    period_s = (settings or Settings()).period.total_seconds()
 
     def write(batch: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         drained_of(batch).coalesce(1).write.mode("overwrite").parquet(
             f"{output}/drained/batch={batch_id:08d}"
         )
-        time.sleep(max(0.0, SECONDS - (time.monotonic() - began)))
+        time.sleep(max(0.0, period_s - (time.monotonic() - began)))
 
     job = (
         records.writeStream.foreachBatch(write)

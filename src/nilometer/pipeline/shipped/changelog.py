@@ -33,7 +33,10 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nilometer.pipeline.recognition import HEADERS, counted, fitting, source_of
+
 LATENESS = timedelta(0)
+SOURCE_OPTIONS = HEADERS
 KEPT = 3
 """The number of folders of ``versions`` that are kept: a batch needs only the previous one."""
 
@@ -47,14 +50,28 @@ DELETES = ("d", "t")
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """Return one row per change; without records that are no change events.
+    """Return one row per change; without records that are no change events."""
+    return fitting(lines_of(records))
 
-    The position and the time of an event of Debezium are in its ``source``.
+
+def lines_of(records: DataFrame) -> DataFrame:
+    """Return one row per record; the format of one that is no change event is ``unparsed``.
+
+    The position and the time of an event of Debezium are in its ``source``. Its record without a value, after
+    a deletion, is ``blank``.
     """
     event = F.from_json(F.col("value").cast("string"), EVENT)
+    line = F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit("")))
+    is_change = F.col("op").isNotNull() & F.coalesce("lsn", "source.lsn").isNotNull()
+    form = F.when(is_change, "change").when(F.trim("line") == "", "blank").otherwise("unparsed")
     return (
-        records.select(event.alias("c"), F.col("key").cast("string").alias("record_key"))
-        .select("c.*", "record_key")
+        records.select(
+            event.alias("c"),
+            F.col("key").cast("string").alias("record_key"),
+            source_of(records).alias("file"),
+            line.alias("line"),
+        )
+        .select("c.*", "record_key", "file", "line")
         .select(
             F.coalesce("key", "record_key", F.lit("")).alias("key"),
             F.col("after").alias("row"),
@@ -63,8 +80,10 @@ def parse(records: DataFrame) -> DataFrame:
             F.coalesce("seq", F.lit(0)).alias("seq"),
             F.coalesce("at", F.timestamp_micros("source.ts_us")).alias("valid_from"),
             "op",
+            form.alias("format"),
+            F.col("file").alias("source"),
+            "line",
         )
-        .where("op is not null and lsn is not null")
     )
 
 
@@ -121,7 +140,7 @@ def start(
         _forget_old(spark, output, batch_id)
 
     job = (
-        parse(records)
+        fitting(counted(lines_of(records)))
         .writeStream.foreachBatch(write)
         .queryName("changelog")
         .option("checkpointLocation", f"{output}/checkpoint")

@@ -17,16 +17,29 @@ batch that is run again replaces its folder.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nilometer.pipeline.recognition import HEADERS, METRICS, Formats, counted, fitting, typed
+
 LATENESS = timedelta(minutes=10)
 """The distance from the newest event time of a stream to its watermark."""
-WITHIN = "1 hour"
-"""How long after the order a payment matches it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``--set`` and ``--settings`` can change."""
+
+    lateness: timedelta = LATENESS
+    within: timedelta = timedelta(hours=1)
+    """How long after the order a payment matches it."""
+
+
+SOURCE_OPTIONS = HEADERS
 
 ORDER = "`order` string, customer string, amount double, at timestamp"
 PAYMENT = "payment string, `order` string, amount double, at timestamp"
@@ -34,12 +47,16 @@ CUSTOMER = "customer string, name string, country string"
 
 
 def parse(records: DataFrame, schema: str) -> DataFrame:
-    parsed = F.from_json(F.col("value").cast("string"), schema)
-    return records.select(parsed.alias("r")).select("r.*").dropna()
+    """Return one row per order or payment; without records that are no complete ones."""
+    return fitting(typed(records, schema, "record"))
 
 
-def settled_of(orders: DataFrame, payments: DataFrame, customers: DataFrame) -> DataFrame:
-    late = f"{LATENESS.total_seconds():.0f} seconds"
+def settled_of(
+    orders: DataFrame, payments: DataFrame, customers: DataFrame, settings: Settings | None = None
+) -> DataFrame:
+    settings = settings or Settings()
+    late = f"{settings.lateness.total_seconds():.0f} seconds"
+    within = f"INTERVAL {settings.within.total_seconds():.0f} seconds"
     ordered = orders.select(
         "order", "customer", F.col("amount").alias("ordered"), F.col("at").alias("ordered_at")
     ).withWatermark("ordered_at", late)
@@ -49,7 +66,7 @@ def settled_of(orders: DataFrame, payments: DataFrame, customers: DataFrame) -> 
         F.col("amount").alias("paid"),
         F.col("at").alias("paid_at"),
     ).withWatermark("paid_at", late)
-    in_time = F.expr(f"paid_at >= ordered_at AND paid_at <= ordered_at + INTERVAL {WITHIN}")
+    in_time = F.expr(f"paid_at >= ordered_at AND paid_at <= ordered_at + {within}")
     met = ordered.join(paid, (F.col("order") == F.col("paid_order")) & in_time, "left_outer")
     return met.join(F.broadcast(customers), "customer", "left_outer").select(
         "order",
@@ -71,18 +88,22 @@ def start(
     output: str,
     *,
     table: str,
+    formats: Formats | None = None,
+    settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job. ``table`` is the path of the CSV file of customers, which is read at each start."""
     spark = orders.sparkSession
     customers = spark.read.schema(CUSTOMER).option("header", "true").csv(table)
+    ordered = counted(typed(orders, ORDER, "order", formats=formats), f"{METRICS}-orders")
+    paid = counted(typed(payments, PAYMENT, "payment", formats=formats), f"{METRICS}-payments")
 
     def write(batch: DataFrame, batch_id: int) -> None:
         batch.write.mode("overwrite").parquet(f"{output}/settled/batch={batch_id:08d}")
 
     job = (
-        settled_of(parse(orders, ORDER), parse(payments, PAYMENT), customers)
+        settled_of(fitting(ordered), fitting(paid), customers, settings)
         .writeStream.foreachBatch(write)
         .outputMode("append")
         .queryName("join")

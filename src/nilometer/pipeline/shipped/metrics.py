@@ -3,7 +3,7 @@
     nilometer pipeline run metrics --topic measurements --to alerts --available-now
 
 Reads measurements as JSON: ``{"at": "2024-05-01T10:00:03Z", "service": "web", "metric": "latency_ms",
-"value": 12.5}``. Writes
+"value": 12.5}``, or lines of your own formats (``--formats``) with these columns. Writes
 
 - the table ``rollups``, in Parquet: count, mean, least, greatest and sum per minute, service and metric,
   each written once, when the event-time watermark (two minutes before the newest measurement) has passed
@@ -17,36 +17,66 @@ an ``id`` made of service, rule and minute, so that the receiver of alerts can a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nilometer.pipeline.recognition import HEADERS, Formats, counted, fitting, typed
+
 LATENESS = timedelta(minutes=2)
 """The distance from the newest measurement's time to the watermark."""
-WINDOW = "1 minute"
 
-RULES = (
-    # Name, metric, column of the rollup, and the limit above which the rule is broken.
-    ("slow", "latency_ms", "mean", 250.0),
-    ("stalled", "latency_ms", "greatest", 2_000.0),
-    ("failing", "errors", "sum", 10.0),
-)
+
+class Rule(NamedTuple):
+    """An alert is written for each minute in which ``column`` of the metric's rollup is above the limit."""
+
+    name: str
+    metric: str
+    column: str
+    limit: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``--set`` and ``--settings`` can change."""
+
+    lateness: timedelta = LATENESS
+    window: timedelta = timedelta(minutes=1)
+    rules: tuple[Rule, ...] = (
+        Rule("slow", "latency_ms", "mean", 250.0),
+        Rule("stalled", "latency_ms", "greatest", 2_000.0),
+        Rule("failing", "errors", "sum", 10.0),
+    )
+
+
+SOURCE_OPTIONS = HEADERS
 
 MEASUREMENT = "at timestamp, service string, metric string, value double"
 
 
-def parse(records: DataFrame) -> DataFrame:
+def lines_of(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
+    """Return one row per record; the format of one that is no complete measurement is ``unparsed``."""
+    return typed(records, MEASUREMENT, "measurement", formats=formats, files=files)
+
+
+def parse(records: DataFrame, *, files: bool | None = None) -> DataFrame:
     """Return one row per measurement; without records that are no complete measurement."""
-    parsed = F.from_json(F.col("value").cast("string"), MEASUREMENT)
-    return records.select(parsed.alias("m")).select("m.*").dropna()
+    return fitting(lines_of(records, files=files))
 
 
-def rollups_of(measurements: DataFrame) -> DataFrame:
+def rollups_of(measurements: DataFrame, settings: Settings | None = None) -> DataFrame:
+    settings = settings or Settings()
     return (
-        measurements.withWatermark("at", f"{LATENESS.total_seconds():.0f} seconds")
-        .groupBy(F.window("at", WINDOW).alias("window"), "service", "metric")
+        measurements.withWatermark("at", f"{settings.lateness.total_seconds():.0f} seconds")
+        .groupBy(
+            F.window("at", f"{settings.window.total_seconds():.0f} seconds").alias("window"),
+            "service",
+            "metric",
+        )
         .agg(
             F.count("*").alias("count"),
             F.avg("value").alias("mean"),
@@ -61,7 +91,7 @@ def rollups_of(measurements: DataFrame) -> DataFrame:
 ROLLUPS = ("count", "mean", "least", "greatest", "sum")
 
 
-def alerts_of(rollups: DataFrame) -> DataFrame:
+def alerts_of(rollups: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return key and value of a record for each rule that a rollup breaks."""
     broken = F.filter(
         F.array(
@@ -72,7 +102,7 @@ def alerts_of(rollups: DataFrame) -> DataFrame:
                     F.col(column).cast("double").alias("value"),
                     F.lit(limit).alias("limit"),
                 )
-                for name, metric, column, limit in RULES
+                for name, metric, column, limit in (settings or Settings()).rules
             ]
         ),
         lambda one: one["applies"] & (one["value"] > one["limit"]),
@@ -96,6 +126,8 @@ def start(
     output: str,
     *,
     to_topic: Mapping[str, str],
+    formats: Formats | None = None,
+    settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
@@ -105,12 +137,12 @@ def start(
         table = f"{output}/rollups/batch={batch_id:08d}"
         batch.coalesce(1).write.mode("overwrite").parquet(table)
         written = batch.sparkSession.read.schema(batch.schema).parquet(table)
-        alerts_of(written).write.format("nilometer").options(**{"writerId": "alerts", **to_topic}).mode(
-            "append"
-        ).save()
+        alerts_of(written, settings).write.format("nilometer").options(
+            **{"writerId": "alerts", **to_topic}
+        ).mode("append").save()
 
     job = (
-        rollups_of(parse(records))
+        rollups_of(fitting(counted(lines_of(records, formats))), settings)
         .writeStream.foreachBatch(write)
         .outputMode("append")
         .queryName("metrics")
@@ -120,7 +152,39 @@ def start(
     return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
 
 
-def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
+OPEN = ("measurements", "windows")
+"""What is counted in the lines and in the query's state."""
+
+
+def accounted(spark: SparkSession, output: str) -> int:
+    """Return the number of measurements in the table ``rollups``."""
+    row = spark.read.parquet(f"{output}/rollups").agg(F.coalesce(F.sum("count"), F.lit(0))).first()
+    return int(row[0]) if row is not None else 0
+
+
+def finish(
+    records: DataFrame,
+    output: str,
+    *,
+    watermark: str | None = None,
+    formats: Formats | None = None,
+    settings: Settings | None = None,
+) -> None:
+    """Write the windows that have not ended when the watermark stands there, from all records.
+
+    Alerts are written only when a window has ended.
+    """
+    settings = settings or Settings()
+    rollups = rollups_of(fitting(lines_of(records, formats)), settings)
+    if watermark is not None:
+        end = F.col("minute") + F.expr(f"INTERVAL {settings.window.total_seconds():.0f} seconds")
+        rollups = rollups.where(end > F.lit(watermark).cast("timestamp"))
+    rollups.coalesce(1).write.mode("overwrite").parquet(f"{output}/rollups/batch=open")
+
+
+def results(
+    spark: SparkSession, output: str, top: int = 10, *, settings: Settings | None = None
+) -> dict[str, DataFrame]:
     """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     rollups = spark.read.parquet(f"{output}/rollups")
     return {
@@ -131,7 +195,7 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
             F.max("greatest").alias("greatest"),
         )
         .orderBy("service", "metric"),
-        "Alerts": alerts_of(rollups)
+        "Alerts": alerts_of(rollups, settings)
         .select(F.get_json_object("value", "$.rule").alias("rule"), F.col("key").alias("service"))
         .groupBy("service", "rule")
         .agg(F.count("*").alias("minutes"))

@@ -16,24 +16,38 @@ window, and ``deliver`` sends each id once. The table ``messages``, in Parquet, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nilometer.pipeline.recognition import HEADERS, Formats, counted, fitting, typed
+
 LATENESS = timedelta(minutes=10)
 """The distance from the newest event's time to the watermark, which ends windows."""
-WINDOW = "10 minutes"
+
+
+class Rule(NamedTuple):
+    """A message is written when ``measure`` of a user's events of a kind reaches the threshold."""
+
+    name: str
+    kind: str
+    measure: Literal["count", "sum"]
+    threshold: float
+    texts: Mapping[str, str]
+    """The text by language."""
+
 
 RULES = (
-    # Name, kind of event, count or sum, the threshold, and the text by language.
-    (
+    Rule(
         "locked-out", "login-failed", "count", 3,
         {"en": "Hello {name}, there were {count} failed logins to your account.",
          "de": "Hallo {name}, {count} Anmeldungen an Ihrem Konto sind gescheitert."},
     ),
-    (
+    Rule(
         "large-payments", "payment", "sum", 500,
         {"en": "Hello {name}, you have paid {sum} within ten minutes.",
          "de": "Hallo {name}, Sie haben binnen zehn Minuten {sum} bezahlt."},
@@ -41,26 +55,40 @@ RULES = (
 )  # fmt: skip
 USUAL_LANGUAGE = "en"
 
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``--set`` and ``--settings`` can change."""
+
+    lateness: timedelta = LATENESS
+    window: timedelta = timedelta(minutes=10)
+    rules: tuple[Rule, ...] = RULES
+
+
+SOURCE_OPTIONS = HEADERS
+NEEDED = ("id", "user", "kind", "at")
+
 EVENT = "id string, user string, kind string, amount double, at timestamp"
 USER = "user string, name string, language string, address string"
 
 
 def parse(records: DataFrame) -> DataFrame:
     """Return one row per event; without records that are no complete event."""
-    parsed = F.from_json(F.col("value").cast("string"), EVENT)
-    return records.select(parsed.alias("e")).select("e.*").dropna(subset=["id", "user", "kind", "at"])
+    return fitting(typed(records, EVENT, "event", needed=NEEDED))
 
 
-def tallies_of(events: DataFrame) -> DataFrame:
+def tallies_of(events: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return number and sum of each user's events per kind and window."""
+    settings = settings or Settings()
+    window = F.window("at", f"{settings.window.total_seconds():.0f} seconds").alias("window")
     return (
-        events.withWatermark("at", f"{LATENESS.total_seconds():.0f} seconds")
-        .groupBy(F.window("at", WINDOW).alias("window"), "user", "kind")
+        events.withWatermark("at", f"{settings.lateness.total_seconds():.0f} seconds")
+        .groupBy(window, "user", "kind")
         .agg(F.count("*").alias("count"), F.coalesce(F.sum("amount"), F.lit(0.0)).alias("sum"))
     )
 
 
-def messages_of(tallies: DataFrame, users: DataFrame) -> DataFrame:
+def messages_of(tallies: DataFrame, users: DataFrame, settings: Settings | None = None) -> DataFrame:
     """Return a message for each rule whose threshold is reached; none for users who are not in the table."""
     known = tallies.join(F.broadcast(users), "user")
     reached = F.array_compact(
@@ -70,7 +98,7 @@ def messages_of(tallies: DataFrame, users: DataFrame) -> DataFrame:
                     (F.col("kind") == kind) & (F.col(measure) >= threshold),
                     F.struct(F.lit(name).alias("rule"), _text(texts).alias("text")),
                 )
-                for name, kind, measure, threshold, texts in RULES
+                for name, kind, measure, threshold, texts in (settings or Settings()).rules
             ]
         )
     )
@@ -86,7 +114,7 @@ def messages_of(tallies: DataFrame, users: DataFrame) -> DataFrame:
 
 
 def _text(texts: Mapping[str, str]) -> Column:
-    chosen = F.lit(texts[USUAL_LANGUAGE])
+    chosen = F.lit(texts.get(USUAL_LANGUAGE) or next(iter(texts.values())))
     for language, text in texts.items():
         chosen = F.when(F.col("language") == language, F.lit(text)).otherwise(chosen)
     values = {
@@ -105,6 +133,8 @@ def start(
     *,
     to_topic: Mapping[str, str],
     table: str,
+    formats: Formats | None = None,
+    settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
@@ -113,13 +143,14 @@ def start(
 
     def write(batch: DataFrame, batch_id: int) -> None:
         kept = f"{output}/messages/batch={batch_id:08d}"
-        messages_of(batch, users).coalesce(1).write.mode("overwrite").parquet(kept)
+        messages_of(batch, users, settings).coalesce(1).write.mode("overwrite").parquet(kept)
         messages = batch.sparkSession.read.parquet(kept)
         record = messages.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
         record.write.format("nilometer").options(**{"writerId": "messages", **to_topic}).mode("append").save()
 
+    events = counted(typed(records, EVENT, "event", needed=NEEDED, formats=formats))
     job = (
-        tallies_of(parse(records))
+        tallies_of(fitting(events), settings)
         .writeStream.foreachBatch(write)
         .outputMode("update")
         .queryName("notifications")

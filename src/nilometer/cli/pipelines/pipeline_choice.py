@@ -1,0 +1,93 @@
+"""Parses what chooses a pipeline and changes it: NAME or a file, ``--formats``, ``--set``, ``--settings``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from nilometer.cli.cluster_options import parse_pairs
+from nilometer.cli.pipelines.pipeline_formats_commands import formats_option, read_formats
+from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.recognition import Formats
+from nilometer.pipeline.run.catalogue import SHIPPED, PipelineModule, Shipped
+from nilometer.pipeline.run.own_pipelines import load_own
+from nilometer.pipeline.run.pipeline_settings import given_settings, make_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A pipeline with its module, its settings and its formats."""
+
+    shipped: Shipped
+    module: PipelineModule
+    formats: Formats | None = None
+    given: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The settings that were given, before their conversion."""
+    settings: Any = None
+
+
+def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that ``choose`` takes."""
+    for option in (
+        click.option(
+            "--set",
+            "pairs",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A setting of the pipeline, such as pause=45m; repeatable.",
+        ),
+        click.option(
+            "--settings",
+            "settings_files",
+            multiple=True,
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A TOML file with settings, in a table per pipeline; repeatable.",
+        ),
+        formats_option,
+    ):
+        command = option(command)
+    return command
+
+
+def find(name: str) -> tuple[Shipped, PipelineModule]:
+    """Return a shipped pipeline, or that of a file. Raises UsageError, PipelineError."""
+    if name in SHIPPED:
+        return SHIPPED[name], SHIPPED[name].load()
+    if not name.endswith(".py"):
+        raise click.UsageError(
+            f"{name!r} is no pipeline: there are {', '.join(repr(one) for one in SHIPPED)}, "
+            "and files such as ./mine.py"
+        )
+    shipped, module = load_own(Path(name))
+    return shipped, cast(PipelineModule, module)
+
+
+def choose(
+    name: str, format_files: Sequence[Path], pairs: Sequence[str], settings_files: Sequence[Path]
+) -> Chosen:
+    """Return the pipeline with its settings and formats. Raises ClickException if one is wrong."""
+    try:
+        shipped, module = find(name)
+        formats = Formats(tuple(read_formats(format_files))) if format_files else None
+        if formats is not None:
+            formats.definitions()
+        texts = [(str(path), path.read_text(encoding="utf-8")) for path in settings_files]
+        given = given_settings(shipped.name, texts, parse_pairs(tuple(pairs), "--set"))
+        return Chosen(shipped, module, formats, given, settings_of(module, given))
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def settings_of(module: PipelineModule, given: dict[str, Any]) -> Any:
+    """Return the module's settings with the given values; None if it has none. Raises SettingError."""
+    settings_type = getattr(module, "Settings", None)
+    if settings_type is None:
+        if given:
+            raise PipelineError(f"this pipeline has no settings, and no {', '.join(given)}")
+        return None
+    return make_settings(settings_type, given)

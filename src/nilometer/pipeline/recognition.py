@@ -1,0 +1,247 @@
+"""Formats in Spark: the records of a topic -> one row per line, and counts of lines by file and format.
+
+``recognise`` applies the matcher of ``nilometer.pipeline.formats`` in Spark's Python workers, so that the
+command line and the pipelines find the same. ``counted`` observes how many lines of which file are of which
+format: Spark reports the counts with each batch's progress, also of queries whose output has no lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from nilometer.pipeline.formats.columns import as_text
+from nilometer.pipeline.formats.definition import FormatDefinition, all_formats, formats_named
+from nilometer.pipeline.formats.matcher import Matcher, text_of
+from nilometer.pipeline.formats.tally import FILES_MAX, OTHER_FILES, SAMPLE_CHARS_MAX, Tally
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+METRICS: Final = "nilometer-lines"
+"""The name of the observed counts in a query's progress."""
+PATH_HEADER: Final = "path"
+"""The header in which `nilometer ingest` names a line's file."""
+HEADERS: Final = {"includeHeaders": "true"}
+"""The source's option that is needed to know the lines' files."""
+LINE: Final = (
+    "topic string, partition int, offset bigint, ingested timestamp, source string, format string, "
+    "event_time timestamp, level string, label string, name string, fields map<string, string>, line string"
+)
+"""The columns of ``recognise``; ``source`` is the path of the file, empty if no header names it."""
+_SAMPLES: Final = 3
+_SEPARATOR: Final = "\x01"
+_TRACKED: Final = 8_192
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Which formats are tried: the user's files (pairs of name and TOML), then the built-in ones."""
+
+    own: tuple[tuple[str, str], ...] = ()
+    names: tuple[str, ...] = ()
+    """Only these; without names, all."""
+
+    def definitions(self) -> list[FormatDefinition]:
+        """Raises FormatError."""
+        return formats_named(all_formats(self.own), self.names)
+
+
+@lru_cache(maxsize=8)
+def _matcher(formats: Formats, timezone: str) -> Matcher:
+    return Matcher(formats.definitions(), timezone)
+
+
+def recognise(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
+    """Return one row per record with the columns ``LINE``, read by either connector.
+
+    ``files`` tells whether the records have headers, from which the lines' files are known. None looks at
+    their columns, which the definitions of a declarative pipeline may not.
+
+    A line of no format is ``unparsed``, an empty one ``blank``. Times without a zone are in the session's
+    time zone. Raises FormatError if the formats are wrong.
+    """
+    from pyspark.sql import functions as F
+
+    timezone = str(records.sparkSession.conf.get("spark.sql.session.timeZone"))
+    formats = formats or Formats()
+    _matcher(formats, timezone)
+    given = records.select(
+        "topic", "partition", "offset", "timestamp", source_of(records, files).alias("source"), F.col("value")
+    )
+    return given.mapInArrow(_mapping(formats, timezone), LINE)
+
+
+def source_of(records: DataFrame, files: bool | None = None) -> Column:
+    """Return the column with the path of each record's file, empty if it is not known."""
+    from pyspark.sql import functions as F
+
+    if not (files if files is not None else "headers" in records.columns):
+        return F.lit("")
+    named = F.filter("headers", lambda one: one["key"] == PATH_HEADER)
+    return F.coalesce(F.try_element_at(named, F.lit(1))["value"].cast("string"), F.lit(""))
+
+
+def _mapping(
+    formats: Formats, timezone: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        matcher = _matcher(formats, timezone)
+        for batch in batches:
+            yield _recognised(matcher, batch)
+
+    return lines
+
+
+def _recognised(matcher: Matcher, batch: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    values: list[bytes | None] = batch.column("value").to_pylist()
+    sources: list[str] = batch.column("source").to_pylist()
+    recorded: list[int] = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    texts = [text_of(value or b"") for value in values]
+    found = [matcher.match_text(*one) for one in zip(texts, sources, recorded, strict=True)]
+    fields = [[(name, as_text(value)) for name, value in one.fields.items()] for one in found]
+    text = pa.string()
+    columns = {
+        "topic": batch.column("topic"),
+        "partition": batch.column("partition"),
+        "offset": batch.column("offset"),
+        "ingested": batch.column("timestamp"),
+        "source": batch.column("source"),
+        "format": pa.array([one.format for one in found], text),
+        "event_time": pa.array([one.time_us for one in found], pa.timestamp("us", tz="UTC")),
+        "level": pa.array([one.level for one in found], text),
+        "label": pa.array([one.label for one in found], text),
+        "name": pa.array([one.key for one in found], text),
+        "fields": pa.array(fields, pa.map_(text, text)),
+        "line": pa.array(texts, text),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def counted(lines: DataFrame, name: str = METRICS) -> DataFrame:
+    """Return ``lines``, whose columns include format, source and line, and observe their counts.
+
+    A query that counts several inputs gives each a ``name`` that begins with ``METRICS``.
+    """
+    from pyspark.sql import functions as F
+
+    unparsed = F.col("format") == "unparsed"
+    sample = F.struct("source", F.substring("line", 1, SAMPLE_CHARS_MAX + 1).alias("line"))
+    kind = F.concat_ws(_SEPARATOR, "format", "source")
+    kinds = F.call_function("approx_top_k", kind, F.lit(4 * FILES_MAX), F.lit(_TRACKED))
+
+    def chosen(number: int) -> Column:
+        """A line of no format: the one with the smallest hash, so that no order of rows matters."""
+        return F.min_by(sample, F.when(unparsed, F.xxhash64("line", F.lit(number)))).alias(f"sample{number}")
+
+    return lines.observe(
+        name,
+        F.count("*").alias("lines"),
+        F.count_if(unparsed).alias("unparsed"),
+        F.count_if(F.col("format") == "blank").alias("blank"),
+        kinds.alias("kinds"),
+        *[chosen(number) for number in range(_SAMPLES)],
+    )
+
+
+def tally_of(observed: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the counts of one batch, as JSON of a Tally, from the progress' observed metrics.
+
+    None if nothing was counted. Spark counts the pairs of file and format exactly up to about 6,000 of them;
+    if a batch has more, its lines are counted without their files.
+    """
+    rows = [row for name, row in observed.items() if name.startswith(METRICS)]
+    if not rows:
+        return None
+    tally = Tally()
+    for row in rows:
+        _add(tally, row.asDict(recursive=True))
+    return tally.to_json()
+
+
+def _add(tally: Tally, row: Mapping[str, Any]) -> None:
+    kinds: list[Mapping[str, Any]] = row["kinds"] or []
+    if sum(one["count"] for one in kinds) == row["lines"]:
+        for one in kinds:
+            form, _, source = one["item"].partition(_SEPARATOR)
+            tally.add(source, form, one["count"])
+    else:
+        tally.add(OTHER_FILES, "unparsed", row["unparsed"])
+        tally.add(OTHER_FILES, "blank", row["blank"])
+        tally.add(OTHER_FILES, "(several formats)", row["lines"] - row["unparsed"] - row["blank"])
+    for number in range(_SAMPLES):
+        sample = row[f"sample{number}"]
+        if sample is not None:
+            tally.add_sample(sample["source"], sample["line"])
+
+
+# --- records with a schema of their own
+
+
+def typed(
+    records: DataFrame,
+    schema: str,
+    form: str,
+    *,
+    needed: Sequence[str] | None = None,
+    formats: Formats | None = None,
+    files: bool | None = None,
+) -> DataFrame:
+    """Return the columns of ``schema`` and those that ``counted`` takes: format, source, line.
+
+    Values are JSON objects. With formats of the user's own they are lines of these, whose columns have the
+    names of the schema; a timestamp that no column names is the event time. The format is ``form`` if all
+    ``needed`` columns (by default all) have a value, ``blank`` or ``unparsed`` otherwise. The types of the
+    schema are simple ones. ``files`` is that of ``recognise``.
+    """
+    from pyspark.sql import functions as F
+
+    text = F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit("")))
+    if formats is not None and formats.own:
+        found = _typed_fields(recognise(records, _only_own(formats), files=files), schema)
+    else:
+        value = F.from_json(F.col("value").cast("string"), schema).alias("value")
+        found = records.select(value, source_of(records, files).alias("source"), text.alias("line"))
+        found = found.select("value.*", "source", "line")
+    types = _types_of(schema)
+    has_value = {
+        name: ~F.isnan(f"`{name}`") if kind == "double" else F.lit(True) for name, kind in types.items()
+    }
+    fits = F.lit(True)
+    for name in needed or types:
+        fits = fits & F.col(f"`{name}`").isNotNull() & has_value[name]
+    blank = F.when(F.trim("line") == "", "blank").otherwise("unparsed")
+    return found.withColumn("format", F.when(fits, form).otherwise(blank))
+
+
+def fitting(lines: DataFrame) -> DataFrame:
+    """Return the lines of a format, without the columns that ``typed`` has added."""
+    return lines.where("format not in ('blank', 'unparsed')").drop("format", "source", "line")
+
+
+def _only_own(formats: Formats) -> Formats:
+    from nilometer.pipeline.formats.definition import parse_formats
+
+    names = [one.name for source, text in formats.own for one in parse_formats(text, source)]
+    return Formats(formats.own, formats.names or tuple(dict.fromkeys(names)))
+
+
+def _typed_fields(lines: DataFrame, schema: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    columns: list[Column] = []
+    for name, kind in _types_of(schema).items():
+        value = F.try_element_at("fields", F.lit(name)).try_cast(kind)
+        columns.append((F.coalesce("event_time", value) if kind == "timestamp" else value).alias(name))
+    return lines.select(*columns, "source", "line")
+
+
+def _types_of(schema: str) -> dict[str, str]:
+    """Return the type of each column of a schema such as ``at timestamp, value double``."""
+    pairs = [part.split() for part in schema.split(",")]
+    return {name.strip("`"): kind for name, kind in pairs}
