@@ -223,3 +223,26 @@ def test_each_broker_has_metrics_whose_address_is_printed(shell: Shell) -> None:
         assert Scrape(metrics_port)("nilometer_broker_registered") == 1
     again = shell.run("up", "--detach")
     assert again.stderr == up.stderr, "they run already: their addresses are printed again"
+
+
+def test_the_log_of_a_broker_has_the_wanted_form_and_a_bounded_size(shell: Shell) -> None:
+    (port,) = free_ports(1)
+    bounds = {"nilometer.log.file.max.bytes": "2000", "nilometer.log.files": "2"}
+    overrides = [word for key, value in bounds.items() for word in ("--override", f"{key}={value}")]
+    levels = ("--log-level", "INFO", "--log-level", "nilometer.broker.control=DEBUG")
+    up = shell.run("up", "--port", str(port), "--detach", *levels, "--log-format", "json", *overrides)
+    assert up.returncode == 0, up.stderr
+    assert shell.run("down").returncode == 0
+    folder = shell.data_dir / "broker-1"
+    files = sorted(folder.glob("broker.log*"))
+    assert [path.name for path in files] == ["broker.log", "broker.log.1"]
+    assert all(path.stat().st_size <= 2000 for path in files)
+    lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert {line["broker"] for line in lines} == {1}
+
+
+def test_a_level_that_is_none_is_named(shell: Shell) -> None:
+    (port,) = free_ports(1)
+    up = shell.run("up", "--port", str(port), "--detach", "--log-level", "LOUD")
+    assert up.returncode == 1
+    assert "nilometer.log.level" in up.stderr and "LOUD" in up.stderr
