@@ -184,6 +184,9 @@ def test_the_audit_log_has_denials_and_changes(
         configs=(config,),
     )
     admin.message(K.INCREMENTAL_ALTER_CONFIGS, 1, resources=(resource,), validate_only=False)
+    part = make(K.DELETE_RECORDS, 2, "DeleteRecordsPartition", partition_index=0, offset=0)
+    topic = make(K.DELETE_RECORDS, 2, "DeleteRecordsTopic", name="kept", partitions=(part,))
+    admin.message(K.DELETE_RECORDS, 2, topics=(topic,), timeout_ms=10_000)
     path = broker.data_dir / ".audit" / "audit.log"
 
     def lines(**wanted: object) -> list[dict[str, Any]]:
@@ -203,6 +206,9 @@ def test_the_audit_log_has_denials_and_changes(
     eventually(lambda: sum(line.get("count", 1) for line in lines(**denial)) == 3, "three denials are noted")
     change = {"kind": "changed", "client_address": ADMIN_HOST, "api": "INCREMENTAL_ALTER_CONFIGS"}
     eventually(lambda: len(lines(**change)) == 1, "the change is noted")
+    eventually(lambda: len(lines(kind="changed", api="DELETE_RECORDS")) == 1, "the deletion is noted")
+    [deletion] = lines(kind="changed", api="DELETE_RECORDS")
+    assert deletion["changes"] == [{"topic": "kept", "offsets": {"0": 0}}]
     [line] = lines(**change)
     [made] = line["changes"]
     assert (made["resource_name"], made["key"], made["value"]) == ("kept", "retention.ms", "(hidden)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from nilometer.broker.api.audited_changes import audit_own_change
 from nilometer.broker.api.config_access import denied_alterations
 from nilometer.broker.api.config_changes import Outcomes, respond
 from nilometer.broker.api.config_resources import RESOURCE_BROKER_LOGGER
@@ -35,6 +36,7 @@ def alter_loggers(services: Services, request: Request) -> Reply:
             if not request.body.validate_only:
                 for name, level in levels.items():
                     set_level(name, level)
+                audit_own_change(services, request, levels=levels)
             outcome = OK
         except KafkaError as error:
             outcome = Outcome(error.code, error.message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from nilometer.broker.api.audited_changes import audit_own_change
 from nilometer.broker.api.group_access import ask_groups
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
@@ -13,6 +14,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -22,16 +24,20 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         request,
         Operation.DELETE,
         [(group, DeleteGroups((group,))) for group in groups],
-        lambda replies: _respond(request, replies),
+        lambda replies: _respond(services, request, replies),
     )
 
 
-def _respond(request: Request, replies: Sequence[GroupReply]) -> Reply:
+def _respond(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+    deleted = [
+        result for reply in replies if isinstance(reply, DeleteGroupsReply) for result in reply.results
+    ]
+    for result in deleted:
+        if result.error_code is ErrorCode.none:
+            audit_own_change(services, request, group_id=result.group_id)
     results = tuple(
         request.make("DeletableGroupResult", group_id=result.group_id, error_code=result.error_code)
-        for reply in replies
-        if isinstance(reply, DeleteGroupsReply)
-        for result in reply.results
+        for result in deleted
     )
     return request.respond(throttle_time_ms=0, results=results)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nilometer.broker.api.access import access_of
+from nilometer.broker.api.audited_changes import audit_own_change
 from nilometer.broker.api.delayed_reply import DelayedReply
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
@@ -42,6 +43,9 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
                 outcome.fail(ErrorCode.topic_authorization_failed)
             topics.append(_TopicOutcomes(topic.name, denied))
             continue
+        audit_own_change(
+            services, request, topic=topic.name, offsets={str(index): asked[index] for index in asked}
+        )
         outcomes = [
             _delete(services, topic.name, offset, DeleteOutcome(index), waiting.delayed)
             for index, offset in asked.items()

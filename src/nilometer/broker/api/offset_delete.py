@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from nilometer.broker.api.access import access_of
+from nilometer.broker.api.audited_changes import audit_own_change
 from nilometer.broker.api.group_access import ask_group
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
@@ -49,12 +50,23 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         delete.group_id,
         delete,
         OffsetDeleteReply,
-        lambda reply: _respond(request, reply, refused),
+        lambda reply: _audit_and_respond(services, request, reply, refused),
     )
 
 
 def _all(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetDeletePartitionReply, ...]:
     return tuple(OffsetDeletePartitionReply(index, error) for index in indexes)
+
+
+def _audit_and_respond(
+    services: Services, request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]
+) -> Reply:
+    for topic in reply.topics:
+        deleted = [each.partition_index for each in topic.partitions if each.error_code is ErrorCode.none]
+        if deleted:
+            group = request.body.group_id
+            audit_own_change(services, request, group_id=group, topic=topic.name, partitions=deleted)
+    return _respond(request, reply, refused)
 
 
 def _respond(request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]) -> Reply:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nilometer.broker.api.access import access_of
+from nilometer.broker.api.audited_changes import audit_own_change
 from nilometer.broker.api.delayed_reply import DelayedReply
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
@@ -51,6 +52,9 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
             for topic in asked.topics
         ]
         markers.append(_MarkerOutcomes(asked.producer_id, topics))
+        if not denied:
+            ended = {topic.name: list(topic.partition_indexes) for topic in asked.topics}
+            audit_own_change(services, request, producer_id=asked.producer_id, partitions=ended)
         for topic in topics:
             for outcome in topic.partitions:
                 if denied:
