@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.broker_access import why_not_broker
 from nilometer.broker.api.fetch_response import encode_fetch_response_body, refuse_fetch
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import (
@@ -109,23 +110,35 @@ class _Found:
         return list(self._partitions) if self._watch is None else [self._watch]
 
 
-def _reading_check(services: Services, request: Request) -> Callable[[FetchPartition], None]:
-    """Return a function that raises KafkaError if the client may not read a partition.
+class _ReadingRights:
+    """Raises KafkaError if the client may not read a partition.
 
-    It is called at each read, also when the fetch has waited: rights may have changed meanwhile.
+    It is called at each read, also when the fetch has waited: an answer about a topic counts until an ACL
+    changes. It does not know the fetch: see :class:`_Found`.
     """
 
-    def check(asked: FetchPartition) -> None:
+    def __init__(self, services: Services, request: Request, authorizer: Authorizer) -> None:
+        self._services = services
+        self._request = request
+        self._authorizer = authorizer
+        self._version = authorizer.version
+        self._may_read: dict[str, bool] = {}
+
+    def __call__(self, asked: FetchPartition) -> None:
         topic = asked.topic.as_named
         if not isinstance(topic, str):
-            found = services.image.topic_by_uuid(topic)
+            found = self._services.image.topic_by_uuid(topic)
             if found is None:
                 return  # the topic does not exist: the response may say so
             topic = found.name
-        if not access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic):
+        if self._version != self._authorizer.version:
+            self._version = self._authorizer.version
+            self._may_read.clear()
+        if topic not in self._may_read:
+            access = access_of(self._services, self._request)
+            self._may_read[topic] = access.allows(Operation.READ, ResourceType.TOPIC, topic)
+        if not self._may_read[topic]:
             raise KafkaError(ErrorCode.topic_authorization_failed)
-
-    return check
 
 
 class _Fetch:
@@ -144,7 +157,7 @@ class _Fetch:
         self._found = _Found(session_round, for_replica=identity.is_replica)
         check = None
         if services.authorizer is not None and not identity.is_replica:
-            check = _reading_check(services, request)
+            check = _ReadingRights(services, request, services.authorizer)
             if session_round.session is not None:
                 session_round.session.follow_rights(services.authorizer.version)
         self._reader = FetchReader(
