@@ -3,7 +3,11 @@
 Commands are imported when they are used, so that ``nilometer --help`` is fast, and a package that one command
 needs (Spark, for example) is not needed by the others.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done (also if the reader of standard output closed it), 1 failed, 2 wrong usage, 70 a bug of
+Nilometer, 130 interrupted by Ctrl-C or SIGTERM. ``simulate`` has codes of its own.
+
+An error is one message: what was wrong, where, what to do. No traceback is printed unless the environment
+variable ``NILOMETER_TRACEBACK`` is set.
 """
 
 from __future__ import annotations
@@ -15,13 +19,17 @@ import sys
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
-from nilometer.config import ConfigError
+from nilometer.cli.error_texts import explain, is_wrong_usage
+from nilometer.cli.standard_streams import drop_unwritten_output, prepare_standard_streams
 from nilometer.version import __version__
 
 FAILED = 1
 USED_WRONGLY = 2
+BUG = 70
 INTERRUPTED = 130
+TRACEBACK_VARIABLE = "NILOMETER_TRACEBACK"
 
 
 class _Lazy(NamedTuple):
@@ -38,9 +46,15 @@ COMMANDS: dict[str, _Lazy] = {
     ),
     "down": _Lazy("cluster.broker_commands", "down", "Stop the brokers of a data folder."),
     "status": _Lazy("cluster.status_command", "status", "Show a cluster's health and its brokers."),
-    "broker": _Lazy("cluster.broker_commands", "broker", "Run one broker in the foreground."),
-    "topic": _Lazy("topics.topic_commands", "topic", "Create, list, describe, alter and delete topics."),
-    "produce": _Lazy("records.produce_command", "produce", "Write the lines of standard input to a topic."),
+    "broker": _Lazy(
+        "cluster.broker_commands", "broker", "Run one broker in the foreground; list and configure brokers."
+    ),
+    "topic": _Lazy(
+        "topics.topic_commands",
+        "topic",
+        "Create, list, describe, alter and delete topics; their offsets and settings.",
+    ),
+    "produce": _Lazy("records.produce_command", "produce", "Write lines, JSON lines or files to a topic."),
     "consume": _Lazy("records.consume_command", "consume", "Print the records of a topic."),
     "group": _Lazy(
         "groups.group_commands", "group", "List, describe and delete consumer groups, reset their offsets."
@@ -85,6 +99,7 @@ COMMANDS: dict[str, _Lazy] = {
     ),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
     "spark": _Lazy("pipelines.spark_commands", "spark", "Run your own Spark jobs on topics."),
+    "completion": _Lazy("completion_command", "completion", "Print the script for completion in a shell."),
 }
 
 
@@ -97,6 +112,15 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name, lazy in COMMANDS.items() if _exists(lazy)]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what can follow ``nilometer``, without importing every command for its summary."""
+        commands = [
+            CompletionItem(name, help=COMMANDS[name].summary)
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -133,6 +157,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit; the entry point of the console script."""
+    prepare_standard_streams()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -149,53 +174,28 @@ def run(arguments: list[str]) -> int:
         click.echo("Interrupted.", err=True)
         return INTERRUPTED
     except (OutputClosed, BrokenPipeError):
-        _write_to_nowhere()
         return 0
-    except ConfigError as error:
-        click.echo(f"Error: {error}", err=True)
-        return USED_WRONGLY
     except Exception as error:
-        message = _explain(error)
-        if message is None:
-            raise
+        return _report(error)
+    finally:
+        drop_unwritten_output()
+
+
+def _report(error: Exception) -> int:
+    """Print the message of an error that no command handled; return the exit code."""
+    if os.environ.get(TRACEBACK_VARIABLE):
+        raise error
+    message = explain(error)
+    if message is None:
+        text = f"{type(error).__name__}: {error}"
+        message = (
+            f"this is a bug of Nilometer: {text}\n"
+            f"With {TRACEBACK_VARIABLE}=1 in the environment, the same command prints where it happened."
+        )
         click.echo(f"Error: {message}", err=True)
-        return FAILED
-
-
-def _write_to_nowhere() -> None:
-    """Redirect standard output to /dev/null, so that Python's flush at exit does not fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
-def _explain(error: Exception) -> str | None:
-    """Return the message of an error that the environment caused; None for a bug of this program."""
-    from nilometer.runtime import LockHeld
-    from nilometer.wire.errors import KafkaError
-
-    if isinstance(error, KafkaError):
-        return _explain_kafka_error(error.code.name.upper(), error.message)
-    if isinstance(error, LockHeld):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return None
-
-
-_ADVICE = {
-    "NETWORK_EXCEPTION": "`nilometer up` starts a broker; --bootstrap-server is for one that runs elsewhere.",
-    "UNKNOWN_TOPIC_OR_PARTITION": "`nilometer topic list` shows the topics.",
-    "UNKNOWN_TOPIC_ID": "`nilometer topic list` shows the topics.",
-    "MESSAGE_TOO_LARGE": "The topic's max.message.bytes and the producer's max.request.size limit a record.",
-    "GROUP_ID_NOT_FOUND": "`nilometer group list` shows the groups.",
-    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas: start stopped brokers.",
-}
-
-
-def _explain_kafka_error(name: str, message: str) -> str:
-    advice = _ADVICE.get(name)
-    return f"{name}: {message}" + (f"\n{advice}" if advice else "")
+        return BUG
+    click.echo(f"Error: {message}", err=True)
+    return USED_WRONGLY if is_wrong_usage(error) else FAILED
 
 
 if __name__ == "__main__":

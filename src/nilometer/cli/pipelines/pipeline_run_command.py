@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,7 @@ def run(
     It is a shipped one, or a file of your own. It continues where its last run ended. The checkpoint is
     stored next to the tables.
     """
+    import_module("pyspark")  # if it is missing, what to install is said before anything else
     from nilometer.pipeline.run import runner
     from nilometer.pipeline.spark.java import require_java
     from nilometer.pipeline.spark.spark_session import build_session, connector_settings
