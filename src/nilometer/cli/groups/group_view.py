@@ -45,7 +45,7 @@ def describe_group(
     if offsets:
         if lags:
             print_table(OFFSET_COLUMNS, [_offset_row(group, one) for one in lags])
-            click.echo(_total(lags))
+            click.echo(total_lag(lags))
         else:
             click.echo("No offset is committed, and no partition is assigned.")
     if members:
@@ -105,10 +105,22 @@ def _offset_row(group: GroupDescription, one: PartitionLag) -> tuple[object, ...
     )
 
 
-def _total(lags: Sequence[PartitionLag]) -> str:
+def total_lag(lags: Sequence[PartitionLag]) -> str:
+    """Return the sum of the known lags as a sentence, and why others are not known."""
     known = [one.lag for one in lags if one.lag is not None]
-    unknown = len(lags) - len(known)
-    return f"Total lag {sum(known)}" + (f"; unknown for {unknown} partitions." if unknown else ".")
+    uncommitted = sum(one.committed is None for one in lags)
+    without_end = len(lags) - len(known) - uncommitted
+    parts = [f"Total lag {sum(known)}"] if known or not lags else []
+    if uncommitted:
+        parts.append(f"no offset is committed yet for {_partitions(uncommitted)}")
+    if without_end:
+        parts.append(f"the end of {_partitions(without_end)} is not known, for lack of a leader")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"
 
 
 def _member_row(one: MemberDescription) -> tuple[object, ...]:
