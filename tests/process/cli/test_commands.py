@@ -86,11 +86,14 @@ def record(**fields: object) -> ConsumerRecord:
 
 
 def test_formats() -> None:
-    assert value_lines(record()) == b"v\n"
-    assert value_lines(record(value=None)) == b"\n"
+    assert value_lines()(record()) == b"v\n"
+    assert value_lines()(record(value=b"")) == b"\n"
+    assert value_lines()(record(value=None)) == b"null\n"
+    assert value_lines("")(record(value=None)) == b"\n"
     show = template("{topic}-{partition}@{offset}\\t{key}={value} {headers} {timestamp} {leader_epoch}\\n")
-    assert show(record()) == b"t-1@7\tk=v h=1,n= 1700000000000 3\n"
+    assert show(record()) == b"t-1@7\tk=v h=1,n=null 1700000000000 3\n"
     assert template("{offset:>5}|")(record()) == b"    7|"
+    assert template("{key}:{value} {headers}", "∅")(record(key=None, value=b"")) == "∅: h=1,n=∅".encode()
     with pytest.raises(BadFormat, match=r"\{secret\}"):
         template("{secret}")
     with pytest.raises(BadFormat):

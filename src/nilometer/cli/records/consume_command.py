@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from dataclasses import dataclass
-
 import click
 
-from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async, stop_on_signals
+from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
 from nilometer.cli.records.consume_in_group import consume_in_group
-from nilometer.cli.records.record_format import BadFormat, Formatter, json_lines, template, value_lines
+from nilometer.cli.records.consume_partitions import Reading, consume_partitions
+from nilometer.cli.records.record_format import NULL, BadFormat, Formatter, json_lines, template, value_lines
+from nilometer.cli.records.start_positions import EARLIEST, Start, parse_places
 from nilometer.cli.times import parse_time
-from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.runtime import Runtime
-from nilometer.wire.errors import ErrorCode, KafkaError
 
-POLL_MS = 60_000
-RECORDS_PER_POLL = 2_000
+TAIL_MAX = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """The position to begin at: one field is set, or none for the end of the log."""
-
-    beginning: bool = False
-    offset: int | None = None
-    timestamp_ms: int | None = None
-
-
-def _parse_offset(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> str | int | None:
-    if value is None or value in ("earliest", "latest"):
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a number, earliest or latest") from None
+def _parse_offsets(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Start:
+    return parse_places(texts)
 
 
 def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -53,13 +30,23 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
 @click.option("--from-beginning", is_flag=True, help="Start at the first record.")
 @click.option(
     "--offset",
-    callback=_parse_offset,
-    help="Start at this offset: a number, earliest, latest, or -N for N records before the end.",
+    "places",
+    multiple=True,
+    metavar="[P:]OFFSET",
+    callback=_parse_offsets,
+    help="Start at this offset: a number, earliest, latest, or -N for N before the end. P:OFFSET is for "
+    "partition P, and only such partitions are read unless OFFSET alone is given too; repeatable.",
 )
 @click.option(
     "--from-timestamp",
     callback=_parse_time,
     help="Start at this timestamp: milliseconds, or an ISO time in UTC.",
+)
+@click.option(
+    "--tail",
+    type=click.IntRange(1, TAIL_MAX),
+    metavar="N",
+    help="Print the N newest records of all partitions, by timestamp; then stop, or go on with --follow.",
 )
 @click.option(
     "--partition",
@@ -73,11 +60,20 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
 )
 @click.option("--count", type=click.IntRange(0), help="Stop after this many records.")
 @click.option(
-    "--exit-at-end/--follow",
+    "--until-end/--follow",
+    "--exit-at-end",
+    "until_end",
     default=None,
     help="Stop at the end offsets found at the start, or wait for more records (default).",
 )
 @click.option("--format", "layout", metavar="TEXT", help="Such as '{partition}@{offset} {key}: {value}\\n'.")
+@click.option(
+    "--null-marker",
+    metavar="TEXT",
+    default=NULL,
+    show_default=True,
+    help="What is printed for a null key, value or header. An empty one prints nothing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record and line.")
 @click.option(
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted"
@@ -94,13 +90,15 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
 def consume(
     topic: str,
     from_beginning: bool,
-    offset: str | int | None,
+    places: Start,
     from_timestamp: int | None,
+    tail: int | None,
     partitions: tuple[int, ...],
     group: str | None,
     count: int | None,
-    exit_at_end: bool | None,
+    until_end: bool | None,
     layout: str | None,
+    null_marker: str,
     as_json: bool,
     isolation_level: str,
     properties: tuple[str, ...],
@@ -111,117 +109,60 @@ def consume(
     With --group the members of the group share the partitions, and the offsets of printed records are
     committed. --from-beginning then applies to partitions without a committed offset.
     """
-    if sum((from_beginning, offset is not None, from_timestamp is not None)) > 1:
-        raise click.UsageError("give one of --from-beginning, --offset and --from-timestamp")
+    has_place = places != Start()
+    if sum((from_beginning, has_place, from_timestamp is not None, tail is not None)) > 1:
+        raise click.UsageError("give one of --from-beginning, --offset, --from-timestamp and --tail")
+    if tail is not None and count is not None:
+        raise click.UsageError("give one of --tail and --count")
     if layout is not None and as_json:
         raise click.UsageError("give one of --format and --json")
-    start = _Start(
-        from_beginning or offset == "earliest", offset if isinstance(offset, int) else None, from_timestamp
-    )
-    config = {
+    render = _formatter(layout, as_json, null_marker)
+    config: dict[str, str | bool] = {
         "bootstrap.servers": bootstrap,
-        "auto.offset.reset": "earliest",
+        "auto.offset.reset": "earliest" if from_beginning or group is None else "latest",
         "allow.auto.create.topics": False,
         "isolation.level": isolation_level,
+        **({} if group is None else {"group.id": group}),
         **parse_pairs(properties, "--property"),
     }
     if group is not None:
-        if partitions or start not in (_Start(), _Start(beginning=True)):
+        if partitions or has_place or from_timestamp is not None or tail is not None:
             raise click.UsageError(
-                "--group starts at the committed offsets: give neither --partition, --offset nor "
-                "--from-timestamp (`nilometer group reset-offsets` changes the committed offsets)"
+                "--group starts at the committed offsets: give neither --partition, --offset, "
+                "--from-timestamp nor --tail (`nilometer group reset-offsets` changes the committed offsets)"
             )
-        config = {
-            **config,
-            "group.id": group,
-            "auto.offset.reset": "earliest" if start.beginning else "latest",
-        }
-        config |= parse_pairs(properties, "--property")
-        run_async(consume_in_group(topic, count, exit_at_end is True, _formatter(layout, as_json), config))
+        run_async(consume_in_group(topic, count, until_end is True, render, config))
         return
-    run_async(
-        _consume(topic, partitions, start, count, exit_at_end is True, _formatter(layout, as_json), config)
+    start = Start(EARLIEST) if from_beginning else places
+    if from_timestamp is not None:
+        start = Start(timestamp_ms=from_timestamp)
+    reading = Reading(
+        topic,
+        _chosen(partitions, start),
+        start,
+        tail,
+        count,
+        until_end is True or (tail is not None and until_end is None),
+        render,
     )
+    run_async(consume_partitions(reading, config))
 
 
-def _formatter(layout: str | None, as_json: bool) -> Formatter:
+def _chosen(partitions: tuple[int, ...], start: Start) -> tuple[int, ...]:
+    """Return the partitions to read. Raises UsageError if --partition and --offset name different ones."""
+    if partitions and (others := set(start.by_partition) - set(partitions)):
+        raise click.UsageError(f"--offset {min(others)}:… is for a partition that --partition leaves out")
+    if partitions and start.only_partitions and (others := set(partitions) - set(start.only_partitions)):
+        raise click.UsageError(f"give an --offset for partition {min(others)} too, or one for all partitions")
+    return partitions or start.only_partitions or ()
+
+
+def _formatter(layout: str | None, as_json: bool, null_marker: str) -> Formatter:
     if as_json:
         return json_lines
     if layout is None:
-        return value_lines
+        return value_lines(null_marker)
     try:
-        return template(layout)
+        return template(layout, null_marker)
     except BadFormat as error:
         raise click.UsageError(f"--format: {error}") from None
-
-
-async def _consume(
-    topic: str,
-    wanted: tuple[int, ...],
-    start: _Start,
-    count: int | None,
-    exit_at_end: bool,
-    render: Formatter,
-    config: dict[str, str | bool],
-) -> None:
-    output = sys.stdout.buffer
-    left = count
-    async with Consumer(Runtime.system(), config) as consumer:
-        if not exit_at_end:
-            # Ctrl-C is the normal end of following, so close the consumer.
-            closing: list[asyncio.Task[None]] = []
-            stop_on_signals(lambda: closing.append(asyncio.ensure_future(consumer.close())))
-        partitions = await _partitions(consumer, topic, wanted)
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        await _seek(consumer, partitions, ends, start)
-        unfinished = [one for one in partitions if await consumer.position(one) < ends[one]]
-        while (left is None or left > 0) and not (exit_at_end and not unfinished):
-            limit = RECORDS_PER_POLL if left is None else min(left, RECORDS_PER_POLL)
-            records = await consumer.poll(limit, timeout_ms=POLL_MS)
-            if not records and consumer.closed:
-                return
-            if exit_at_end:
-                records = [
-                    one for one in records if one.offset < ends[TopicPartition(one.topic, one.partition)]
-                ]
-            output.write(b"".join(map(render, records)))
-            output.flush()
-            if left is not None:
-                left -= len(records)
-            if exit_at_end:
-                unfinished = [one for one in unfinished if await consumer.position(one) < ends[one]]
-                consumer.pause(*(one for one in partitions if one not in unfinished))
-
-
-async def _partitions(consumer: Consumer, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
-    partitions = await consumer.partitions_for(topic)
-    for number in wanted:
-        if number >= len(partitions):
-            raise KafkaError(
-                ErrorCode.unknown_topic_or_partition,
-                f"topic {topic} has {len(partitions)} partitions and none is number {number}",
-            )
-    return [one for one in partitions if one.partition in wanted] if wanted else partitions
-
-
-async def _seek(
-    consumer: Consumer, partitions: list[TopicPartition], ends: dict[TopicPartition, int], start: _Start
-) -> None:
-    if start.timestamp_ms is not None:
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, start.timestamp_ms))
-        for partition in partitions:
-            one = found.get(partition)
-            consumer.seek(partition, one.offset if one is not None else ends[partition])
-    elif start.beginning:
-        consumer.seek_to_beginning(*partitions)
-    elif start.offset is None:
-        for partition in partitions:
-            consumer.seek(partition, ends[partition])
-    else:
-        begins = await consumer.beginning_offsets(partitions)
-        for partition in partitions:
-            offset = (
-                start.offset if start.offset >= 0 else max(ends[partition] + start.offset, begins[partition])
-            )
-            consumer.seek(partition, offset)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import click
+
 from nilometer.cli.cluster_options import stop_on_signals
 from nilometer.cli.records.record_format import Formatter
+from nilometer.cli.records.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.settings.client_settings import GivenConfig
@@ -28,6 +31,10 @@ async def consume_in_group(
     async with Consumer(Runtime.system(), {**config, "enable.auto.commit": False}) as consumer:
         closing: list[asyncio.Task[None]] = []
         stop_on_signals(lambda: closing.append(asyncio.ensure_future(consumer.close())))
+        if not await topic_exists(consumer.client, topic, consumer.config.api_timeout_ms):
+            if exit_at_end:
+                raise no_such_topic(topic)
+            click.echo(f"Topic {topic} does not exist yet: waiting for it.", err=True)
         await consumer.subscribe([topic])
         while left is None or left > 0:
             limit = RECORDS_PER_POLL if left is None else min(left, RECORDS_PER_POLL)

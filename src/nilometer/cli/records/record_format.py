@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import string
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ from nilometer.client.consumer.fetched_records import ConsumerRecord
 Formatter = Callable[[ConsumerRecord], bytes]
 
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "leader_epoch")
+NULL = "null"
+"""What is printed for a null by default, as Kafka's console consumer does; an empty value prints nothing."""
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 
 
@@ -20,19 +23,25 @@ class BadFormat(ValueError):
     """The format is invalid or names a field that records do not have."""
 
 
-def value_lines(record: ConsumerRecord) -> bytes:
-    """Return the value and a newline; only the newline for a null value."""
-    return (record.value or b"") + b"\n"
+def value_lines(null: str = NULL) -> Formatter:
+    """Return a formatter that prints the value and a newline, and ``null`` for a null value."""
+    marker = os.fsencode(null)
+
+    def render(record: ConsumerRecord) -> bytes:
+        return (marker if record.value is None else record.value) + b"\n"
+
+    return render
 
 
 def json_lines(record: ConsumerRecord) -> bytes:
     return json.dumps(as_json(record), ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def template(text: str) -> Formatter:
+def template(text: str, null: str = NULL) -> Formatter:
     """Return a formatter for a format such as ``{offset}: {key} {value}\\n``. Raises BadFormat.
 
-    Bytes that are not valid UTF-8 are printed unchanged.
+    ``null`` is printed for a null key, value or header value. Bytes that are not valid UTF-8 are printed
+    unchanged.
     """
     for escape, meant in _ESCAPES.items():
         text = text.replace(escape, meant)
@@ -47,9 +56,9 @@ def template(text: str) -> Formatter:
     def render(record: ConsumerRecord) -> bytes:
         shown = {
             **{name: getattr(record, name) for name in FIELDS},
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": ",".join(f"{name}={_text(value)}" for name, value in record.headers),
+            "key": _text(record.key, null),
+            "value": _text(record.value, null),
+            "headers": ",".join(f"{name}={_text(value, null)}" for name, value in record.headers),
         }
         return text.format(**shown).encode("utf-8", "surrogateescape")
 
@@ -85,5 +94,5 @@ def as_text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _text(value: bytes | None) -> str:
-    return "" if value is None else value.decode("utf-8", "surrogateescape")
+def _text(value: bytes | None, null: str) -> str:
+    return null if value is None else value.decode("utf-8", "surrogateescape")

@@ -1,11 +1,10 @@
-"""Reads lines from standard input without blocking the event loop."""
+"""Reads lines from a file, a pipe or a terminal without blocking the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import stat
-import sys
 from collections.abc import AsyncIterator
 
 from nilometer.client.ingest.line_splitter import LineSplitter, whole_lines
@@ -13,10 +12,13 @@ from nilometer.client.ingest.line_splitter import LineSplitter, whole_lines
 CHUNK_BYTES = 256 * 1024
 
 
-async def input_lines() -> AsyncIterator[list[bytes]]:
-    """Yield lists of lines as they arrive; the last line may lack its newline. Raises LineTooLong."""
+async def input_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """Yield lists of lines as they arrive; the last line may lack its newline.
+
+    Raises LineTooLong, OSError.
+    """
     splitter = LineSplitter()
-    async for chunk in _chunks(sys.stdin.buffer.fileno()):
+    async for chunk in input_chunks(descriptor):
         if lines := whole_lines(splitter.feed(chunk)):
             yield lines
     last = splitter.finish()
@@ -24,7 +26,7 @@ async def input_lines() -> AsyncIterator[list[bytes]]:
         yield whole_lines([last])
 
 
-async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
+async def input_chunks(descriptor: int) -> AsyncIterator[bytes]:
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
         while chunk := os.read(descriptor, CHUNK_BYTES):  # reading a regular file does not wait

@@ -16,6 +16,10 @@ from nilometer.cli.cluster_options import (
     print_table,
     run_async,
 )
+from nilometer.cli.config_view import config_documents
+from nilometer.cli.number_types import PARTITIONS_COUNT
+from nilometer.cli.topics.topic_config_command import topic_config
+from nilometer.cli.topics.topic_offset_commands import delete_records_command, offsets
 from nilometer.client.admin.descriptions import (
     BROKER_DEFAULT,
     AlterOperation,
@@ -32,7 +36,11 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter and delete topics; show and change their offsets and settings."""
+
+
+for command in (offsets, delete_records_command, topic_config):
+    topic.add_command(command)
 
 
 def _report(
@@ -59,7 +67,7 @@ def _report(
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @click.option(
     "--partitions",
-    type=click.IntRange(1),
+    type=PARTITIONS_COUNT,
     help="The number of partitions. [default: the broker's num.partitions]",
 )
 @click.option(
@@ -155,7 +163,7 @@ def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), help="Increase the number of partitions to this.")
+@click.option("--partitions", type=PARTITIONS_COUNT, help="Increase the number of partitions to this.")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set KEY=VALUE; repeatable.")
 @click.option(
     "--delete-config",
@@ -164,9 +172,15 @@ def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     metavar="KEY",
     help="Reset this key to its default; repeatable.",
 )
+@json_option
 @bootstrap_option
 def alter(
-    name: str, partitions: int | None, configs: tuple[str, ...], deleted: tuple[str, ...], bootstrap: str
+    name: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    deleted: tuple[str, ...],
+    as_json: bool,
+    bootstrap: str,
 ) -> None:
     """Change the settings of a topic, or give it more partitions."""
     changes = [ConfigChange(key, value) for key, value in parse_pairs(configs, "--config").items()]
@@ -184,7 +198,10 @@ def alter(
                     raise error
 
     run_async(work())
-    click.echo(f"Altered topic {name}.")
+    if as_json:
+        print_json({name: None})
+    else:
+        click.echo(f"Altered topic {name}.")
 
 
 @topic.command()
@@ -231,10 +248,7 @@ def _detail(one: TopicMetadata, configs: Mapping[str, ConfigEntry]) -> dict[str,
             }
             for part in one.partitions
         ],
-        "configs": {
-            entry.name: {"value": entry.value, "source": entry.source.name, "read_only": entry.read_only}
-            for entry in configs.values()
-        },
+        "configs": config_documents(configs),
     }
 
 

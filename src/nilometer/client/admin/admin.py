@@ -152,7 +152,8 @@ class Admin:
         return await self.client.retry(ask, self.timeout_ms)
 
     async def describe_configs(self, resource_type: ResourceType, name: str) -> dict[str, ConfigEntry]:
-        """Return a topic's or a broker's configuration by key; a broker's ``name`` is its id.
+        """Return a topic's or a broker's configuration by key; a broker's ``name`` is its id, or empty
+        for the settings that all brokers share.
 
         Raises KafkaError.
         """
@@ -167,7 +168,7 @@ class Admin:
             return api.request(resources=(resource,), include_documentation=False)
 
         async def ask() -> dict[str, ConfigEntry]:
-            if resource_type is ResourceType.BROKER:
+            if resource_type is ResourceType.BROKER and name:
                 response = await self.client.send_to(int(name), ApiKey.DESCRIBE_CONFIGS, make)
             else:
                 response = await self.client.send_to_any(ApiKey.DESCRIBE_CONFIGS, make)

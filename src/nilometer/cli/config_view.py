@@ -1,0 +1,59 @@
+"""Shared by ``topic config`` and ``broker config``: options, and how settings are changed and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from nilometer.cli.cluster_options import parse_pairs, print_json, print_table
+from nilometer.client.admin.descriptions import AlterOperation, ConfigChange, ConfigEntry, ConfigSource
+
+HIDDEN = "(hidden)"
+
+set_option = click.option(
+    "--set", "given", multiple=True, metavar="KEY=VALUE", help="Set KEY to VALUE; repeatable."
+)
+delete_option = click.option(
+    "--delete", "deleted", multiple=True, metavar="KEY", help="Reset this key to its default; repeatable."
+)
+all_option = click.option("--all", "show_all", is_flag=True, help="Also show the other settings.")
+
+
+def changes_of(given: tuple[str, ...], deleted: tuple[str, ...]) -> list[ConfigChange]:
+    """Return the changes of ``--set`` and ``--delete``. Raises UsageError for a key in both."""
+    pairs = parse_pairs(given, "--set")
+    if both := sorted(set(pairs) & set(deleted)):
+        raise click.UsageError(f"{both[0]} is in --set and in --delete")
+    changes = [ConfigChange(key, value) for key, value in pairs.items()]
+    return changes + [ConfigChange(key, None, AlterOperation.DELETE) for key in deleted]
+
+
+def shown(
+    entries: Mapping[str, ConfigEntry], own_source: ConfigSource, show_all: bool
+) -> dict[str, ConfigEntry]:
+    """Return the settings to show, by key: those from ``own_source``, or all."""
+    return {key: one for key, one in sorted(entries.items()) if show_all or one.source is own_source}
+
+
+def print_settings(subject: Mapping[str, Any], entries: Mapping[str, ConfigEntry], as_json: bool) -> None:
+    """Print the settings of the topic or broker that the fields of ``subject`` name."""
+    if as_json:
+        print_json({**subject, "configs": config_documents(entries)})
+        return
+    if not entries:
+        click.echo("Every setting has its default; --all shows them.")
+        return
+    rows = [
+        (one.name, HIDDEN if one.sensitive else one.value, one.source.name, "yes" if one.read_only else "no")
+        for one in entries.values()
+    ]
+    print_table(("key", "value", "source", "read-only"), rows)
+
+
+def config_documents(entries: Mapping[str, ConfigEntry]) -> dict[str, Any]:
+    return {
+        one.name: {"value": one.value, "source": one.source.name, "read_only": one.read_only}
+        for one in entries.values()
+    }
