@@ -42,6 +42,9 @@ bootstrap_option = click.option(
     help="Brokers to connect to first, as HOST:PORT[,...]. The client learns the others from them.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+always_json_option = click.option(
+    "--json", is_flag=True, expose_value=False, help="Has no effect: the output is JSON in any case."
+)
 
 
 def parse_pairs(items: Sequence[str], option: str) -> dict[str, str]:
@@ -86,8 +89,9 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
     """Print a table; columns whose values are all numbers are right-aligned."""
-    from rich.console import Console
     from rich.table import Table
+
+    from nilometer.cli.console import OutputConsole
 
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
@@ -95,7 +99,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    OutputConsole().print(table)
 
 
 def _cell(value: object) -> str:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from nilometer.broker.settings.config import parse_properties
+from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
@@ -117,7 +119,20 @@ class LocalCluster:
         """Return the path of the status file, which the broker writes."""
         return self.broker_dir(broker_id) / "status.json"
 
-    def configure(self, broker_id: int, host: str, port: int, properties: dict[str, str]) -> None:
+    @property
+    def coordination(self) -> str:
+        """The coordination store next to the brokers' data, as a value of ``nilometer.coordination``."""
+        return f"local:{self.data_dir / 'coordination'}"
+
+    def configured_coordination(self) -> str | None:
+        """Return the coordination store that the folder's brokers have; None if there are no brokers."""
+        for broker_id in self.broker_ids():
+            path = self.broker_dir(broker_id) / "server.properties"
+            properties = parse_properties(path.read_text(encoding="utf-8"), str(path))
+            return properties.get("nilometer.coordination", self.coordination)
+        return None
+
+    def configure(self, broker_id: int, endpoint: Endpoint, properties: dict[str, str]) -> None:
         """Write a new broker's ``server.properties``; an existing one is left as it is."""
         folder = self.broker_dir(broker_id)
         path = folder / "server.properties"
@@ -126,9 +141,9 @@ class LocalCluster:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         settings = {
             "node.id": str(broker_id),
-            "listeners": f"PLAINTEXT://{host}:{port}",
+            "listeners": str(endpoint),
             "log.dirs": str(folder / "logs"),
-            "nilometer.coordination": f"local:{self.data_dir / 'coordination'}",
+            "nilometer.coordination": self.coordination,
             **properties,
         }
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")

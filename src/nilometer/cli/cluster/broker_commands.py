@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +14,9 @@ import click
 from click.core import ParameterSource
 
 from nilometer.broker.settings.metrics_listener import LOOPBACK, METRICS_LISTENER
+from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brokers
+from nilometer.cli.cluster.up_options import UpOptions, endpoint, why_refused
+from nilometer.cli.cluster_options import json_option, print_json
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.local_cluster import LocalCluster
@@ -71,18 +76,34 @@ def _with_log_options(
     return {**settings, **levels, **formats}
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A server.properties file.")
 @_override
 @_log_options
+@click.pass_context
 def broker(
-    config: Path | None, overrides: tuple[str, ...], log_levels: tuple[str, ...], log_format: str | None
+    context: click.Context,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    log_levels: tuple[str, ...],
+    log_format: str | None,
 ) -> None:
-    """Run one broker in the foreground, until Ctrl-C or SIGTERM."""
+    """Run one broker in the foreground, until Ctrl-C or SIGTERM.
+
+    The commands `list` and `config` are about the brokers of a running cluster.
+    """
+    if context.invoked_subcommand is not None:
+        if config is not None or overrides or log_levels or log_format:
+            raise click.UsageError("--config, --override and --log-… are for running a broker")
+        return
     from nilometer.broker.process import run_broker
 
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     sys.exit(run_broker(config, settings, ready_fd=None))
+
+
+broker.add_command(list_brokers)
+broker.add_command(broker_config)
 
 
 @click.command()
@@ -104,6 +125,7 @@ def broker(
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready. The brokers keep running.")
 @_override
 @_log_options
+@json_option
 def up(
     brokers: int,
     data_dir: Path,
@@ -114,16 +136,44 @@ def up(
     overrides: tuple[str, ...],
     log_levels: tuple[str, ...],
     log_format: str | None,
+    as_json: bool,
 ) -> None:
-    """Start a cluster on this machine. Brokers that already run are left alone."""
+    """Start a cluster on this machine. Brokers that already run are left alone.
+
+    A folder that has brokers already keeps their number, ports and coordination store: --brokers adds to
+    them, --host and --port move those that do not run, for this start.
+    """
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
-    for number in range(max(brokers, len(cluster.broker_ids()))):
-        cluster.configure(number + 1, host, port + number, _cluster_properties(brokers, coordination))
+    existing = cluster.brokers()
+    configured = cluster.configured_coordination()
+    store = cluster.coordination if coordination == "local" else coordination
+    given = UpOptions(
+        brokers if _is_given("brokers") else None,
+        host if _is_given("host") else None,
+        port if _is_given("port") else None,
+        store if _is_given("coordination") else None,
+    )
+    if (reason := why_refused(existing, configured, given, os.fspath(data_dir))) is not None:
+        raise click.UsageError(reason)
+    properties = {
+        "nilometer.coordination": configured or store,
+        **replication_settings(brokers),
+        METRICS_LISTENER: f"{LOOPBACK}:0",
+    }
+    for broker_id in range(1, max(brokers, len(existing)) + 1):
+        cluster.configure(broker_id, endpoint(broker_id, existing, given, host, port), properties)
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
+    if settings and (running := [str(one.id) for one in existing if one.state != "down"]):
+        click.echo(
+            f"Warning: --override and --log-… have no effect on running brokers: {', '.join(running)}",
+            err=True,
+        )
     listeners = (
-        {one: f"PLAINTEXT://{host}:{port + one - 1}" for one in down_ids} if _is_given("port") else None
+        {one: str(endpoint(one, existing, given, host, port)) for one in down_ids}
+        if given.moves_endpoints
+        else None
     )
     exit_on_sigterm()
     try:
@@ -131,11 +181,19 @@ def up(
     except LaunchFailed as error:
         raise click.ClickException(str(error)) from None
     _show_metrics(cluster.brokers())
-    ready = "bootstrap.servers=" + ",".join(f"{one.host}:{one.port}" for one in cluster.brokers())
+    ready = _ready_text(cluster.brokers(), as_json)
     if detach:
         click.echo(ready)
     else:
         _stay(cluster, started, ready)
+
+
+def _ready_text(brokers: Sequence[BrokerProcess], as_json: bool) -> str:
+    servers = ",".join(f"{one.host}:{one.port}" for one in brokers)
+    if not as_json:
+        return f"bootstrap.servers={servers}"
+    documents = [{"id": one.id, "host": one.host, "port": one.port, "pid": one.pid} for one in brokers]
+    return json.dumps({"bootstrap_servers": servers, "brokers": documents})
 
 
 def _refuse_ids(settings: dict[str, str]) -> None:
@@ -150,11 +208,6 @@ def _refuse_ids(settings: dict[str, str]) -> None:
 def _is_given(parameter: str) -> bool:
     """Whether the user gave the option; without it, existing brokers keep their ports."""
     return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
-
-
-def _cluster_properties(brokers: int, coordination: str) -> dict[str, str]:
-    agreed = {} if coordination == "local" else {"nilometer.coordination": coordination}
-    return {**agreed, **replication_settings(brokers), METRICS_LISTENER: f"{LOOPBACK}:0"}
 
 
 def _show_metrics(brokers: list[BrokerProcess]) -> None:
@@ -192,9 +245,13 @@ def _stop(cluster: LocalCluster, brokers: list[BrokerProcess]) -> None:
 
 @click.command()
 @_data_dir
-def down(data_dir: Path) -> None:
+@json_option
+def down(data_dir: Path, as_json: bool) -> None:
     """Stop the brokers of a data folder."""
     cluster = LocalCluster(data_dir)
     running = [one for one in cluster.brokers() if one.state != "down"]
     _stop(cluster, running)
-    click.echo(f"Stopped {len(running)} broker{'' if len(running) == 1 else 's'}.")
+    if as_json:
+        print_json({"stopped": [one.id for one in running]})
+    else:
+        click.echo(f"Stopped {len(running)} broker{'' if len(running) == 1 else 's'}.")

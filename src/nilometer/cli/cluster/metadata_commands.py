@@ -13,7 +13,13 @@ from typing import Any
 
 import click
 
-from nilometer.cli.cluster_options import json_option, print_json, run_async, stop_on_signals
+from nilometer.cli.cluster_options import (
+    always_json_option,
+    json_option,
+    print_json,
+    run_async,
+    stop_on_signals,
+)
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
 from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, open_reader
@@ -80,6 +86,7 @@ def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bo
     type=click.IntRange(0),
     help="The metadata up to the entry with this number. [default: the newest]",
 )
+@always_json_option
 def image(data_dir: Path | None, coordination: str | None, number: int | None) -> None:
     """Print the metadata that the log results in, as JSON: brokers, topics, partitions, settings."""
     setting = store_setting(data_dir, coordination)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nilometer.cli.cluster.metadata_commands import coordination_option, data_dir_option, store_setting
-from nilometer.cli.cluster_options import run_async
+from nilometer.cli.cluster_options import json_option, print_json, run_async
 from nilometer.coordination import CoordinationError, make_store, open_reader
 from nilometer.runtime import Runtime
 
@@ -15,7 +15,8 @@ from nilometer.runtime import Runtime
 @click.command("rotate-secret")
 @data_dir_option
 @coordination_option
-def rotate_secret(data_dir: Path | None, coordination: str | None) -> None:
+@json_option
+def rotate_secret(data_dir: Path | None, coordination: str | None, as_json: bool) -> None:
     """Create a new secret that the brokers of a cluster authenticate each other with.
 
     Brokers read it within seconds, without a restart. The previous secret stays accepted until the next
@@ -27,6 +28,9 @@ def rotate_secret(data_dir: Path | None, coordination: str | None) -> None:
         number = run_async(_rotate(setting))
     except CoordinationError as error:
         raise click.ClickException(str(error)) from None
+    if as_json:
+        print_json({"current": number, "previous": number - 1})
+        return
     click.echo(f"Secret {number} is current now; secret {number - 1} is accepted until the next rotation.")
 
 

@@ -24,6 +24,8 @@ from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
 from nilometer.client.admin.group_offsets import PartitionLag, lags
 from nilometer.wire.errors import KafkaError
 
+GROUP_TYPES = ("classic", "consumer")
+
 
 @click.group()
 def group() -> None:
@@ -59,6 +61,9 @@ def _comma_separated(text: str | None) -> tuple[str, ...]:
 @bootstrap_option
 def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap: str) -> None:
     """List groups with their state and type."""
+    for one in _comma_separated(types):
+        if one.lower() not in GROUP_TYPES:
+            raise click.UsageError(f"--type: {one} is none of {', '.join(GROUP_TYPES)}")
     found = run_work(
         bootstrap, lambda _, groups: groups.list_groups(_comma_separated(states), _comma_separated(types))
     )

@@ -19,6 +19,7 @@ from nilometer.cli.groups.group_choice import (
     topics_metavar,
 )
 from nilometer.cli.groups.group_view import reset_document, reset_rows
+from nilometer.cli.number_types import INT64, OFFSET
 from nilometer.cli.times import parse_time
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import DEAD, EMPTY, GroupAdmin
@@ -47,8 +48,8 @@ INACTIVE = (EMPTY, DEAD)
 @click.option("--to-earliest", is_flag=True, help="To the log start offset.")
 @click.option("--to-latest", is_flag=True, help="To the end offset.")
 @click.option("--to-current", is_flag=True, help="To the committed offset.")
-@click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
-@click.option("--shift-by", type=int, help="By N records forwards, or by -N backwards.")
+@click.option("--to-offset", type=OFFSET, help="To this offset.")
+@click.option("--shift-by", type=INT64, help="By N records forwards, or by -N backwards.")
 @click.option(
     "--to-datetime",
     help="To the first record with this timestamp or a later one: milliseconds, or an ISO time in UTC.",
@@ -129,7 +130,7 @@ def _timestamp(to_datetime: str | None, by_duration: str | None) -> int | None:
         if to_datetime is not None:
             return parse_time(to_datetime)
         if by_duration is not None:
-            return Runtime.system().clock.wall_ms() - parse_duration_ms(by_duration)
+            return max(Runtime.system().clock.wall_ms() - parse_duration_ms(by_duration), 0)
     except ValueError as error:
         option = "--to-datetime" if to_datetime is not None else "--by-duration"
         raise click.UsageError(f"{option}: {error}") from None

@@ -135,7 +135,7 @@ def _run(places: list[str], topic: str | None, master: str, spark_log: Path, con
 def _show(result: AuditResult) -> None:
     from nilometer.pipeline.audit import audit_report
 
-    print_table(audit_report.PARTITION_COLUMNS, audit_report.partition_rows(result))
+    print_table(audit_report.PARTITION_COLUMNS, audit_report.folded_rows(result))
     if result.findings:
         shown = result.findings[:FINDINGS_SHOWN_MAX]
         print_table(audit_report.FINDING_COLUMNS, audit_report.finding_rows(shown), title="Found")

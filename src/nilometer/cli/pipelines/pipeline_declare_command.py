@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from nilometer.cli.cluster_options import bootstrap_option
+from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.pipeline.declared.project import DECLARED, write_project
 from nilometer.pipeline.errors import PipelineError
@@ -27,9 +27,15 @@ from nilometer.pipeline.run.own_pipelines import write_copy
 @click.option(
     "--to", "to_topic", metavar="TOPIC", help="The topic to write to. [default: the name in `pipeline list`]"
 )
+@json_option
 @bootstrap_option
 def declare(
-    name: str, folder: Path | None, topics: tuple[str, ...], to_topic: str | None, bootstrap: str
+    name: str,
+    folder: Path | None,
+    topics: tuple[str, ...],
+    to_topic: str | None,
+    as_json: bool,
+    bootstrap: str,
 ) -> None:
     """Write a pipeline as a project of Spark Declarative Pipelines.
 
@@ -45,6 +51,9 @@ def declare(
         spec = write_project(name, folder or Path(name), bootstrap, chosen)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
+    if as_json:
+        print_json({"spec": str(spec)})
+        return
     click.echo(f"The pipeline is in {spec.parent}. Now run it:")
     click.echo(f"  nilometer spark pipelines run --spec {spec}")
 

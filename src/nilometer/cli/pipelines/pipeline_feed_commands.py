@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import shutil
 import socket
@@ -13,7 +14,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
+from nilometer.broker.settings.listeners import Endpoint
+from nilometer.cli.cluster_options import bootstrap_option, json_option, parse_pairs, print_json, run_async
+from nilometer.cli.number_types import Seconds
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.cli.signals import exit_on_sigterm
@@ -41,10 +44,23 @@ PORTS = range(15_000, 32_000)
 @click.option("--partitions", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--seed", type=int, default=7, show_default=True, help="The seed of the generated input.")
 @home_option
+@json_option
 @bootstrap_option
-def sample(name: str, records: int | None, partitions: int, seed: int, home: str, bootstrap: str) -> None:
+def sample(
+    name: str,
+    records: int | None,
+    partitions: int,
+    seed: int,
+    home: str,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
     """Write generated input to a pipeline's topics, and print how to run the pipeline."""
     count, table = fill(name, bootstrap, home, records, partitions, seed)
+    if as_json:
+        path = None if table is None else str(table)
+        print_json({"records": count, "topics": list(SHIPPED[name].inputs), "table": path})
+        return
     more = f" --table {table}" if table is not None else ""
     click.echo(f"{count:,} records are in {', '.join(SHIPPED[name].inputs)}. Now run it:")
     click.echo(f"  nilometer pipeline run {name}{more} --available-now --report {name}.html")
@@ -113,7 +129,7 @@ async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) 
 )
 @click.option("--slot", help="The replication slot.  [default: nilometer_SCHEMA_TABLE]")
 @click.option(
-    "--every", "seconds", type=float, default=1.0, show_default=True, help="Seconds between two reads."
+    "--every", "seconds", type=Seconds(), default=1.0, show_default=True, help="Seconds between two reads."
 )
 @click.option("--available-now", is_flag=True, help="Capture the changes that exist now, then stop.")
 @click.option(
@@ -121,6 +137,7 @@ async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) 
     is_flag=True,
     help="Remove the slot and the publication. PostgreSQL keeps its log for a slot that has no reader.",
 )
+@json_option
 @bootstrap_option
 def capture(
     dsn: str,
@@ -130,6 +147,7 @@ def capture(
     seconds: float,
     available_now: bool,
     drop: bool,
+    as_json: bool,
     bootstrap: str,
 ) -> None:
     """Write the changes of a PostgreSQL table to a topic: first its rows, then every later change.
@@ -148,13 +166,16 @@ def capture(
             if not source.has_begun:
                 total = send(bootstrap, _events(topic, source.first_rows()))
                 source.confirm_first_rows()
-                click.echo(f"{total:,} rows of {table} are in {topic}")
-            run_async(_follow(source, topic, bootstrap, seconds, available_now))
+                rows = {"topic": topic, "rows": total}
+                click.echo(json.dumps(rows) if as_json else f"{total:,} rows of {table} are in {topic}")
+            run_async(_follow(source, topic, bootstrap, seconds, available_now, as_json))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
 
 
-async def _follow(source: Capture, topic: str, bootstrap: str, seconds: float, available_now: bool) -> None:
+async def _follow(
+    source: Capture, topic: str, bootstrap: str, seconds: float, available_now: bool, as_json: bool
+) -> None:
     """Write changes to the topic until Ctrl-C, or until there are none with ``available_now``.
 
     Pauses ``seconds`` after a read without changes.
@@ -162,7 +183,8 @@ async def _follow(source: Capture, topic: str, bootstrap: str, seconds: float, a
     while True:
         count = await asyncio.to_thread(_take, source, topic, bootstrap)
         if count:
-            click.echo(f"{count:,} changes are in {topic}")
+            changes = {"topic": topic, "changes": count}
+            click.echo(json.dumps(changes) if as_json else f"{count:,} changes are in {topic}")
         elif available_now:
             return
         else:
@@ -193,6 +215,7 @@ def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
 )
 @click.option("--until-idle", is_flag=True, help="Stop when all messages have been delivered.")
 @home_option
+@json_option
 @bootstrap_option
 def deliver(
     topic: str,
@@ -201,6 +224,7 @@ def deliver(
     headers: tuple[str, ...],
     until_idle: bool,
     home: str,
+    as_json: bool,
     bootstrap: str,
 ) -> None:
     """Post the messages of a topic to a webhook, each id once.
@@ -219,7 +243,10 @@ def deliver(
     finally:
         totals = deliverer.totals
         click.echo(
-            f"{totals.delivered:,} delivered, {totals.repeats:,} repeats dropped, {totals.refused:,} refused"
+            json.dumps({"delivered": totals.delivered, "repeats": totals.repeats, "refused": totals.refused})
+            if as_json
+            else f"{totals.delivered:,} delivered, {totals.repeats:,} repeats dropped, "
+            f"{totals.refused:,} refused"
         )
         notes.close()
 
@@ -255,9 +282,15 @@ async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str,
     type=click.Path(dir_okay=False, path_type=Path),
     help="The HTML page to write.  [default: FOLDER/report.html]",
 )
+@json_option
 @click.pass_context
 def demo(
-    context: click.Context, name: str, records: int | None, folder: Path | None, report: Path | None
+    context: click.Context,
+    name: str,
+    records: int | None,
+    folder: Path | None,
+    report: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a pipeline on generated input, with its own broker, and write a report with plots.
 
@@ -268,7 +301,7 @@ def demo(
     cluster = LocalCluster(folder / "cluster")
     for part in ("cluster", "pipelines"):
         shutil.rmtree(folder / part, ignore_errors=True)
-    cluster.configure(1, "127.0.0.1", free_port(), {})
+    cluster.configure(1, Endpoint("PLAINTEXT", "127.0.0.1", free_port()), {})
     home = str(folder / "pipelines")
     try:
         (broker,) = cluster.start([1], {})
@@ -282,6 +315,7 @@ def demo(
             table=str(table) if table is not None else None,
             bootstrap_server=bootstrap,
             available_now=True,
+            as_json=as_json,
             report=report or folder / "report.html",
         )
     except LaunchFailed as error:

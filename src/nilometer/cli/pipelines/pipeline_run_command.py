@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 from nilometer.cli.cluster_options import parse_pairs
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_choice import choice_options, choose
 from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_CODE
 from nilometer.cli.pipelines.pipeline_lines import (
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from nilometer.pipeline.run.runner import Progress
 
 TOP_MAX = 1_000
+RESULTS_WIDTH = 80
+"""The width of tables of results that are written to a file or a pipe."""
 
 
 @click.command()
@@ -296,7 +299,7 @@ def _show(
         listing |= {"lines": tally.to_json() if tally is not None else None, "notes": notes}
         click.echo(json.dumps(listing, default=str))
         return
-    console = Console()
+    console = OutputConsole(RESULTS_WIDTH)
     print_tables(console, tables)
     if tally is not None:
         print_tally(tally)

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED, Shipped
@@ -39,8 +40,7 @@ PIPED_WIDTH = 160
 
 def table_console() -> Console:
     """Return a console as wide as the terminal; without one, wide enough that table rows do not wrap."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPED_WIDTH)
+    return OutputConsole(PIPED_WIDTH)
 
 
 @click.command()
@@ -91,13 +91,18 @@ def _progress(progress: dict[str, Any]) -> list[str]:
 @click.command()
 @click.argument("name")
 @home_option
-def stop(name: str, home: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def stop(name: str, home: str, as_json: bool) -> None:
     """Stop a pipeline after its current batch, and wait until it has stopped."""
     try:
         record = RunFolder(home, name).stop()
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    at = f" after batch {record.progress['batch_id']}" if record.progress else ""
+    batch = record.progress["batch_id"] if record.progress else None
+    if as_json:
+        click.echo(json.dumps({"name": name, "state": record.state, "batch": batch}))
+        return
+    at = f" after batch {batch}" if record.progress else ""
     click.echo(f"{name} has {record.state}{at}")
 
 
@@ -116,8 +121,14 @@ def stop(name: str, home: str) -> None:
     help="The HTML page to write.  [default: HOME/NAME/report.html]",
 )
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def report_command(
-    names: tuple[str, ...], home: str, output: str | None, path: Path | None, opened: bool
+    names: tuple[str, ...],
+    home: str,
+    output: str | None,
+    path: Path | None,
+    opened: bool,
+    as_json: bool,
 ) -> None:
     """Write tables and plots of the results of a pipeline to an HTML page.
 
@@ -144,7 +155,7 @@ def report_command(
         page = pages[0] if not several else write_index(home, chosen)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(str(page))
+    click.echo(json.dumps({"report": str(page)}) if as_json else str(page))
     open_page(page, opened=opened)
 
 

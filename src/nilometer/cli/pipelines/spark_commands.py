@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import click
 
+from nilometer.cli.cluster_options import json_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
@@ -23,21 +25,25 @@ def spark() -> None:
 
 
 @spark.command()
-def packages() -> None:
+@json_option
+def packages(as_json: bool) -> None:
     """Print the Maven coordinate of Spark's Kafka connector for the pyspark that is installed.
 
     For `spark-submit --packages`. The data source "nilometer" needs no jar.
     """
     from nilometer.pipeline.spark.spark_session import connector_coordinate
 
-    click.echo(connector_coordinate())
+    coordinate = connector_coordinate()
+    click.echo(json.dumps({"coordinate": coordinate}) if as_json else coordinate)
 
 
 @spark.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
-def archive(folder: Path) -> None:
+@json_option
+def archive(folder: Path, as_json: bool) -> None:
     """Write this package to nilometer.zip, for executors where it is not installed."""
-    click.echo(str(write_archive(folder)))
+    path = str(write_archive(folder))
+    click.echo(json.dumps({"archive": path}) if as_json else path)
 
 
 @spark.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
+from nilometer.cli.number_types import PARTITION
 from nilometer.cli.records.consume_in_group import consume_in_group
 from nilometer.cli.records.consume_partitions import Reading, consume_partitions
 from nilometer.cli.records.record_format import NULL, BadFormat, Formatter, json_lines, template, value_lines
@@ -51,7 +52,7 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(0),
+    type=PARTITION,
     multiple=True,
     help="Only this partition; repeatable.",
 )

@@ -17,6 +17,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
+from nilometer.cli.number_types import PARTITIONS_COUNT
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.ingest.ingest import Ingest
@@ -51,7 +52,7 @@ OVERSIZED_DONE = {
     help=f"The file that stores the position in each source file.  [default: {STATE_FOLDER}/TOPIC.json]",
 )
 @click.option(
-    "--partitions", type=click.IntRange(1), help="The number of partitions, if the topic is created."
+    "--partitions", type=PARTITIONS_COUNT, help="The number of partitions, if the topic is created."
 )
 @click.option("--key", type=click.Choice(["none", "path"]), default="none", show_default=True)
 @click.option("--compression", type=click.Choice(COMPRESSION_TYPES), default="none", show_default=True)

@@ -8,6 +8,7 @@ import sys
 import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, parse_pairs, print_json, run_async
+from nilometer.cli.number_types import PARTITION
 from nilometer.cli.records.input_records import InputRecord, PlainLines, json_record
 from nilometer.cli.records.produce_input import STANDARD_INPUT, Items, lines_of, no_data, whole_files
 from nilometer.cli.records.producing import Outcome, Parse, Target, produce_items
@@ -45,7 +46,7 @@ from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
 )
 @click.option(
     "--partition",
-    type=click.IntRange(0),
+    type=PARTITION,
     help="Write every record to this partition. Keys do not choose the partition.",
 )
 @click.option("--no-create", is_flag=True, help="Fail if the topic does not exist.")

@@ -10,6 +10,7 @@ import click
 
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, run_async
+from nilometer.cli.number_types import PARTITION
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.replicas.partition_operations import (
@@ -40,7 +41,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(0),
+    type=PARTITION,
     multiple=True,
     help="Only this partition of the one --topic; repeatable.",
 )

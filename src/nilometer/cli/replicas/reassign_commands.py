@@ -16,6 +16,7 @@ import click
 
 from nilometer.cli.cluster_clients import admin_of, survey_of
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
+from nilometer.cli.number_types import INT64_MAX
 from nilometer.cli.replicas.reassign_files import read_targets, write_targets
 from nilometer.cli.replicas.reassign_plan import plan
 from nilometer.cli.replicas.reassign_view import MoveBars, progress_document, progress_rows
@@ -66,7 +67,7 @@ reassign.add_command(plan)
 @click.option(
     "--throttle",
     "bytes_per_second",
-    type=click.IntRange(1),
+    type=click.IntRange(1, INT64_MAX),
     metavar="BYTES/S",
     help="Bytes per second that a broker may send, and receive, for moving replicas.",
 )
@@ -199,8 +200,9 @@ async def _follow(
 @_optional_file
 @click.option("--all", "cancel_all", is_flag=True, help="Cancel every move in progress.")
 @_preserve
+@json_option
 @bootstrap_option
-def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str) -> None:
+def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, as_json: bool, bootstrap: str) -> None:
     """Cancel the moves of FILE, or all moves. The partitions keep the replicas they had before."""
     if (file is None) != cancel_all:
         raise click.UsageError("give either FILE or --all")
@@ -217,14 +219,25 @@ def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, bootstrap: str
             return outcomes
 
     outcomes = run_async(work())
-    for key in sorted(outcomes):
-        _print_outcome(key, outcomes[key], "keeps its replicas")
-    if not outcomes:
-        click.echo("No partition is being moved.")
+    if as_json:
+        print_json({"partitions": [_cancelled(key, outcomes[key]) for key in sorted(outcomes)]})
+    else:
+        for key in sorted(outcomes):
+            _print_outcome(key, outcomes[key], "keeps its replicas")
+        if not outcomes:
+            click.echo("No partition is being moved.")
     _fail_on(outcomes)
 
 
 # --- helpers
+
+
+def _cancelled(key: TopicPartition, error: KafkaError | None) -> dict[str, Any]:
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "error": None if error is None else str(error),
+    }
 
 
 async def _unthrottle(admin: Admin, moves: Mapping[TopicPartition, Iterable[int]]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from nilometer.cli.cluster_clients import admin_of, survey_of
-from nilometer.cli.cluster_options import bootstrap_option, run_async
+from nilometer.cli.cluster_options import always_json_option, bootstrap_option, run_async
 from nilometer.cli.replicas.reassign_files import write_targets
 from nilometer.cli.replicas.reassign_view import moved_bytes
 from nilometer.client.admin.admin import Admin
@@ -42,6 +42,7 @@ from nilometer.identifiers import BrokerId
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the current assignment of the partitions that would move to this file.",
 )
+@always_json_option
 @bootstrap_option
 def plan(
     topics: tuple[str, ...],

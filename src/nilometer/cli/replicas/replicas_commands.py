@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 
 import click
-from rich.console import Console
 from rich.live import Live
 
 from nilometer.cli.cluster_options import (
@@ -21,13 +20,12 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
+from nilometer.cli.console import OutputConsole
+from nilometer.cli.number_types import BROKER_ID, PARTITION, Seconds
 from nilometer.cli.replicas.replicas_view import document, picture
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
-
-PLAIN_WIDTH = 200
-"""The width of a table that is written to a file or a pipe."""
 
 
 @click.command()
@@ -35,14 +33,14 @@ PLAIN_WIDTH = 200
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(0),
+    type=PARTITION,
     multiple=True,
     help="Only this partition; repeatable.",
 )
 @click.option(
     "--broker",
     "broker_ids",
-    type=click.IntRange(0),
+    type=BROKER_ID,
     multiple=True,
     help="Only replicas on this broker; repeatable.",
 )
@@ -50,7 +48,7 @@ PLAIN_WIDTH = 200
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C. With --json: one line per refresh.")
 @click.option(
     "--interval",
-    type=click.FloatRange(0.05),
+    type=Seconds(0.05),
     default=1.0,
     show_default=True,
     help="Seconds between two reads.",
@@ -58,7 +56,7 @@ PLAIN_WIDTH = 200
 @click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many refreshes.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.05),
+    type=Seconds(0.05),
     default=2.0,
     show_default=True,
     help="Seconds after which a broker that does not respond is shown as unreachable.",
@@ -90,7 +88,7 @@ def replicas(
     if as_json:
         print_json(document(found))
     else:
-        _console().print(picture(found))
+        OutputConsole().print(picture(found))
     if not found.is_complete:
         raise click.exceptions.Exit(1)
 
@@ -160,7 +158,7 @@ class _Screen:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._console = _console()
+        self._console = OutputConsole()
         self._live = (
             Live(console=self._console, auto_refresh=False, vertical_overflow="visible")
             if self._console.is_terminal and not as_json
@@ -186,10 +184,6 @@ class _Screen:
             self._live.update(drawn, refresh=True)
         else:
             self._console.print(drawn)
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
 def _json_line(found: Survey | KafkaError) -> str:

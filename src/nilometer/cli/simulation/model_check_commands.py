@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import click
@@ -29,6 +30,7 @@ from nilometer.simulation.model_check.report import report
 @click.option("--rule", type=click.Choice([rule.value for rule in TruncationRule]), default="by-leader-epoch")
 @click.option("--only-loss", is_flag=True, help="Check only that no acknowledged record is lost.")
 @click.option("--states-max", type=click.IntRange(1), default=1_000_000, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def model_check(
     brokers: int,
     min_insync_replicas: int,
@@ -40,6 +42,7 @@ def model_check(
     rule: str,
     only_loss: bool,
     states_max: int,
+    as_json: bool,
 ) -> None:
     """Check the replication core in every order of events, within bounds.
 
@@ -62,8 +65,21 @@ def model_check(
     )
     if sys.stderr.isatty():
         click.echo(err=True)
-    for line in report(world, seen):
-        click.echo(line)
+    lines = report(world, seen)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "states": seen.states,
+                    "steps": seen.transitions,
+                    "complete": seen.is_complete,
+                    "violation": None if seen.violation is None else str(seen.violation),
+                    "lines": lines,
+                }
+            )
+        )
+    else:
+        click.echo("\n".join(lines))
     sys.exit(0 if seen.violation is None else 1)
 
 

@@ -27,7 +27,7 @@ def list_scenarios(as_json: bool) -> None:
     """List the scenarios."""
     if as_json:
         listing = [{"name": it.name, "summary": it.summary} for it in SCENARIOS.values()]
-        click.echo(json.dumps(listing, indent=2))
+        click.echo(json.dumps(listing))
         return
     width = max(len(name) for name in SCENARIOS)
     for it in SCENARIOS.values():
@@ -43,7 +43,12 @@ def list_scenarios(as_json: bool) -> None:
     show_default=True,
     help="How a replica truncates when it begins to follow; the other rule is Kafka's before 0.11.",
 )
-def run_scenario(name: str, rule: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def run_scenario(name: str, rule: str, as_json: bool) -> None:
     """Play the scenario NAME."""
-    for line in SCENARIOS[name].play(TruncationRule(rule)).lines:
+    lines = SCENARIOS[name].play(TruncationRule(rule)).lines
+    if as_json:
+        click.echo(json.dumps({"name": name, "rule": rule, "lines": list(lines)}))
+        return
+    for line in lines:
         click.echo(line)

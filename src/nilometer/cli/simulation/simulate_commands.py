@@ -6,6 +6,7 @@ recover, 12 a response was wrong or acknowledged data was lost.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli.number_types import Minutes
 from nilometer.cli.simulation.parallel import play_in_processes
 from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, play_seed
 from nilometer.simulation.ensemble_plan import STORES
@@ -49,7 +51,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
 )
 @click.option(
     "--minutes",
-    type=click.FloatRange(0.1),
+    type=Minutes(0.1),
     default=5.0,
     show_default=True,
     help="Simulated minutes per seed.",
@@ -80,6 +82,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
     help="After a failure, look for the smallest set of faults that still fails.",
 )
 @click.option("--keep-going", is_flag=True, help="Simulate all seeds, even after one failed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text: a line for each seed.")
 def simulate(
     seed: int,
     seeds: int,
@@ -91,6 +94,7 @@ def simulate(
     trace: Path | None,
     minimises: bool,
     keep_going: bool,
+    as_json: bool,
 ) -> None:
     """Simulate whole clusters under faults: crashes, power cuts, cut links, full disks, wrong clocks.
 
@@ -103,7 +107,7 @@ def simulate(
     )
     numbers = range(seed, seed + seeds)
     jobs = min(seeds, jobs or len(os.sched_getaffinity(0)))
-    summary = Summary(seeds)
+    summary = Summary(seeds, as_json)
     with closing(_reports(numbers, jobs, options, keep_going)) as reports:
         try:
             for report in reports:
@@ -128,11 +132,24 @@ def _reports(
             return
 
 
+def _document(report: SeedReport) -> dict[str, object]:
+    return {
+        "seed": report.seed,
+        "exit": report.exit,
+        "simulated_s": report.simulated_s,
+        "trace": report.digest,
+        "counts": dict(report.counts),
+        "headline": report.headline,
+        "lines": list(report.lines),
+    }
+
+
 class Summary:
     """Collects and prints the reports of the seeds simulated so far."""
 
-    def __init__(self, seeds: int) -> None:
+    def __init__(self, seeds: int, as_json: bool = False) -> None:
         self._seeds = seeds
+        self._as_json = as_json
         self._done = 0
         self._simulated_s = 0.0
         self._begun = time.perf_counter()
@@ -151,12 +168,15 @@ class Summary:
         self._counts.update(report.counts)
         self._seeds_with.update(report.counts.keys())
         self._clear_progress()
-        if self._seeds == 1:
-            click.echo(report.headline)
         if report.exit:
             self.failed.append(report)
-        for line in report.lines:
-            click.echo(line)
+        if self._as_json:
+            click.echo(json.dumps(_document(report)))
+        else:
+            if self._seeds == 1:
+                click.echo(report.headline)
+            for line in report.lines:
+                click.echo(line)
         if sys.stderr.isatty():
             progress = f"\r{self._done} of {self._seeds} seeds, {self._times_real:.0f} x real time "
             click.echo(progress, nl=False, err=True)
@@ -164,6 +184,8 @@ class Summary:
     def print_summary(self) -> None:
         """Print how often each operation was executed, the totals, and one line for each seed that failed."""
         self._clear_progress()
+        if self._as_json:
+            return
         for name, count in sorted(self._counts.items()):
             click.echo(f"{count:>10} {name} (in {self._seeds_with[name]} of {self._done} seeds)")
         click.echo(

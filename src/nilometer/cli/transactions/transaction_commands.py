@@ -9,6 +9,7 @@ import click
 
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
 from nilometer.cli.groups.group_choice import finish
+from nilometer.cli.number_types import INT64, OFFSET, PARTITION, Seconds
 from nilometer.cli.transactions.transaction_view import (
     hanging_document,
     listing_document,
@@ -49,12 +50,12 @@ def _run(bootstrap: str, work: Callable[[Admin, TransactionAdmin], Awaitable[T]]
 @transaction.command("list")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="Only in this state; repeatable.")
 @click.option(
-    "--producer-id", "producer_ids", type=int, multiple=True, help="Only of this producer id; repeatable."
+    "--producer-id", "producer_ids", type=INT64, multiple=True, help="Only of this producer id; repeatable."
 )
 @click.option(
     "--longer-than",
     "longer_than_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     help="Only transactions that have been open for longer.",
 )
@@ -70,6 +71,7 @@ def list_transactions(
     bootstrap: str,
 ) -> None:
     """List transactional ids with their state, producer id and coordinator."""
+    _check_pattern(pattern)
     longer_than_ms = None if longer_than_s is None else round(longer_than_s * 1000)
     found = _run(
         bootstrap,
@@ -82,6 +84,16 @@ def list_transactions(
         return
     rows = [(one.transactional_id, one.state, one.producer_id, one.coordinator_id) for one in found]
     print_table(("transactional id", "state", "producer id", "coordinator"), rows)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Raise UsageError for a regular expression that brokers cannot compile."""
+    import re2  # pyright: ignore[reportMissingTypeStubs]
+
+    try:
+        re2.compile(pattern)
+    except re2.error as error:
+        raise click.UsageError(f"--pattern: {pattern!r} is not a regular expression: {error}") from None
 
 
 @transaction.command()
@@ -101,7 +113,7 @@ def describe(ids: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 
 @transaction.command()
 @click.argument("topic")
-@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("partition", type=PARTITION)
 @json_option
 @bootstrap_option
 def producers(topic: str, partition: int, as_json: bool, bootstrap: str) -> None:
@@ -124,16 +136,16 @@ async def _producers(admin: TransactionAdmin, partition: TopicPartition) -> list
 @transaction.command()
 @click.argument("transactional_id", required=False)
 @click.option("--topic", help="The topic of a hanging transaction.")
-@click.option("--partition", type=click.IntRange(min=0), help="The partition of a hanging transaction.")
-@click.option(
-    "--start-offset", type=click.IntRange(min=0), help="Its first offset, as find-hanging shows it."
-)
+@click.option("--partition", type=PARTITION, help="The partition of a hanging transaction.")
+@click.option("--start-offset", type=OFFSET, help="Its first offset, as find-hanging shows it.")
+@json_option
 @bootstrap_option
 def abort(
     transactional_id: str | None,
     topic: str | None,
     partition: int | None,
     start_offset: int | None,
+    as_json: bool,
     bootstrap: str,
 ) -> None:
     """Abort the transaction of TRANSACTIONAL_ID, or a hanging one by its first offset.
@@ -147,13 +159,35 @@ def abort(
         if any(one is not None for one in place):
             raise click.UsageError("give TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
         _run(bootstrap, lambda _, admin: admin.fence(transactional_id))
-        click.echo(f"The producer of {transactional_id} is fenced, and its open transaction aborted.")
+        text = f"The producer of {transactional_id} is fenced, and its open transaction aborted."
+        _print_aborted(transactional_id, None, None, text, as_json)
         return
     if topic is None or partition is None or start_offset is None:
         raise click.UsageError("give TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
     where = TopicPartition(topic, partition)
     _run(bootstrap, lambda _, admin: _abort_at(admin, where, start_offset))
-    click.echo(f"Aborted the transaction that begins at offset {start_offset} of {where}.")
+    text = f"Aborted the transaction that begins at offset {start_offset} of {where}."
+    _print_aborted(None, where, start_offset, text, as_json)
+
+
+def _print_aborted(
+    transactional_id: str | None,
+    place: TopicPartition | None,
+    start_offset: int | None,
+    text: str,
+    as_json: bool,
+) -> None:
+    if not as_json:
+        click.echo(text)
+        return
+    print_json(
+        {
+            "transactional_id": transactional_id,
+            "topic": None if place is None else place.topic,
+            "partition": None if place is None else place.partition,
+            "start_offset": start_offset,
+        }
+    )
 
 
 async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_offset: int) -> None:
@@ -170,11 +204,11 @@ async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_of
 
 @transaction.command("find-hanging")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable. [default: all topics]")
-@click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the one --topic.")
+@click.option("--partition", type=PARTITION, help="Only this partition of the one --topic.")
 @click.option(
     "--older-than",
     "older_than_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=DEFAULT_OLDER_THAN_S,
     show_default=True,
     metavar="SECONDS",

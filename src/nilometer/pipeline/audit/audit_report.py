@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.pipeline.audit.audit import AuditResult
 from nilometer.pipeline.audit.findings import Finding
 from nilometer.storage.names import TopicPartition
@@ -24,6 +25,9 @@ PARTITION_COLUMNS = (
     "high watermark",
     "end",
     "wrong",
+)
+_PARTITION, _BATCHES, _BYTES, _WRONG = (
+    PARTITION_COLUMNS.index(name) for name in ("partition", "batches", "bytes", "wrong")
 )
 FINDING_COLUMNS = ("kind", "partition", "replica", "where", "offset", "what")
 
@@ -54,6 +58,29 @@ def partition_rows(result: AuditResult) -> list[tuple[Any, ...]]:
             )
         )
     return rows
+
+
+def folded_rows(result: AuditResult) -> list[tuple[Any, ...]]:
+    """Return ``partition_rows`` with one row for all empty partitions of each internal topic.
+
+    A topic such as ``__consumer_offsets`` has fifty partitions, most of them empty.
+    """
+    rows: list[tuple[Any, ...]] = []
+    empty: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in partition_rows(result):
+        topic = row[_PARTITION].rpartition("-")[0]
+        if topic in INTERNAL_TOPICS and row[_BATCHES] == 0 and row[_WRONG] == 0:
+            empty[topic].append(row)
+        else:
+            rows.append(row)
+    return [*rows, *(_folded(topic, some) for topic, some in sorted(empty.items()))]
+
+
+def _folded(topic: str, rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    if len(rows) == 1:
+        return rows[0]
+    sums = (sum(row[column] for row in rows) for column in range(_PARTITION + 1, _BYTES + 1))
+    return (f"{topic}: {len(rows)} empty", *sums, "", "", "", 0)
 
 
 def finding_rows(findings: Iterable[Finding]) -> list[tuple[Any, ...]]:

@@ -1,0 +1,71 @@
+"""What the options of ``nilometer up`` mean for a folder that has brokers already. Pure.
+
+An option that would have no effect on them is refused, and the message says what to do instead: a person who
+asks for three brokers or for another port must not get something else in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nilometer.broker.settings.listeners import Endpoint
+from nilometer.local.broker_process import BrokerProcess
+
+PORT_MAX = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What was given on the command line; None: not given, so existing brokers keep what they have."""
+
+    brokers: int | None = None
+    host: str | None = None
+    port: int | None = None
+    coordination: str | None = None
+
+    @property
+    def moves_endpoints(self) -> bool:
+        return self.host is not None or self.port is not None
+
+
+def endpoint(
+    broker_id: int, existing: Sequence[BrokerProcess], given: UpOptions, default_host: str, default_port: int
+) -> Endpoint:
+    """Return where a broker listens: as given, as configured, or next to the last of the ``existing``."""
+    known = {one.id: one for one in existing}
+    near = known.get(broker_id) or (existing[-1] if existing else None)
+    first_port = default_port if near is None else near.port - (near.id - 1)
+    host = given.host or (default_host if near is None else near.host)
+    return Endpoint("PLAINTEXT", host, (given.port or first_port) + broker_id - 1)
+
+
+def why_refused(
+    existing: Sequence[BrokerProcess], configured_coordination: str | None, given: UpOptions, folder: str
+) -> str | None:
+    """Return why the options do not fit the brokers of ``folder``; None if they do.
+
+    ``configured_coordination`` is the setting of the existing brokers.
+    """
+    if given.brokers is not None and given.brokers < len(existing):
+        return (
+            f"--brokers {given.brokers}: the cluster in {folder} has {len(existing)} brokers, and `up` "
+            "removes none. Without --brokers all of them start; --data-dir names another cluster."
+        )
+    for one in existing:
+        wanted = endpoint(one.id, existing, given, one.host, one.port)
+        if one.state != "down" and (wanted.host, wanted.port) != (one.host, one.port):
+            option = "--host" if given.port is None else "--port"
+            return (
+                f"{option}: broker {one.id} of {folder} runs on {one.host}:{one.port} and cannot move to "
+                f"{wanted.host}:{wanted.port}. Stop it first: nilometer down --data-dir {folder}"
+            )
+    if existing and given.coordination not in (None, configured_coordination):
+        return (
+            f"--coordination {given.coordination}: the brokers in {folder} have {configured_coordination}, "
+            "which holds their metadata. --data-dir names another cluster."
+        )
+    last = endpoint(max(given.brokers or 1, len(existing)), existing, given, "", 1)
+    if last.port > PORT_MAX:
+        return f"--port: the last broker would listen on port {last.port}, and {PORT_MAX} is the highest"
+    return None

@@ -1,0 +1,92 @@
+"""The wheel, built from the sdist, works where nothing but its base requirements is installed: no Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.empty_environment import build_both, install_alone, source_files
+from support.ports import free_ports
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return build_both(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def programs(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_alone(built[1], tmp_path_factory.mktemp("installed") / "environment")
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(programs: Path, tmp_path: Path) -> Iterator[Run]:
+    """Run programs of the environment in an empty folder; stop a cluster that is left in it."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    environment = {"PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(tmp_path)}
+
+    def command(*arguments: str, code: int = 0, input: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(programs / arguments[0]), *arguments[1:]],
+            input=input,
+            env=environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    yield command
+    command("nilometer", "down")
+
+
+def test_both_have_every_file_of_the_package(built: tuple[Path, Path]) -> None:
+    sdist, wheel = built
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        assert "License-Expression: Apache-2.0" in archive.read(metadata).decode()
+    in_wheel = {name for name in names if ".dist-info/" not in name}
+    assert in_wheel == source_files()
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/")[2] for name in archive.getnames()}
+    assert in_sdist >= {f"src/{name}" for name in source_files()} | {"pyproject.toml", "README.md", "LICENSE"}
+    assert not any(name.startswith(("tests", "bench")) for name in in_sdist)
+
+
+def test_a_cluster_from_the_wheel_alone(run: Run) -> None:
+    where = run("python", "-c", "import nilometer; print(nilometer.__file__)").stdout
+    assert "/environment/lib/" in where
+    spark = "import importlib.util; print(importlib.util.find_spec('pyspark'))"
+    assert run("python", "-c", spark).stdout == "None\n"
+    (port,) = free_ports(1)
+    ready = json.loads(run("nilometer", "up", "--detach", "--port", str(port), "--json").stdout)
+    assert ready["bootstrap_servers"] == f"127.0.0.1:{port}"
+    server = ("--bootstrap-server", ready["bootstrap_servers"])
+    run("nilometer", "produce", "t", *server, "--compression", "zstd", input="1\n2\n3\n")
+    assert run("nilometer", "consume", "t", *server, "--tail", "3").stdout == "1\n2\n3\n"
+    assert "Stopped 1 broker." in run("nilometer", "down").stdout
+
+
+def test_a_simulation_from_the_wheel_alone(run: Run) -> None:
+    done = run("nilometer", "simulate", "--seed", "1", "--minutes", "0.1", "--json")
+    assert json.loads(done.stdout)["exit"] == 0
+
+
+def test_what_needs_spark_says_so(run: Run) -> None:
+    done = run("nilometer", "audit", "--log-dirs", ".", code=1)
+    assert "pip install 'nilometer[spark]'" in done.stderr
