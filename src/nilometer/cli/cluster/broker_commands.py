@@ -165,11 +165,8 @@ def up(
     for broker_id in range(1, max(brokers, len(existing)) + 1):
         cluster.configure(broker_id, endpoint(broker_id, existing, given, host, port), properties)
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
-    if settings and (running := [str(one.id) for one in existing if one.state != "down"]):
-        click.echo(
-            f"Warning: --override and --log-… have no effect on running brokers: {', '.join(running)}",
-            err=True,
-        )
+    if settings and (running := ", ".join(str(one.id) for one in existing if one.state != "down")):
+        click.echo(f"Warning: settings have no effect on brokers that run: {running}", err=True)
     listeners = (
         {one: str(endpoint(one, existing, given, host, port)) for one in down_ids}
         if given.moves_endpoints

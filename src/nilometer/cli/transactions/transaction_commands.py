@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 import click
 
@@ -88,8 +89,7 @@ def list_transactions(
 
 def _check_pattern(pattern: str) -> None:
     """Raise UsageError for a regular expression that brokers cannot compile."""
-    import re2  # pyright: ignore[reportMissingTypeStubs]
-
+    re2: Any = import_module("re2")
     try:
         re2.compile(pattern)
     except re2.error as error:
