@@ -22,6 +22,8 @@ from support.documentation.command_reference import leaf_commands
 HUGE = "9" * 30
 NOWHERE = "127.0.0.1:1"
 ARGUMENTS = {
+    "acl add": "allow --principal User:a --operation read --topic t",
+    "acl remove": "--topic t",
     "topic alter": "t --partitions 2",
     "topic config": "t",
     "topic create": "t",
@@ -47,7 +49,7 @@ ARGUMENTS = {
     "pipeline sample": "logs",
     "pipeline deliver": "--webhook http://127.0.0.1:1/ --until-idle",
 }
-NOT_OF_A_CLUSTER = {"pipeline capture", "pipeline declare", "pipeline run", "status"}
+NOT_OF_A_CLUSTER = {"exporter", "pipeline capture", "pipeline declare", "pipeline run", "status"}
 """Commands that need another server, need none, or report a dead cluster as their result."""
 
 
