@@ -33,6 +33,7 @@ WITHOUT_JSON = {
     "nilometer completion",  # prints a script
     "nilometer exporter",  # serves metrics over HTTP
     "nilometer pipeline formats show",  # prints a file
+    "nilometer pipeline new",  # writes files, and says how to go on
     "nilometer spark submit",  # the output is that of the job
     "nilometer spark pipelines",
 }
