@@ -94,6 +94,8 @@ def test_the_event_time_watermark_follows_the_newest_line_and_late_lines_count(s
     last = run_logs(spark, topics, topic, tmp_path / "out")
     assert last.event_time_watermark == datetime(2024, 1, 1, 10, 0, tzinfo=UTC) - logs.LATENESS
     assert_same(counted(spark, tmp_path / "out"), expected([newest, late]))
+    chart = logs.charts(spark, str(tmp_path / "out"))["Late lines per minute"].collect()
+    assert [(row.minute.year, row.late) for row in chart] == [(2023, 1)]
 
 
 def test_a_running_job_is_stopped_between_two_batches_and_goes_on_later(spark, topics, tmp_path):

@@ -137,7 +137,20 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
     }
 
 
-def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
+def late(counts: DataFrame, settings: Settings | None = None) -> DataFrame:
+    """Return the number of lines in minutes that were complete before the lines' batch, per minute."""
+    behind = F.expr(f"INTERVAL {(settings or Settings()).lateness.total_seconds() + 60:.0f} seconds")
+    minutes = counts.where("by = 'minute' AND minute IS NOT NULL")
+    before = Window.orderBy("batch").rowsBetween(Window.unboundedPreceding, -1)
+    batches = minutes.groupBy("batch").agg(F.max("minute").alias("newest"))
+    batches = batches.select("batch", F.max("newest").over(before).alias("newest_before"))
+    found = minutes.join(F.broadcast(batches), "batch").where(
+        F.col("minute") <= F.col("newest_before") - behind
+    )
+    return found.groupBy("minute").agg(F.sum("lines").alias("late"))
+
+
+def charts(spark: SparkSession, output: str, *, settings: Settings | None = None) -> dict[str, DataFrame]:
     """Return the plots by title: the first column is the x axis, the others are the y values."""
     counts = spark.read.parquet(f"{output}/counts")
     by_minute = counts.where("by = 'minute' AND minute IS NOT NULL")
@@ -146,6 +159,7 @@ def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
     )
     return {
         "Lines per minute": by_minute.groupBy("minute").pivot("format").agg(F.sum("lines")).orderBy("minute"),
+        "Late lines per minute": late(counts, settings).orderBy("minute"),
         "Lines by status or level": labels.groupBy("status or level")
         .agg(F.sum("lines").alias("lines"))
         .orderBy(F.col("lines").desc(), "status or level")
