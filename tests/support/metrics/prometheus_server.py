@@ -39,7 +39,7 @@ def findings_of_promtool(metrics: str) -> str:
 
 
 class PrometheusServer:
-    """``jobs``: the ports that each job scrapes, each second."""
+    """``jobs``: the ports that each job scrapes, every three seconds: a scrape may take long."""
 
     def __init__(self, folder: Path, jobs: Mapping[str, Sequence[int]]) -> None:
         self._folder = folder
@@ -81,7 +81,7 @@ class PrometheusServer:
             }
             for name, ports in self._jobs.items()
         ]
-        return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
+        return {"global": {"scrape_interval": "3s", "scrape_timeout": "3s"}, "scrape_configs": jobs}
 
     def _is_ready(self) -> bool:
         assert self._process is not None

@@ -194,7 +194,7 @@ async def test_a_client_that_leaves_ends_the_production_of_its_response() -> Non
         nonlocal ended
         try:
             while True:
-                yield from clock.step(1)
+                yield from clock.step(1, "x" * 1000)
         finally:
             ended = True
 
