@@ -246,3 +246,19 @@ def test_a_level_that_is_none_is_named(shell: Shell) -> None:
     up = shell.run("up", "--port", str(port), "--detach", "--log-level", "LOUD")
     assert up.returncode == 1
     assert "nilometer.log.level" in up.stderr and "LOUD" in up.stderr
+
+
+def test_options_that_the_brokers_of_a_folder_cannot_follow(shell: Shell) -> None:
+    port = neighbouring_ports(2)
+    up = shell.run("up", "--brokers", "2", "--port", str(port), "--detach")
+    assert up.returncode == 0, up.stderr
+    (another,) = free_ports(1)
+    for options, reason in (
+        (("--brokers", "1"), "has 2 brokers, and `up` removes none"),
+        (("--port", str(another)), f"broker 1 of {shell.data_dir} runs on {HOST}:{port}"),
+        (("--coordination", "zookeeper://127.0.0.1:2181"), "which holds their metadata"),
+    ):
+        refused = shell.run("up", *options, "--detach")
+        assert refused.returncode == 2 and reason in refused.stderr, refused
+    assert shell.run("up", "--brokers", "2", "--port", str(port), "--detach").stdout == up.stdout
+    assert shell.run("down").stdout == "Stopped 2 brokers.\n"
