@@ -144,6 +144,44 @@ def test_a_waiting_fetch_gets_nothing_after_its_right_is_gone(admin: Side, clien
     assert outcomes(client.hear(K.FETCH, 12)) == [(DENIED, False)]
 
 
+def test_a_member_gets_no_topic_that_it_may_not_describe(admin: Side, client: WirePeer) -> None:
+    """Its regular expression selects both topics; it is assigned both, and shown the one it may describe."""
+    for topic in ("regex-seen", "regex-hidden"):
+        admin.create(topic)
+    rights = [
+        reading("regex-seen"),
+        reading("regex")._replace(resource_type=ResourceType.GROUP),
+    ]
+    create_acls(admin, rights)
+    member = {"group_id": "regex", "member_id": "regex-member", "subscribed_topic_regex": "regex-.*"}
+    epoch, shown = 0, set[object]()
+
+    def has_seen() -> bool:
+        nonlocal epoch
+        answer = client.ask(
+            K.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            **member,
+            member_epoch=epoch,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=None,
+            topic_partitions=(),
+        )
+        if answer.error_code in (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress):
+            client.ask(K.FIND_COORDINATOR, 3, key_type=0, key="regex")  # creates the topic of groups
+            return False
+        assert answer.error_code is ErrorCode.none, answer
+        epoch = answer.member_epoch
+        if answer.assignment is not None:
+            shown.update(each.topic_id for each in answer.assignment.topic_partitions)
+        return admin.topic_ids["regex-seen"] in shown
+
+    eventually(has_seen, "the member has the topic that it may describe")
+    assert shown == {admin.topic_ids["regex-seen"]}
+    for right in rights:
+        delete_acl(admin, right)
+
+
 def test_what_only_nilometer_has_needs_describe_on_the_cluster(admin: Side, client: WirePeer) -> None:
     denied = int(ErrorCode.cluster_authorization_failed)
     key = NilometerApiKey.DESCRIBE_REPLICAS
