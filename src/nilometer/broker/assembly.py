@@ -182,6 +182,7 @@ def _control(given: Prerequisites) -> ControlParts:
         given.runtime,
         given.secrets,
         listener=config.inter_broker_listener.name,
+        security=config.inter_broker_security,
         accept_unproved=unproved,
     )
     metadata = MetadataLog(store, given.fence)

@@ -20,10 +20,10 @@ from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.log_output import configure_log
-from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
+from nilometer.broker.settings.config import BrokerConfig, notices_at_start
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
-from nilometer.config import ConfigError
+from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
 
 logger = logging.getLogger("nilometer.broker")

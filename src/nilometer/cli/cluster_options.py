@@ -7,18 +7,24 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
-from nilometer.client.settings.common_keys import parse_server
-from nilometer.config import ConfigError
+from nilometer.client.settings.client_security import SECURITY_KEYS, client_security
+from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings.common_keys import COMMON_KEYS, parse_server
+from nilometer.config import ConfigDefinition, ConfigError, parse_properties
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP_SERVER = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "NILOMETER_BOOTSTRAP_SERVER"
+COMMAND_CONFIG_VARIABLE = "NILOMETER_COMMAND_CONFIG"
+COMMON_CONFIG = ConfigDefinition.of("client", COMMON_KEYS)
+SECURITY = frozenset(key.name for key in SECURITY_KEYS)
 
 
 def _check_servers(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -41,6 +47,50 @@ bootstrap_option = click.option(
     callback=_check_servers,
     help="Brokers to connect to first, as HOST:PORT[,...]. The client learns the others from them.",
 )
+CLIENT_CONFIG = "nilometer.client"
+"""Where the context of a command keeps the settings of ``--command-config``."""
+
+
+def _read_client_config(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    if value is None:
+        return
+    try:
+        config = parse_properties(value.read_text(encoding="utf-8"), str(value))
+        client_security(ClientSettings(COMMON_CONFIG, {k: v for k, v in config.items() if k in SECURITY}))
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {value}: {error}") from None
+    except ConfigError as error:
+        raise click.BadParameter(f"{value}: {error}") from None
+    unknown = [key for key in config if key not in COMMON_CONFIG.keys]
+    if unknown:
+        raise click.BadParameter(f"{value}: no setting of all clients: {', '.join(unknown)}")
+    context.meta[CLIENT_CONFIG] = config
+
+
+command_config_option = click.option(
+    "--command-config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=COMMAND_CONFIG_VARIABLE,
+    show_envvar=True,
+    expose_value=False,
+    callback=_read_client_config,
+    help="A properties file with Kafka's settings of the connection: security.protocol, sasl.*, ssl.*.",
+)
+
+
+def connection_options(command: F) -> F:
+    """Add --bootstrap-server and --command-config."""
+    return bootstrap_option(command_config_option(command))
+
+
+def client_config(bootstrap: str) -> dict[str, str]:
+    """Return the settings of clients: the servers, and those of --command-config."""
+    context = click.get_current_context(silent=True)
+    given: dict[str, str] = {} if context is None else context.meta.get(CLIENT_CONFIG, {})
+    return {**given, "bootstrap.servers": bootstrap}
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 always_json_option = click.option(
     "--json", is_flag=True, expose_value=False, help="Has no effect: the output is JSON in any case."

@@ -8,6 +8,7 @@ from nilometer.config.definition import (
     ConfigRule,
     ResolvedValues,
 )
+from nilometer.config.properties import parse_properties
 from nilometer.config.settings import Settings
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "ConfigRule",
     "ResolvedValues",
     "Settings",
+    "parse_properties",
 ]

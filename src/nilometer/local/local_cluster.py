@@ -20,9 +20,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nilometer.broker.settings.config import parse_properties
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
+from nilometer.config import parse_properties
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.storage.names import CLEAN_SHUTDOWN

@@ -15,7 +15,7 @@ from .code_blocks import DOCS
 
 PAGE = DOCS / "commands.md"
 BEGIN = "<!-- From here on, tests/support/documentation/command_reference.py writes this page. -->\n"
-COMMON = ("--bootstrap-server", "--json", "--help")
+COMMON = ("--bootstrap-server", "--command-config", "--json", "--help")
 """Options that the page describes once."""
 
 

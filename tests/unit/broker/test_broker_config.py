@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.broker.settings.config import BrokerConfig, notices_at_start, parse_properties
-from nilometer.config import ConfigError
-from nilometer.security.jaas import PLAIN_MODULE
+from nilometer.broker.settings.config import BrokerConfig, notices_at_start
+from nilometer.config import ConfigError, parse_properties
+from nilometer.security.jaas import PLAIN_MODULE, SCRAM_MODULE
 from nilometer.security.protocol import SecurityProtocol
 
 HOUR_MS = 3_600_000
@@ -143,8 +143,21 @@ def test_sasl_that_is_not_supported_or_incomplete_is_refused_by_name():
         assert invalid.key == plain_key
         assert why in str(invalid)
         assert "secret" not in str(invalid)
-    between = refusal(**SASL, **{"inter.broker.listener.name": "SASL_PLAINTEXT"})
-    assert "by PLAINTEXT listeners only" in str(between)
+
+
+def test_brokers_connect_to_each_other_with_their_user_of_the_mechanism():
+    between = SASL | {"inter.broker.listener.name": "SASL_PLAINTEXT"}
+    unnamed = refusal(**between)
+    assert unnamed.key == "sasl.mechanism.inter.broker.protocol"
+    assert "GSSAPI is not supported" in str(unnamed)
+    key = "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config"
+    by_scram = between | {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512"}
+    assert refusal(**by_scram).key == key
+    assert "username and a password" in str(refusal(**by_scram, **{key: f"{SCRAM_MODULE} required;"}))
+    module = f'{SCRAM_MODULE} required username="broker" password="secret";'
+    security = config(**by_scram, **{key: module}).inter_broker_security
+    assert (security.mechanism, security.user, security.password) == ("SCRAM-SHA-512", "broker", "secret")
+    assert "secret" not in repr(security)
 
 
 SSL = {

@@ -28,7 +28,9 @@ TABLES = {
     "settings/group_settings.py",
     "storage/topic_config.py",
     "settings/transaction_config_keys.py",
+    "settings/security_config_keys.py",
 }
+SHARED_WITH_CLIENTS = "settings/tls_files.py"
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")
 READ_UNDER_ANOTHER_NAME = {
     "cleanup.policy": "is_compacted",
@@ -48,9 +50,9 @@ def code() -> tuple[frozenset[str], frozenset[str]]:
     attributes: set[str] = set()
     texts: set[str] = set()
     for path in Path(nilometer.__file__).parent.rglob("*.py"):
-        if f"{path.parent.name}/{path.name}" in TABLES or {"simulation", "client", "cli", "pipeline"} & set(
-            path.parts
-        ):
+        place = f"{path.parent.name}/{path.name}"
+        others = {"simulation", "client", "cli", "pipeline"} & set(path.parts)
+        if place in TABLES or (others and place != SHARED_WITH_CLIENTS):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):

@@ -10,6 +10,7 @@ import logging
 
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.client.network.connection import REQUEST_TIMEOUT_MS, Connection, ConnectionLost
+from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.runtime import Runtime
 from nilometer.wire import prove_broker as wire
@@ -35,15 +36,18 @@ class BrokerPeers:
         secrets: SecretKeeper,
         *,
         listener: str,
+        security: ClientSecurity = NO_SECURITY,
         accept_unproved: bool,
     ) -> None:
         """``listener``: the name of the other brokers' listener that this broker connects to.
+        ``security``: of these connections, TLS and this broker's user.
         ``accept_unproved``: connect also to brokers of versions that cannot prove themselves."""
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._runtime = runtime
         self._secrets = secrets
         self.listener = listener
+        self._security = security
         self._accept_unproved = accept_unproved
         self._warned: dict[int, None] = {}
 
@@ -73,13 +77,19 @@ class BrokerPeers:
                 client_id=client_id,
                 request_timeout_ms=request_timeout_ms,
                 before_use=prove,
+                security=self._security,
             )
         except PeerNotResponding as error:
             if not self._accept_unproved:
                 raise
             self._warn(broker_id, error)
         return await Connection.open(
-            self._runtime, host, port, client_id=client_id, request_timeout_ms=request_timeout_ms
+            self._runtime,
+            host,
+            port,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            security=self._security,
         )
 
     async def _prove(self, broker_id: int, connection: Connection) -> None:

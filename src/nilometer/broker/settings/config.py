@@ -26,9 +26,15 @@ from nilometer.broker.settings.listeners import (
 )
 from nilometer.broker.settings.log_settings import log_settings
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER, metrics_endpoint
-from nilometer.broker.settings.sasl_settings import SASL_MECHANISMS, SaslSettings, sasl_settings
+from nilometer.broker.settings.sasl_settings import (
+    SASL_MECHANISMS,
+    SaslSettings,
+    inter_broker_security,
+    sasl_settings,
+)
 from nilometer.broker.settings.tls_settings import TlsSettings, tls_settings
 from nilometer.broker.settings.transaction_settings import transaction_config
+from nilometer.client.settings.client_security import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
@@ -142,6 +148,8 @@ class BrokerConfig(Settings):
         self.sasl: dict[str, SaslSettings] = {}
         """The SASL settings, by the name of the listeners that have it; ``tls``: those of TLS."""
         self.tls: dict[str, TlsSettings] = {}
+        self.inter_broker_security = NO_SECURITY
+        """How this broker connects to others."""
         for listener in self.listeners:
             name, protocol = listener.name, listener.protocol
             texts = {**self.texts, **own[name]}
@@ -151,6 +159,8 @@ class BrokerConfig(Settings):
                 self.sasl[name] = sasl_settings(settings, texts, name)
             if protocol.has_tls:
                 self.tls[name] = tls_settings(settings, own[name], name, protocol)
+            if name == self.inter_broker_listener.name:
+                self.inter_broker_security = inter_broker_security(settings, texts, listener)
 
     def _check_roles(self) -> None:
         roles = self.strings("process.roles")
@@ -201,17 +211,3 @@ def notices_at_start(config: BrokerConfig) -> list[str]:
             f"Controller listeners are not opened: {names}. Brokers use the coordination store instead"
         )
     return notices
-
-
-def parse_properties(text: str, origin: str) -> dict[str, str]:
-    """Return the ``key=value`` lines of a properties file. Raises ConfigError, naming file and line."""
-    values: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, separator, value = line.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(line, f"{origin}, line {number}: not of the form key=value: {line}")
-        values[key.strip()] = value.strip()
-    return values

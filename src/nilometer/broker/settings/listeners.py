@@ -132,9 +132,9 @@ def inter_broker_listener(advertised: Sequence[Endpoint], name: str | None, prot
     wanted = (name or protocol or SecurityProtocol.PLAINTEXT.value).upper()
     for endpoint in advertised:
         if endpoint.name == wanted:
-            return _checked_inter_broker(endpoint)
+            return endpoint
     if not name and len(advertised) == 1 and (not protocol or advertised[0].protocol.value == wanted):
-        return _checked_inter_broker(advertised[0])
+        return advertised[0]
     key = INTER_BROKER_PROTOCOL if protocol else INTER_BROKER
     names = ", ".join(endpoint.name for endpoint in advertised)
     raise ConfigError(
@@ -142,16 +142,6 @@ def inter_broker_listener(advertised: Sequence[Endpoint], name: str | None, prot
         f"brokers connect to each other by the listener {wanted}, which is not advertised; "
         f"set {key} to one of: {names}",
     )
-
-
-def _checked_inter_broker(endpoint: Endpoint) -> Endpoint:
-    if endpoint.protocol is not SecurityProtocol.PLAINTEXT:
-        raise ConfigError(
-            INTER_BROKER,
-            f"brokers connect to each other by PLAINTEXT listeners only, and {endpoint.name} is "
-            f"{endpoint.protocol.value}; set {INTER_BROKER} to a listener of that protocol",
-        )
-    return endpoint
 
 
 def _invalid(key: str, text: str, why: str) -> ConfigError:

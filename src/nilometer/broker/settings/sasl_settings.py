@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nilometer.broker.settings.listener_overrides import PREFIX
+from nilometer.broker.settings.listeners import Endpoint
+from nilometer.client.settings.client_security import ClientSecurity, security_of
 from nilometer.config import ConfigError, Settings
 from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.plain import PLAIN
@@ -15,6 +17,7 @@ SCRAM_MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
 SASL_MECHANISMS = (PLAIN, *SCRAM_MECHANISMS)
 ENABLED = "sasl.enabled.mechanisms"
 JAAS = "sasl.jaas.config"
+INTER_BROKER_MECHANISM = "sasl.mechanism.inter.broker.protocol"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +84,14 @@ def login_module(texts: Mapping[str, str], listener: str, mechanism: str) -> Log
 
 def jaas_key(listener: str, mechanism: str) -> str:
     return f"{PREFIX}{listener.lower()}.{mechanism.lower()}.{JAAS}"
+
+
+def inter_broker_security(settings: Settings, texts: Mapping[str, str], listener: Endpoint) -> ClientSecurity:
+    """Return how a broker connects to the others by ``listener``: its key, and its user of SASL.
+
+    The user is in the login module of ``sasl.mechanism.inter.broker.protocol``. Raises ConfigError.
+    """
+    mechanism = settings.string(INTER_BROKER_MECHANISM).upper() if listener.protocol.has_sasl else None
+    module = None if mechanism is None else login_module(texts, listener.name, mechanism)
+    key = jaas_key(listener.name, mechanism or "")
+    return security_of(settings, listener.protocol, mechanism, module, INTER_BROKER_MECHANISM, key)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nilometer.client.settings.tls_keys import STORE_KEYS
 from nilometer.config import ConfigKey, ConfigKind
-from nilometer.config.definition import ConfigValue
 
 SASL_KEYS = [
     ConfigKey(
@@ -18,6 +18,12 @@ SASL_KEYS = [
         default=None,
         doc="The login module of one mechanism of one listener: its users, and this broker's own user.",
         sensitive=True,
+    ),
+    ConfigKey(
+        name="sasl.mechanism.inter.broker.protocol",
+        kind=ConfigKind.STRING,
+        default="GSSAPI",
+        doc="The SASL mechanism by which this broker authenticates to others: PLAIN, SCRAM-SHA-256 or -512.",
     ),
     ConfigKey(
         name="sasl.server.max.receive.size",
@@ -49,54 +55,14 @@ SASL_KEYS = [
     ),
 ]
 
-PEM = "PEM"
-HTTPS = "https"
-
-
-def _text(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.STRING, default=None, doc=doc, sensitive=secret)
-
-
-def _choice(name: str, default: str, choices: tuple[str, ...], doc: str) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.STRING, default=default, choices=choices, doc=doc)
-
-
-def _why_no_store(value: ConfigValue) -> str | None:
-    return None if value == PEM else "only PEM is supported: convert JKS and PKCS12 stores with openssl"
-
-
-def _store_type(name: str, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.STRING, default="JKS", validate=_why_no_store, doc=doc)
-
-
 TLS_KEYS = [
-    _text("ssl.keystore.location", "The PEM file with this broker's private key and certificate chain."),
-    _store_type("ssl.keystore.type", "The format of ssl.keystore.location: PEM must be given."),
-    _text("ssl.key.password", "The password of the private key.", secret=True),
-    _text("ssl.keystore.key", "The private key as PEM text, in place of a file.", secret=True),
-    _text("ssl.keystore.certificate.chain", "The certificate chain of ssl.keystore.key, as PEM text."),
-    _text("ssl.truststore.location", "The PEM file with the certificates of trusted authorities."),
-    _store_type("ssl.truststore.type", "The format of ssl.truststore.location: PEM must be given."),
-    _text("ssl.truststore.certificates", "The certificates of trusted authorities, as PEM text."),
-    _choice(
-        "ssl.client.auth",
-        "none",
-        ("none", "requested", "required"),
-        "Whether clients of SSL listeners need a certificate, by which they are known.",
-    ),
+    *STORE_KEYS,
     ConfigKey(
-        name="ssl.enabled.protocols",
-        kind=ConfigKind.LIST,
-        default=("TLSv1.2", "TLSv1.3"),
-        choices=("TLSv1.2", "TLSv1.3"),
-        doc="The versions of TLS that are accepted.",
-    ),
-    ConfigKey(
-        name="ssl.endpoint.identification.algorithm",
+        name="ssl.client.auth",
         kind=ConfigKind.STRING,
-        default=HTTPS,
-        choices=(HTTPS, ""),
-        doc="https: the certificate of a broker that this one connects to must be for its host.",
+        default="none",
+        choices=("none", "requested", "required"),
+        doc="Whether clients of SSL listeners need a certificate, by which they are known.",
     ),
     ConfigKey(
         name="ssl.principal.mapping.rules",
@@ -106,7 +72,9 @@ TLS_KEYS = [
     ),
 ]
 
-LISTENER_KEYS = frozenset(key.name for key in [*SASL_KEYS, *TLS_KEYS])
+LISTENER_KEYS = frozenset(key.name for key in [*SASL_KEYS, *TLS_KEYS]) - {
+    "sasl.mechanism.inter.broker.protocol"
+}
 """The keys that may be set for a single listener."""
 MECHANISM_KEYS = frozenset({"sasl.jaas.config"})
 """The keys that may be set for a single mechanism of a listener."""

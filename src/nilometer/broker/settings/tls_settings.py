@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from nilometer.client.settings.tls_files import tls_files
 from nilometer.config import ConfigError, Settings
-from nilometer.runtime.tls import ServerTls, TlsFiles
+from nilometer.runtime.tls import ServerTls
 from nilometer.security.principal_mapping import PrincipalMapping
 from nilometer.security.protocol import SecurityProtocol
 
@@ -50,39 +51,3 @@ def tls_settings(
     timeout_ms = settings.integer("nilometer.authentication.timeout.ms")
     server = ServerTls(files=files, client_auth=client_auth, handshake_timeout_ms=timeout_ms)
     return TlsSettings(server, mapping)
-
-
-def tls_files(settings: Settings) -> TlsFiles:
-    """Return the key and the trusted certificates of a broker or a client. Raises ConfigError."""
-    key, chain = (settings.optional_string(f"ssl.keystore.{part}") for part in ("key", "certificate.chain"))
-    if (key is None) != (chain is None):
-        raise ConfigError(
-            "ssl.keystore.key", "ssl.keystore.key and ssl.keystore.certificate.chain belong together"
-        )
-    location = settings.optional_string("ssl.keystore.location")
-    trusted = settings.optional_string("ssl.truststore.location")
-    certificates = settings.optional_string("ssl.truststore.certificates")
-    for kind, path, text in (("keystore", location, key), ("truststore", trusted, certificates)):
-        if path is not None and text is not None:
-            raise ConfigError(f"ssl.{kind}.location", f"the {kind} is given as a file and as text: give one")
-        if path is not None and settings.string(f"ssl.{kind}.type") != "PEM":
-            raise ConfigError(
-                f"ssl.{kind}.type",
-                f"ssl.{kind}.type must be PEM: JKS, the default, and PKCS12 are not supported",
-            )
-    versions = settings.strings("ssl.enabled.protocols")
-    if not versions:
-        raise ConfigError("ssl.enabled.protocols", "ssl.enabled.protocols must name a version of TLS")
-    return TlsFiles(
-        key_file=location,
-        key=None if key is None else f"{_pem(key)}\n{_pem(chain or '')}\n",
-        key_password=settings.optional_string("ssl.key.password"),
-        trusted_file=trusted,
-        trusted=None if certificates is None else _pem(certificates),
-        versions=versions,
-    )
-
-
-def _pem(text: str) -> str:
-    """Return PEM text with its line breaks, which a properties file may have as ``\\n`` or as spaces."""
-    return text.replace("\\n", "\n").replace(" -----END", "\n-----END").replace("----- ", "-----\n")

@@ -11,7 +11,7 @@ import click
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     F,
-    bootstrap_option,
+    connection_options,
     json_option,
     print_json,
     print_table,
@@ -86,7 +86,7 @@ def _run(bootstrap: str, work: Callable[[AclAdmin], Awaitable[T]]) -> T:
 @_acl_options
 @_resource_options
 @json_option
-@bootstrap_option
+@connection_options
 def list_acls(
     principal: str | None,
     host: str | None,
@@ -106,7 +106,7 @@ def list_acls(
 @_acl_options
 @_resource_options
 @json_option
-@bootstrap_option
+@connection_options
 def add(
     permission: str,
     principal: str | None,
@@ -139,7 +139,7 @@ def add(
 @_resource_options
 @click.option("--all", "everything", is_flag=True, help="Remove every ACL, if no other option is given.")
 @json_option
-@bootstrap_option
+@connection_options
 def remove(
     principal: str | None,
     host: str | None,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import click
 
-from nilometer.cli.cluster_options import run_async
+from nilometer.cli.cluster_options import client_config, run_async
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import GroupAdmin
 from nilometer.runtime import Runtime
@@ -27,7 +27,7 @@ Work = Callable[[Admin, GroupAdmin], Awaitable[T]]
 
 def run_work(bootstrap: str, work: Work[T]) -> T:
     async def main() -> T:
-        config = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": TIMEOUT_MS}
+        config = {**client_config(bootstrap), "default.api.timeout.ms": str(TIMEOUT_MS)}
         async with Admin(Runtime.system(), config) as admin:
             return await work(admin, GroupAdmin(admin.client, TIMEOUT_MS))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table
+from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table
 from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
     all_groups_option,
@@ -58,7 +58,7 @@ def _comma_separated(text: str | None) -> tuple[str, ...]:
     help="Only groups of this type: classic or consumer.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap: str) -> None:
     """List groups with their state and type."""
     for one in _comma_separated(types):
@@ -94,7 +94,7 @@ def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap:
 @click.option("--offsets", is_flag=True, help="Show offsets and lag by partition (default).")
 @click.option("--state", "state", is_flag=True, help="Show only state, assignor and coordinator.")
 @json_option
-@bootstrap_option
+@connection_options
 def describe(
     names: tuple[str, ...],
     more: tuple[str, ...],
@@ -158,7 +158,7 @@ async def _lags(
 @group_option
 @all_groups_option
 @json_option
-@bootstrap_option
+@connection_options
 def delete(
     names: tuple[str, ...], more: tuple[str, ...], all_groups: bool, as_json: bool, bootstrap: str
 ) -> None:

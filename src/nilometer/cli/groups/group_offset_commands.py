@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table
+from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table
 from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
     all_groups_option,
@@ -62,7 +62,7 @@ INACTIVE = (EMPTY, DEAD)
 @click.option("--dry-run", is_flag=True, help="Only print the new offsets (default).")
 @click.option("--execute", is_flag=True, help="Commit the new offsets. The group must have no members.")
 @json_option
-@bootstrap_option
+@connection_options
 def reset_offsets(
     names: tuple[str, ...],
     more: tuple[str, ...],
@@ -182,7 +182,7 @@ async def _reset(
     help="Only this topic, or these partitions of it; repeatable.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def delete_offsets(name: str, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     """Delete the committed offsets of a group for topics that it does not read now."""
     wanted = [parse_topic(text) for text in topics]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from nilometer.broker.settings.config import parse_properties
 from nilometer.cli.cluster.broker_commands import DEFAULT_DATA_DIR
 from nilometer.cli.cluster_options import json_option, print_table
 from nilometer.cli.signals import exit_on_sigterm
+from nilometer.config import parse_properties
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.pipeline.errors import PipelineError, readable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from nilometer.cli.cluster_options import bootstrap_option, parse_pairs, run_async
+from nilometer.cli.cluster_options import client_config, connection_options, parse_pairs, run_async
 from nilometer.cli.number_types import PARTITION
 from nilometer.cli.records.consume_in_group import consume_in_group
 from nilometer.cli.records.consume_partitions import Reading, consume_partitions
@@ -87,7 +87,7 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
     metavar="KEY=VALUE",
     help="A consumer setting; repeatable.",
 )
-@bootstrap_option
+@connection_options
 def consume(
     topic: str,
     from_beginning: bool,
@@ -119,7 +119,7 @@ def consume(
         raise click.UsageError("give one of --format and --json")
     render = _formatter(layout, as_json, null_marker)
     config: dict[str, str | bool] = {
-        "bootstrap.servers": bootstrap,
+        **client_config(bootstrap),
         "auto.offset.reset": "earliest" if from_beginning or group is None else "latest",
         "allow.auto.create.topics": False,
         "isolation.level": isolation_level,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from nilometer.cli.cluster_options import (
-    bootstrap_option,
+    client_config,
+    connection_options,
     json_option,
     parse_pairs,
     print_json,
@@ -72,7 +73,7 @@ OVERSIZED_DONE = {
     help="A producer setting; repeatable.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def ingest(
     paths: tuple[str, ...],
     topic: str,
@@ -100,7 +101,7 @@ def ingest(
     counted and reported.
     """
     config: dict[str, str | int] = {
-        "bootstrap.servers": bootstrap,
+        **client_config(bootstrap),
         "linger.ms": LINGER_MS,
         "batch.size": BATCH_BYTES,
         "compression.type": compression,

@@ -7,7 +7,14 @@ import sys
 
 import click
 
-from nilometer.cli.cluster_options import bootstrap_option, json_option, parse_pairs, print_json, run_async
+from nilometer.cli.cluster_options import (
+    client_config,
+    connection_options,
+    json_option,
+    parse_pairs,
+    print_json,
+    run_async,
+)
 from nilometer.cli.number_types import PARTITION
 from nilometer.cli.records.input_records import InputRecord, PlainLines, json_record
 from nilometer.cli.records.produce_input import STANDARD_INPUT, Items, lines_of, no_data, whole_files
@@ -61,7 +68,7 @@ from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
     help="A producer setting; repeatable.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def produce(
     topic: str,
     files: tuple[str, ...],
@@ -93,7 +100,7 @@ def produce(
         topic, partition, tuple((name, os.fsencode(value)) for name, value in pairs.items()), not no_create
     )
     config = {
-        "bootstrap.servers": bootstrap,
+        **client_config(bootstrap),
         "acks": acks,
         "compression.type": compression,
         **parse_pairs(properties, "--property"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from nilometer.cli.cluster_clients import admin_of
-from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, run_async
+from nilometer.cli.cluster_options import connection_options, json_option, print_json, run_async
 from nilometer.cli.number_types import PARTITION
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -47,7 +47,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 )
 @click.option("--all", "elect_all", is_flag=True, help="Every partition of the cluster.")
 @json_option
-@bootstrap_option
+@connection_options
 def elect_leaders(
     kind: str,
     topics: tuple[str, ...],

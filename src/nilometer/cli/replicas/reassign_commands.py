@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from nilometer.cli.cluster_clients import admin_of, survey_of
-from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
+from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
 from nilometer.cli.number_types import INT64_MAX
 from nilometer.cli.replicas.reassign_files import read_targets, write_targets
 from nilometer.cli.replicas.reassign_plan import plan
@@ -77,7 +77,7 @@ reassign.add_command(plan)
     help="Write the current assignment to this file. Executing that file undoes the moves.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def execute(
     file: Any, bytes_per_second: int | None, rollback: Path | None, as_json: bool, bootstrap: str
 ) -> None:
@@ -149,7 +149,7 @@ def _outcome(
 @click.option("--wait", is_flag=True, help="Wait until no move is in progress.")
 @_preserve
 @json_option
-@bootstrap_option
+@connection_options
 def status(file: Any, wait: bool, preserve_throttles: bool, as_json: bool, bootstrap: str) -> None:
     """Show the progress of the moves of FILE, or of all moves.
 
@@ -201,7 +201,7 @@ async def _follow(
 @click.option("--all", "cancel_all", is_flag=True, help="Cancel every move in progress.")
 @_preserve
 @json_option
-@bootstrap_option
+@connection_options
 def cancel(file: Any, cancel_all: bool, preserve_throttles: bool, as_json: bool, bootstrap: str) -> None:
     """Cancel the moves of FILE, or all moves. The partitions keep the replicas they had before."""
     if (file is None) != cancel_all:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from nilometer.cli.cluster_clients import admin_of, survey_of
-from nilometer.cli.cluster_options import always_json_option, bootstrap_option, run_async
+from nilometer.cli.cluster_options import always_json_option, connection_options, run_async
 from nilometer.cli.replicas.reassign_files import write_targets
 from nilometer.cli.replicas.reassign_view import moved_bytes
 from nilometer.client.admin.admin import Admin
@@ -43,7 +43,7 @@ from nilometer.identifiers import BrokerId
     help="Write the current assignment of the partitions that would move to this file.",
 )
 @always_json_option
-@bootstrap_option
+@connection_options
 def plan(
     topics: tuple[str, ...],
     broker_list: str | None,

@@ -9,7 +9,7 @@ import click
 
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
-    bootstrap_option,
+    connection_options,
     json_option,
     parse_pairs,
     print_json,
@@ -80,7 +80,7 @@ def _report(
 )
 @click.option("--if-not-exists", is_flag=True, help="Do not fail for a topic that exists.")
 @json_option
-@bootstrap_option
+@connection_options
 def create(
     names: tuple[str, ...],
     partitions: int | None,
@@ -108,7 +108,7 @@ def create(
 @topic.command("list")
 @click.option("--internal", is_flag=True, help="Include internal topics.")
 @json_option
-@bootstrap_option
+@connection_options
 def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
     """List topics."""
 
@@ -127,7 +127,7 @@ def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
 @topic.command()
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @json_option
-@bootstrap_option
+@connection_options
 def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     """Show the partitions and settings of topics. Without a name: of all topics."""
 
@@ -173,7 +173,7 @@ def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     help="Reset this key to its default; repeatable.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def alter(
     name: str,
     partitions: int | None,
@@ -208,7 +208,7 @@ def alter(
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @click.option("--if-exists", is_flag=True, help="Do not fail for a topic that does not exist.")
 @json_option
-@bootstrap_option
+@connection_options
 def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, bootstrap: str) -> None:
     """Delete topics and all their records."""
 

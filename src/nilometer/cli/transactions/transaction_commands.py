@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
-from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
+from nilometer.cli.cluster_options import (
+    client_config,
+    connection_options,
+    json_option,
+    print_json,
+    print_table,
+    run_async,
+)
 from nilometer.cli.groups.group_choice import finish
 from nilometer.cli.number_types import INT64, OFFSET, PARTITION, Seconds
 from nilometer.cli.transactions.transaction_view import (
@@ -41,7 +48,7 @@ def transaction() -> None:
 
 def _run(bootstrap: str, work: Callable[[Admin, TransactionAdmin], Awaitable[T]]) -> T:
     async def main() -> T:
-        config = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": TIMEOUT_MS}
+        config = {**client_config(bootstrap), "default.api.timeout.ms": str(TIMEOUT_MS)}
         async with Admin(Runtime.system(), config) as admin:
             return await work(admin, TransactionAdmin(admin.client, TIMEOUT_MS))
 
@@ -62,7 +69,7 @@ def _run(bootstrap: str, work: Callable[[Admin, TransactionAdmin], Awaitable[T]]
 )
 @click.option("--pattern", default="", metavar="REGEX", help="Only ids that match as a whole.")
 @json_option
-@bootstrap_option
+@connection_options
 def list_transactions(
     states: tuple[str, ...],
     producer_ids: tuple[int, ...],
@@ -99,7 +106,7 @@ def _check_pattern(pattern: str) -> None:
 @transaction.command()
 @click.argument("ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID…")
 @json_option
-@bootstrap_option
+@connection_options
 def describe(ids: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     """Show the state, producer, timeout, start and partitions of transactional ids."""
     outcomes = _run(bootstrap, lambda _, admin: admin.describe(ids))
@@ -115,7 +122,7 @@ def describe(ids: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 @click.argument("topic")
 @click.argument("partition", type=PARTITION)
 @json_option
-@bootstrap_option
+@connection_options
 def producers(topic: str, partition: int, as_json: bool, bootstrap: str) -> None:
     """Show the producers that the leader of a partition knows, and where their transactions begin."""
     place = TopicPartition(topic, partition)
@@ -139,7 +146,7 @@ async def _producers(admin: TransactionAdmin, partition: TopicPartition) -> list
 @click.option("--partition", type=PARTITION, help="The partition of a hanging transaction.")
 @click.option("--start-offset", type=OFFSET, help="Its first offset, as find-hanging shows it.")
 @json_option
-@bootstrap_option
+@connection_options
 def abort(
     transactional_id: str | None,
     topic: str | None,
@@ -215,7 +222,7 @@ async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_of
     help="Only transactions whose last record is older: more than the brokers' transaction.max.timeout.ms.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def find_hanging(
     topics: tuple[str, ...], partition: int | None, older_than_s: float, as_json: bool, bootstrap: str
 ) -> None:

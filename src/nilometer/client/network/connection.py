@@ -16,13 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from nilometer.client.network.finalized_features import FinalizedFeatures
 from nilometer.client.network.response_frames import ResponseFrames
+from nilometer.client.network.sasl_login import log_in
+from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.runtime import Runtime
+from nilometer.runtime.tls import TlsUnusable
 from nilometer.version import __version__
 from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedResponse, UnsupportedVersion
@@ -128,11 +132,13 @@ class Connection(asyncio.BufferedProtocol):
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         setup_timeout_ms: int = CONNECTION_SETUP_TIMEOUT_MS,
         before_use: Callable[[Connection], Awaitable[None]] | None = None,
+        security: ClientSecurity = NO_SECURITY,
     ) -> Connection:
-        """Connect, request the broker's API versions and return the connection.
+        """Connect, log in, request the broker's API versions and return the connection.
 
-        ``before_use`` is called before the first request (brokers authenticate each other in it); if it
-        raises, the connection is closed. Raises ConnectionLost, or the KafkaError of ApiVersions.
+        ``before_use`` is called after the login and before the first request (brokers authenticate each other
+        in it); if it raises, the connection is closed. Raises ConnectionLost, AuthenticationFailed, or the
+        KafkaError of ApiVersions.
         """
         connection: Connection | None = None
 
@@ -143,8 +149,10 @@ class Connection(asyncio.BufferedProtocol):
 
         try:
             async with asyncio.timeout(setup_timeout_ms / 1000):
-                await runtime.network.connect(make, host, port)
+                await runtime.network.connect(make, host, port, security.tls)
                 assert connection is not None
+                if security.mechanism is not None:
+                    await log_in(connection, security, runtime)
                 if before_use is not None:
                     await before_use(connection)
                 await connection._negotiate()
@@ -152,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
             if connection is not None:
                 connection.close()
             raise ConnectionLost(f"no connection to {host}:{port} within {setup_timeout_ms} ms") from None
-        except OSError as error:
+        except (OSError, TlsUnusable) as error:
             raise ConnectionLost(f"cannot connect to {host}:{port}: {_reason(error)}") from error
         except BaseException:
             if connection is not None:
@@ -371,8 +379,14 @@ class Connection(asyncio.BufferedProtocol):
             self.on_lost(self)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | TlsUnusable) -> str:
     """Return the operating system's error text: asyncio's own messages hide it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: the broker's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    if isinstance(error, TlsUnusable):
+        return str(error)
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

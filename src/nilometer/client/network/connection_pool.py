@@ -21,6 +21,7 @@ from nilometer.client.network.backoff import Backoff
 from nilometer.client.network.cluster_metadata import BrokerNode
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.client.network.finalized_features import FinalizedFeatures
+from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
@@ -55,6 +56,7 @@ class ConnectionPool:
         self._open: dict[_Key, Connection] = {}
         self._connecting: dict[_Key, asyncio.Task[Connection]] = {}
         self._reconnects: dict[int, _Reconnect] = {}
+        self._security = client_security(settings)
         self._closed = False
         self.features = FinalizedFeatures()
         """The cluster's features with the highest epoch that any broker has returned."""
@@ -94,6 +96,7 @@ class ConnectionPool:
             client_id=self._client_id,
             request_timeout_ms=self._request_timeout_ms,
             setup_timeout_ms=self._setup_timeout_ms,
+            security=self._security,
         )
         self.features = self.features.newer(connection.features)
         return connection

@@ -19,6 +19,7 @@ from typing import TypeVar
 from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata
 from nilometer.client.network.connection import Connection, ConnectionLost, MakeRequest
 from nilometer.client.network.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
+from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.client.settings.common_keys import parse_server
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
@@ -117,6 +118,7 @@ class ReplicaSurvey:
     runtime: Runtime
     bootstrap: Sequence[str]
     timeout_ms: int = 2_000
+    security: ClientSecurity = NO_SECURITY
     _connections: dict[_Address, Connection] = field(default_factory=dict[_Address, Connection])
     _nodes: dict[int, BrokerNode] = field(default_factory=dict[int, BrokerNode])
 
@@ -253,7 +255,7 @@ class ReplicaSurvey:
         known = self._connections.get(address)
         if known is not None and not known.closed:
             return known
-        connection = await Connection.open(self.runtime, *address)
+        connection = await Connection.open(self.runtime, *address, security=self.security)
         self._connections[address] = connection
         return connection
 

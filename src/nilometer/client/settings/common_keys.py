@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nilometer.client.settings.client_security import SECURITY_KEYS
 from nilometer.client.settings.key_kinds import int_key, long_key
 from nilometer.config import ConfigError, ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
@@ -60,6 +61,7 @@ COMMON_KEYS: tuple[ConfigKey, ...] = (
         "socket.connection.setup.timeout.ms", 10_000, "How long to wait for a connection to be set up.", 1
     ),
     long_key("metadata.max.age.ms", 300_000, "The age after which metadata is fetched again."),
+    *SECURITY_KEYS,
 )
 
 API_TIMEOUT: ConfigKey = int_key(

@@ -1,0 +1,47 @@
+"""The keys of TLS that clients and brokers share, under Kafka's names."""
+
+from __future__ import annotations
+
+from nilometer.config import ConfigKey, ConfigKind
+from nilometer.config.definition import ConfigValue
+
+PEM = "PEM"
+HTTPS = "https"
+
+
+def _text(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
+    return ConfigKey(name=name, kind=ConfigKind.STRING, default=None, doc=doc, sensitive=secret)
+
+
+def _why_no_store(value: ConfigValue) -> str | None:
+    return None if value == PEM else "only PEM is supported: convert JKS and PKCS12 stores with openssl"
+
+
+def _store_type(name: str, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=ConfigKind.STRING, default="JKS", validate=_why_no_store, doc=doc)
+
+
+STORE_KEYS: tuple[ConfigKey, ...] = (
+    _text("ssl.keystore.location", "The PEM file with the own private key and certificate chain."),
+    _store_type("ssl.keystore.type", "The format of ssl.keystore.location: PEM must be given."),
+    _text("ssl.key.password", "The password of the private key.", secret=True),
+    _text("ssl.keystore.key", "The private key as PEM text, in place of a file.", secret=True),
+    _text("ssl.keystore.certificate.chain", "The certificate chain of ssl.keystore.key, as PEM text."),
+    _text("ssl.truststore.location", "The PEM file with the certificates of trusted authorities."),
+    _store_type("ssl.truststore.type", "The format of ssl.truststore.location: PEM must be given."),
+    _text("ssl.truststore.certificates", "The certificates of trusted authorities, as PEM text."),
+    ConfigKey(
+        name="ssl.enabled.protocols",
+        kind=ConfigKind.LIST,
+        default=("TLSv1.2", "TLSv1.3"),
+        choices=("TLSv1.2", "TLSv1.3"),
+        doc="The versions of TLS that are accepted.",
+    ),
+    ConfigKey(
+        name="ssl.endpoint.identification.algorithm",
+        kind=ConfigKind.STRING,
+        default=HTTPS,
+        choices=(HTTPS, ""),
+        doc="https: the certificate of a broker that is connected to must be for its host.",
+    ),
+)
