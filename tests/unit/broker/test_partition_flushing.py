@@ -33,6 +33,9 @@ class StandingClock:
     def monotonic_ms(self) -> int:
         return 1
 
+    def monotonic_us(self) -> int:
+        return 1000
+
 
 class Host:
     """Flushes when the test says so."""

@@ -24,6 +24,9 @@ class StepClock(Clock):
         self.now_ms += 1000
         return self.now_ms
 
+    def monotonic_us(self) -> int:
+        return self.monotonic_ms() * 1000
+
 
 class Store:
     def __init__(self, *failures: Exception) -> None:
