@@ -47,6 +47,8 @@ bootstrap_option = click.option(
     callback=_check_servers,
     help="Brokers to connect to first, as HOST:PORT[,...]. The client learns the others from them.",
 )
+COMMAND_CONFIG = "command_config"
+"""The name of the parameter of ``--command-config``."""
 CLIENT_CONFIG = "nilometer.client"
 """Where the context of a command keeps the settings of ``--command-config``."""
 
@@ -69,6 +71,7 @@ def _read_client_config(context: click.Context, _parameter: click.Parameter, val
 
 command_config_option = click.option(
     "--command-config",
+    COMMAND_CONFIG,
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar=COMMAND_CONFIG_VARIABLE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -126,9 +127,18 @@ def test_commands_connect_by_their_config_file(secured: Secured, tmp_path: Path)
     assert run("produce", "by-command", input="one\ntwo\n").returncode == 0
     read = run("consume", "by-command", "--from-beginning", "--count", "2")
     assert (read.returncode, read.stdout.split()) == (0, ["one", "two"])
+    healthy = run("status", "--json", "--timeout", "30")
+    assert (healthy.returncode, json.loads(healthy.stdout)["health"]) == (0, "healthy"), healthy.stdout
+    for command in ("broker list", "broker config 1", "topic config by-command", "topic offsets by-command"):
+        done = run(*command.split())
+        assert done.returncode == 0, (command, done.stderr)
+    shown = run("replicas", "--topic", "by-command", "--json", "--timeout", "30")
+    assert [each["failure"] for each in json.loads(shown.stdout)["replicas"]] == [None], shown.stdout
     write(secured.settings("SASL_SSL", "SCRAM-SHA-512", "wrong"))
     refused = run("topic", "list")
     assert refused.returncode == 1
     assert "SASL_AUTHENTICATION_FAILED" in refused.stderr
+    unknown = run("status", "--timeout", "30")
+    assert unknown.returncode == 3 and "uthentication failed" in unknown.stdout, unknown.stdout
     write({"security.protocol": "KERBEROS"})
     assert "security.protocol" in run("topic", "list").stderr

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nilometer.cli.cluster_clients import admin_of
-from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
+from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
 from nilometer.cli.config_view import all_option, changes_of, delete_option, print_settings, set_option, shown
 from nilometer.cli.number_types import BROKER_ID
 from nilometer.client.admin.admin import Admin
@@ -21,7 +21,7 @@ ALL_BROKERS = ""
 
 @click.command("list")
 @json_option
-@bootstrap_option
+@connection_options
 def list_brokers(as_json: bool, bootstrap: str) -> None:
     """List the live brokers of a cluster, with the partitions they lead and the replicas they have."""
 
@@ -70,7 +70,7 @@ def _role(one: dict[str, Any]) -> str:
 @delete_option
 @all_option
 @json_option
-@bootstrap_option
+@connection_options
 def broker_config(
     broker_id: int | None,
     all_brokers: bool,

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,12 +20,15 @@ from rich.live import Live
 
 from nilometer.cli.cluster.status_view import document, picture
 from nilometer.cli.cluster_options import (
-    bootstrap_option,
+    COMMAND_CONFIG,
+    client_config,
+    connection_options,
     json_option,
     print_json,
     run_async,
     stop_on_signals,
 )
+from nilometer.cli.number_types import Seconds
 from nilometer.client.health.cluster_health import (
     RUNNING,
     BrokerHealth,
@@ -53,12 +56,12 @@ NO_CLUSTER = 1
     show_default=True,
     help="The folder of `nilometer up`: shows its processes too.",
 )
-@bootstrap_option
+@connection_options
 @json_option
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C. With --json: one line per refresh.")
 @click.option(
     "--interval",
-    type=click.FloatRange(0.05),
+    type=Seconds(0.05),
     default=2.0,
     show_default=True,
     help="Seconds between two checks.",
@@ -66,7 +69,7 @@ NO_CLUSTER = 1
 @click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many checks.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.05),
+    type=Seconds(0.05),
     default=2.0,
     show_default=True,
     help="Seconds that each broker gets to respond. A check takes at most about five times as long.",
@@ -85,7 +88,8 @@ def status(
     Problems are partitions that are under-replicated, under min.insync.replicas or offline, failed log
     directories, replicas that stopped, hanging transactions. Reassignments are listed too.
 
-    By default the cluster is that of --data-dir; with --bootstrap-server any other one.
+    By default the cluster is that of --data-dir; with --bootstrap-server any other one. The brokers of
+    --data-dir are connected to by PLAINTEXT, unless --command-config is given on the command line.
 
     The exit code is 0 if the cluster is healthy; 1 if it is degraded (everything is served, but there is a
     problem) or the folder has no brokers; 3 if it is unavailable (a partition cannot be read or written, or
@@ -94,7 +98,8 @@ def status(
     cluster = _local_cluster(data_dir)
     if cluster is not None and not cluster.broker_ids():
         _say_no_cluster(data_dir, as_json)
-    checks = _Checks(cluster, bootstrap.split(","), timeout)
+    connection = client_config(bootstrap) if _has_connection(cluster) else {}
+    checks = _Checks(cluster, bootstrap.split(","), timeout, connection)
     if watch:
         grade = run_async(_watch(checks, interval, times, as_json))
     else:
@@ -122,6 +127,12 @@ def _local_cluster(data_dir: Path) -> LocalCluster | None:
     return None if is_elsewhere and given("data_dir") is ParameterSource.DEFAULT else cluster
 
 
+def _has_connection(cluster: LocalCluster | None) -> bool:
+    """Whether --command-config counts; for a data folder the environment variable does not."""
+    source = click.get_current_context().get_parameter_source(COMMAND_CONFIG)
+    return cluster is None or source is ParameterSource.COMMANDLINE
+
+
 def _say_no_cluster(data_dir: Path, as_json: bool) -> NoReturn:
     """Print that the folder has no brokers, and exit."""
     if as_json:
@@ -137,10 +148,18 @@ def _say_no_cluster(data_dir: Path, as_json: bool) -> NoReturn:
 class _Checks:
     """Checks one cluster: that of a data folder, whose processes are looked at first, or any other one."""
 
-    def __init__(self, cluster: LocalCluster | None, bootstrap: Sequence[str], timeout_s: float) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster | None,
+        bootstrap: Sequence[str],
+        timeout_s: float,
+        connection: Mapping[str, str],
+    ) -> None:
+        """``connection``: the settings of clients."""
         self._cluster = cluster
         self._bootstrap = tuple(bootstrap)
         self._timeout_ms = round(timeout_s * 1000)
+        self._connection = connection
         self._check: HealthCheck | None = None
 
     async def once(self) -> ClusterHealth:
@@ -159,7 +178,9 @@ class _Checks:
         if not self._bootstrap:
             return cluster_health(Findings(survey=None), local)
         if self._check is None:
-            self._check = HealthCheck(Runtime.system(), self._bootstrap, self._timeout_ms)
+            self._check = HealthCheck(
+                Runtime.system(), self._bootstrap, self._timeout_ms, connection=self._connection
+            )
         return cluster_health(await self._check.check(), local)
 
     def close(self) -> None:

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Sequence
 import click
 from rich.live import Live
 
+from nilometer.cli.cluster_clients import survey_of
 from nilometer.cli.cluster_options import (
-    bootstrap_option,
+    connection_options,
     json_option,
     print_json,
     run_async,
@@ -24,7 +25,6 @@ from nilometer.cli.console import OutputConsole
 from nilometer.cli.number_types import BROKER_ID, PARTITION, Seconds
 from nilometer.cli.replicas.replicas_view import document, picture
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
-from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -61,7 +61,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
     show_default=True,
     help="Seconds after which a broker that does not respond is shown as unreachable.",
 )
-@bootstrap_option
+@connection_options
 def replicas(
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
@@ -79,7 +79,7 @@ def replicas(
     long a follower has lacked records of the leader. REMOTE LEO is each follower's log end offset as the
     leader knows it. EPOCHS lists the leader epochs with their start offsets.
     """
-    survey = ReplicaSurvey(Runtime.system(), bootstrap.split(","), timeout_ms=round(timeout * 1000))
+    survey = survey_of(bootstrap, round(timeout * 1000))
     looks = _SurveyLoop(survey, topics or None, partitions or None, broker_ids, interval)
     if watch:
         run_async(_watch(looks, times, as_json))

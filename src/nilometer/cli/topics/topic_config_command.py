@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from nilometer.cli.cluster_clients import admin_of
-from nilometer.cli.cluster_options import bootstrap_option, json_option, run_async
+from nilometer.cli.cluster_options import connection_options, json_option, run_async
 from nilometer.cli.config_view import all_option, changes_of, delete_option, print_settings, set_option, shown
 from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource, ResourceType
 
@@ -16,7 +16,7 @@ from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource, Resou
 @delete_option
 @all_option
 @json_option
-@bootstrap_option
+@connection_options
 def topic_config(
     name: str,
     given: tuple[str, ...],

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from nilometer.cli.cluster_clients import admin_of
-from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json, print_table, run_async
+from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
 from nilometer.cli.number_types import INT32_MAX, INT64_MAX, PARTITION
 from nilometer.cli.times import parse_time
 from nilometer.client.admin.admin import Admin
@@ -43,7 +43,7 @@ class PartitionOffsets(NamedTuple):
     help="Also the first offset with this timestamp or a later one: milliseconds, or an ISO time in UTC.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def offsets(
     names: tuple[str, ...], partitions: tuple[int, ...], at: str | None, as_json: bool, bootstrap: str
 ) -> None:
@@ -136,7 +136,7 @@ def _document(one: PartitionOffsets, with_time: bool) -> dict[str, Any]:
 )
 @click.option("--all", "delete_all", is_flag=True, help="Delete all records of all partitions.")
 @json_option
-@bootstrap_option
+@connection_options
 def delete_records_command(
     name: str, texts: tuple[str, ...], delete_all: bool, as_json: bool, bootstrap: str
 ) -> None:

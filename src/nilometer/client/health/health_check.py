@@ -10,17 +10,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
 from nilometer.client.admin.transaction_admin import OpenTransaction, TransactionAdmin
 from nilometer.client.health.cluster_health import FailedLogDirectory, Findings, RegisteredNode
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.client.replicas.partition_operations import OngoingMove
-from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaSurvey, Survey
+from nilometer.client.replicas.replica_survey import DEFAULT_TIMEOUT_MS, BrokerAnswer, ReplicaSurvey, Survey
+from nilometer.client.settings.client_security import client_security
+from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
 
-DEFAULT_TIMEOUT_MS = 2_000
 HANGING_AFTER_MS = 15 * 60_000
 """The default of the brokers' ``transaction.max.timeout.ms``: coordinators abort older transactions."""
 FENCED_BROKERS_SINCE = 2
@@ -36,14 +38,17 @@ class HealthCheck:
         bootstrap: Sequence[str],
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         hanging_after_ms: int = HANGING_AFTER_MS,
+        connection: GivenConfig | None = None,
     ) -> None:
         """``bootstrap``: ``host:port`` each. ``timeout_ms``: how long each broker gets to respond.
-        ``hanging_after_ms``: how old the last record of a hanging transaction is at least."""
+        ``hanging_after_ms``: how old the last record of a hanging transaction is at least.
+        ``connection``: Kafka's settings of clients, those of security for example. Raises ConfigError."""
         self._runtime = runtime
-        self._bootstrap = bootstrap
         self._timeout_ms = timeout_ms
         self._hanging_after_ms = hanging_after_ms
-        self._survey = ReplicaSurvey(runtime, bootstrap, timeout_ms)
+        self._connection = {**(connection or {}), "bootstrap.servers": ",".join(bootstrap)}
+        security = client_security(ClientSettings(ADMIN_CONFIG_DEFINITION, self._connection))
+        self._survey = ReplicaSurvey(runtime, bootstrap, timeout_ms, security)
 
     async def __aenter__(self) -> HealthCheck:
         return self
@@ -171,9 +176,8 @@ class HealthCheck:
 
     def _admin(self, nodes: Iterable[BrokerNode]) -> Admin:
         servers = ",".join(_server(node) for node in nodes)
-        return Admin(
-            self._runtime, {"bootstrap.servers": servers, "default.api.timeout.ms": self._timeout_ms}
-        )
+        own = {"bootstrap.servers": servers, "default.api.timeout.ms": self._timeout_ms}
+        return Admin(self._runtime, {**self._connection, **own})
 
 
 def _server(node: BrokerNode) -> str:

@@ -37,6 +37,7 @@ T = TypeVar("T")
 _Address = tuple[str, int]
 _PartitionKey = tuple[str, int]
 
+DEFAULT_TIMEOUT_MS = 2_000
 UNLISTED = "it is not in the cluster's metadata"
 
 
@@ -117,7 +118,7 @@ class ReplicaSurvey:
 
     runtime: Runtime
     bootstrap: Sequence[str]
-    timeout_ms: int = 2_000
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
     security: ClientSecurity = NO_SECURITY
     _connections: dict[_Address, Connection] = field(default_factory=dict[_Address, Connection])
     _nodes: dict[int, BrokerNode] = field(default_factory=dict[int, BrokerNode])
