@@ -65,6 +65,7 @@ COMMANDS: dict[str, _Lazy] = {
         "List, describe and abort transactions, and find hanging ones.",
     ),
     "acl": _Lazy("acls.acl_commands", "acl", "List, add and remove ACLs: who may do what."),
+    "user": _Lazy("users.user_commands", "user", "List, add and remove the users of SCRAM."),
     "ingest": _Lazy("records.ingest_command", "ingest", "Write the lines of files to a topic, each once."),
     "replicas": _Lazy(
         "replicas.replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."

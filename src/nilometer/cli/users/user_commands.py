@@ -1,0 +1,133 @@
+"""``nilometer user``: list, add and remove the users of SCRAM."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TextIO, TypeVar
+
+import click
+
+from nilometer.cli.cluster_clients import admin_of
+from nilometer.cli.cluster_options import (
+    connection_options,
+    json_option,
+    print_json,
+    print_table,
+    run_async,
+)
+from nilometer.cli.users.password_input import password_file_option, read_password
+from nilometer.client.admin.user_admin import UserAdmin, UserCredential
+from nilometer.runtime import Runtime
+from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+TIMEOUT_MS = 15_000
+MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
+T = TypeVar("T")
+
+
+@click.group()
+def user() -> None:
+    """List, add and remove the users of SASL's SCRAM mechanisms.
+
+    They log in on listeners whose sasl.enabled.mechanisms have SCRAM-SHA-256 or SCRAM-SHA-512. Users of PLAIN
+    are in the brokers' settings instead.
+    """
+
+
+def _mechanism_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--mechanism",
+        "mechanisms",
+        type=click.Choice(MECHANISMS, case_sensitive=False),
+        multiple=True,
+        help=text,
+    )
+
+
+def _run(bootstrap: str, work: Callable[[UserAdmin], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with admin_of(bootstrap) as admin:
+            return await work(UserAdmin(Runtime.system(), admin.client, TIMEOUT_MS))
+
+    try:
+        return run_async(main())
+    except KafkaError as error:
+        if error.code is not ErrorCode.resource_not_found:
+            raise
+        raise click.ClickException(f"{error}\n`nilometer user list` shows the users.") from None
+
+
+@user.command("list")
+@click.argument("names", nargs=-1, metavar="[NAME…]")
+@json_option
+@connection_options
+def list_users(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """List users with their mechanisms and iterations: those named, or all."""
+    wanted = tuple(dict.fromkeys(names))
+    _show(_run(bootstrap, lambda admin: admin.list_credentials(wanted)), as_json)
+
+
+@user.command()
+@click.argument("name")
+@_mechanism_option("Only for this mechanism; repeatable. [default: both]")
+@click.option(
+    "--iterations",
+    type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
+    default=ITERATIONS_MIN,
+    show_default=True,
+    help="How often the password is hashed: more makes guessing, and each login, slower.",
+)
+@password_file_option
+@json_option
+@connection_options
+def add(
+    name: str,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    password_file: TextIO | None,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Add a user, or change its password and iterations. Connections that are open stay open.
+
+    The password is hashed before it is sent: no broker sees it.
+    """
+    wanted = _chosen(mechanisms) or tuple(ScramMechanism)
+    password = read_password(password_file)
+    _run(bootstrap, lambda admin: admin.set_password(name, password, wanted, iterations))
+    _show([UserCredential(name, mechanism.value, iterations) for mechanism in wanted], as_json)
+
+
+@user.command()
+@click.argument("name")
+@_mechanism_option("Only of this mechanism; repeatable. [default: all that the user has]")
+@json_option
+@connection_options
+def remove(name: str, mechanisms: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """Remove a user, and print what was removed. Connections that are open stay open."""
+    chosen = _chosen(mechanisms)
+
+    async def work(admin: UserAdmin) -> list[UserCredential]:
+        known = await admin.list_credentials([name])
+        wanted = chosen or _chosen([each.mechanism for each in known])
+        await admin.remove(name, wanted)
+        removed = {mechanism.value for mechanism in wanted}
+        return [each for each in known if each.mechanism in removed]
+
+    _show(_run(bootstrap, work), as_json)
+
+
+def _chosen(names: Sequence[str]) -> tuple[ScramMechanism, ...]:
+    return tuple(mechanism for mechanism in ScramMechanism if mechanism.value in names)
+
+
+def _show(credentials: Sequence[UserCredential], as_json: bool) -> None:
+    if not as_json:
+        print_table(UserCredential._fields, credentials)
+        return
+    by_user: dict[str, list[dict[str, object]]] = {}
+    for each in credentials:
+        shown: dict[str, object] = {"mechanism": each.mechanism, "iterations": each.iterations}
+        by_user.setdefault(each.user, []).append(shown)
+    print_json({"users": [{"name": name, "credentials": found} for name, found in by_user.items()]})
