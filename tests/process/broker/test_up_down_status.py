@@ -20,7 +20,7 @@ from support.ports import HOST, free_ports, is_free, neighbouring_ports
 from support.wire.wire_peer import WirePeer, make
 
 
-def test_one_broker_up_and_down(shell: Shell) -> None:
+def test_one_broker_up_and_down(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     up = shell.run("up", "--port", str(port), "--detach")
     assert (up.returncode, up.stdout) == (0, f"bootstrap.servers={HOST}:{port}\n"), up.stderr
@@ -33,6 +33,12 @@ def test_one_broker_up_and_down(shell: Shell) -> None:
     table = shell.run("status")
     assert table.returncode == 0
     assert "running" in table.stdout and str(port) in table.stdout
+    secured = tmp_path / "client.properties"
+    secured.write_text("security.protocol=SSL\n")
+    assert shell.run("status", "--command-config", str(secured)).returncode == 3, "there is no TLS"
+    monkeypatch.setenv("NILOMETER_COMMAND_CONFIG", str(secured))
+    assert shell.run("status").returncode == 0, "the variable is for servers that run elsewhere"
+    monkeypatch.delenv("NILOMETER_COMMAND_CONFIG")
     again = shell.run("up", "--detach")
     assert (again.returncode, again.stdout) == (0, up.stdout), "it is up: nothing to start, same ports"
     assert shell.pids() == [broker["pid"]]
