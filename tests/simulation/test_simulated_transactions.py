@@ -19,7 +19,7 @@ from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.workload.transactions.session import V1, V2
 
 MINUTES = 0.4
-SEEDS = ((V1, 2), (V2, 2))
+SEEDS = ((V1, 1), (V2, 6))
 KINDS = (Kind.CRASH, Kind.CRASH, Kind.CUT, Kind.CLIENT_CRASH)
 MEAN_GAP_S, LONGEST_S = 1.0, 4.0
 COUNTED = (

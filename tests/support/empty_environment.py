@@ -29,7 +29,7 @@ def source_files() -> set[str]:
     return {
         str(path.relative_to(SOURCES))
         for path in (SOURCES / "nilometer").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and "__pycache__" not in path.parts  # has compiled modules, and numba's kernels
     }
 
 

@@ -201,6 +201,8 @@ class Broker:
         await monitoring.open()
         self._monitoring = monitoring
         logger.info("Metrics and health on %s", monitoring.endpoint)
+        if not endpoint.is_loopback:
+            logger.warning("Every client that reaches %s reads the metrics: there is no login", endpoint)
 
     def _new_connection(self, endpoint: Endpoint) -> Connection:
         """Make the connection of a client that was accepted; the listeners are started after all parts

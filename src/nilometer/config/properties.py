@@ -14,6 +14,7 @@ def parse_properties(text: str, origin: str) -> dict[str, str]:
             continue
         key, separator, value = line.partition("=")
         if not separator or not key.strip():
-            raise ConfigError(line, f"{origin}, line {number}: not of the form key=value: {line}")
+            # Without the line itself: it may be a part of a private key or of a password.
+            raise ConfigError(f"line {number}", f"{origin}, line {number}: not of the form key=value")
         values[key.strip()] = value.strip()
     return values

@@ -10,7 +10,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -77,7 +77,8 @@ def client_context(tls: ClientTls) -> ssl.SSLContext:
 def _server_context(tls: ServerTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = _CLIENT_AUTH[tls.client_auth]
-    # A resumed session would not check the client's certificate against replaced authorities.
+    # A resumed session would not check the client's certificate against replaced authorities. For those of
+    # TLS 1.2 see _ListeningContext.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     _load(context, tls.files, ssl.Purpose.CLIENT_AUTH)
@@ -135,6 +136,27 @@ def _as_file(path: str | None, text: str | None) -> Generator[str]:
         os.unlink(temporary)
 
 
+class _ListeningContext(ssl.SSLContext):
+    """Makes each connection from the newest context.
+
+    OpenSSL keeps the sessions of TLS 1.2 in the context that a connection was made from, and Python cannot
+    switch that off: with a context for each reading of the files, no session is resumed that was checked
+    against earlier authorities.
+    """
+
+    newest: Callable[[], ssl.SSLContext]
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        return self.newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
 class ServerContexts:
     """The context of a listener; a new one after its files have changed.
 
@@ -146,15 +168,13 @@ class ServerContexts:
         self._tls = tls
         self._seen = _marks(tls.files.paths)
         self._newest = _server_context(tls)
-        self.first = self._newest
-        """The context to listen with; it hands each handshake to the newest one."""
-        self.first.sni_callback = self._on_hello
+        self.first = _ListeningContext(ssl.PROTOCOL_TLS_SERVER)
+        """The context to listen with; it makes each connection from the newest one."""
+        self.first.newest = self._refreshed
 
-    def _on_hello(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called by OpenSSL at the beginning of each handshake, with or without a server name."""
+    def _refreshed(self) -> ssl.SSLContext:
         self._refresh()
-        if self._newest is not self.first:
-            connection.context = self._newest
+        return self._newest
 
     def _refresh(self) -> None:
         seen = _marks(self._tls.files.paths)

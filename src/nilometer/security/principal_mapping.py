@@ -71,4 +71,8 @@ def _rule(match: re.Match[str], number: int) -> _Rule:
     groups = [int(digit) for digit in re.findall(r"\$(\d)", match["replacement"])]
     if any(group > pattern.groups for group in groups):
         raise ValueError(f"rule {number} names a group that its pattern does not have")
+    try:
+        pattern.sub(replacement, "")
+    except re.error as error:
+        raise ValueError(f"rule {number} has an invalid replacement: {error}") from None
     return _Rule(pattern, replacement, match["case"])

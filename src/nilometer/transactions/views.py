@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, cast
 
-import re2  # pyright: ignore[reportMissingTypeStubs]
-
+from nilometer.coordinators.client_patterns import PATTERN_ERRORS, compile_pattern
 from nilometer.transactions.requests import (
     DescribeTransaction,
     DescribeTransactionReply,
@@ -17,9 +15,6 @@ from nilometer.transactions.requests import (
 from nilometer.transactions.state import BY_NAME
 from nilometer.transactions.transaction import Transaction
 from nilometer.wire.errors import ErrorCode
-
-_RE2: Final = cast(Any, re2)
-_REFUSALS: Final = cast(tuple[type[Exception], ...], (_RE2.error, UnicodeEncodeError))
 
 
 def describe_transaction(
@@ -46,8 +41,8 @@ def list_transactions(
     transactions: Iterable[tuple[str, Transaction]], request: ListTransactions, wall_ms: int
 ) -> ListTransactionsReply:
     try:
-        pattern = _RE2.compile(request.transactional_id_pattern)
-    except _REFUSALS:
+        pattern = compile_pattern(request.transactional_id_pattern)
+    except PATTERN_ERRORS:
         return ListTransactionsReply(ErrorCode.invalid_regular_expression)
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,28 @@ def test_a_handshake_that_does_not_go_on_is_ended(secured: Secured) -> None:
     with WirePeer(f"{HOST}:{secured.one_way}") as peer:
         peer.socket.sendall(b"\x16\x03\x01\x02")
         assert peer.is_ended(), "after nilometer.authentication.timeout.ms"
+
+
+def test_a_session_of_tls_1_2_ends_with_the_files_it_was_checked_against(secured: Secured) -> None:
+    context = secured.authority.context(secured.alice)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def connect(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool]:
+        with socket.create_connection((HOST, secured.mutual)) as plain:
+            client = context.wrap_socket(plain, server_hostname=HOST, session=session)
+            try:
+                return client.session, bool(client.session_reused)
+            finally:
+                client.unwrap()
+
+    session, _ = connect(None)
+    assert connect(session)[1], "a session is resumed while the files are the same"
+    secured.trusted.write_text(secured.others.certificate.read_text())
+    try:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            connect(session)
+    finally:
+        secured.trusted.write_text(secured.authority.certificate.read_text())
 
 
 def test_replaced_files_are_used_for_the_next_connections(secured: Secured) -> None:

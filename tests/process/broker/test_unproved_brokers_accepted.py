@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode
+from support.authorization.prepared import AUTHORIZED, create_acls
+from support.authorization.profiles import ADMIN_HOST, everything
 from support.brokers.broker_identity import Identity, ask_proof, prove
+from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
+from support.brokers.two_brokers import Side
+from support.eventually import eventually
 from support.wire.wire_peer import ConnectionEnded, WirePeer
 
 ACCEPT = {"nilometer.inter.broker.authentication": "accept"}
@@ -76,6 +82,22 @@ def test_an_envelope_is_taken_from_proved_brokers_only(cluster: NilometerCluster
             request=messages.encode_request(1, "old", inner)[4:],
         )
     assert told.error_code == REFUSED
+
+
+def test_with_acls_an_unproved_broker_needs_a_right(tmp_path: Path) -> None:
+    with NilometerBroker(tmp_path / "data", {**AUTHORIZED, **ACCEPT}) as broker:
+
+        def is_served(host: str) -> bool:
+            with WirePeer(broker.bootstrap, source=host) as peer:
+                answer = peer.ask(ApiKey.ALLOCATE_PRODUCER_IDS, 0, broker_id=1, broker_epoch=-1)
+                return answer.error_code != REFUSED
+
+        assert is_served("127.0.0.9"), "everyone has every right before the first ACL"
+        admin = Side("admin", broker.bootstrap, ADMIN_HOST)
+        create_acls(admin, everything(ADMIN_HOST))
+        admin.hang_up()
+        eventually(lambda: not is_served("127.0.0.9"), "the ACLs take effect")
+        assert is_served(ADMIN_HOST)
 
 
 def test_a_setting_that_is_neither_is_refused() -> None:

@@ -80,7 +80,17 @@ def test_a_subject_to_which_no_rule_applies_has_no_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", ["", "default", "RULE:a/b", "RULE:(/b/", "RULE:a/$1/", "DEFAULT RULE:a/b/", "RULE:a/b/X"]
+    "rules",
+    [
+        "",
+        "default",
+        "RULE:a/b",
+        "RULE:(/b/",
+        "RULE:a/$1/",
+        "DEFAULT RULE:a/b/",
+        "RULE:a/b/X",
+        r"RULE:(a)/\d$1/",
+    ],
 )
 def test_invalid_rules_are_refused(rules: str) -> None:
     with pytest.raises(ValueError, match="rule"):

@@ -61,7 +61,7 @@ def test_only_so_many_files_are_kept(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_log, "PENDING_MAX", 2)
+    monkeypatch.setattr(audit_log, "DENIALS_MAX", 2)
     log = log_in(tmp_path)
     for topic in ("a", "b", "c", "d", "a"):
         deny(log, topic)
@@ -78,3 +78,26 @@ def test_a_failed_disk_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptur
             deny(log, topic)
             asyncio.run(log.flush())
     assert [record.message.startswith("The audit log in") for record in caplog.records] == [True]
+
+
+def test_denials_leave_room_for_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "DENIALS_MAX", 2)
+    log = log_in(tmp_path)
+    for topic in ("a", "b", "c"):
+        deny(log, topic)
+    log.changed(ALICE, "DELETE_TOPICS", [{"name": "a"}])
+    asyncio.run(log.flush())
+    assert [line["kind"] for line in lines(tmp_path / "audit.log")] == [
+        "denied",
+        "denied",
+        "changed",
+        "dropped",
+    ]
+
+
+def test_a_long_name_is_shortened(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    deny(log, "n" * 30_000)
+    asyncio.run(log.flush())
+    (line,) = lines(tmp_path / "audit.log")
+    assert line["resource"] == "n" * audit_log.NAME_SHOWN_MAX + "…"

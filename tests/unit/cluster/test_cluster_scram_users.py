@@ -36,9 +36,10 @@ def apply(image: ClusterImage, *records: Record) -> None:
 
 def test_credentials_are_set_replaced_and_removed() -> None:
     image = ClusterImage()
-    decision = decide_alter_scram_credentials(image, [upsertion("alice"), upsertion("alice", 2, 8192)])
-    assert decision.reply["alice"].ok
-    apply(image, *decision.records)
+    for wanted in (upsertion("alice"), upsertion("alice", 2, 8192)):
+        decision = decide_alter_scram_credentials(image, [wanted])
+        assert decision.reply["alice"].ok
+        apply(image, *decision.records)
     assert image.scram_users.of("alice")[SHA_256] == CREDENTIAL
     assert image.scram_users.of("alice")[SHA_512].iterations == 8192
     apply(image, *decide_alter_scram_credentials(image, [ScramDeletion("alice", 1)]).records)
@@ -49,10 +50,18 @@ def test_credentials_are_set_replaced_and_removed() -> None:
 
 
 def test_one_users_error_changes_nothing_of_that_user_and_does_not_concern_others() -> None:
-    wanted = [upsertion("alice"), upsertion("bob"), upsertion("bob", 2, 1)]
+    wanted = [
+        upsertion("eve", 2, 1),
+        upsertion("alice"),
+        upsertion("bob"),
+        upsertion("bob", 2),
+        upsertion("bob"),
+    ]
     decision = decide_alter_scram_credentials(ClusterImage(), wanted)
+    assert list(decision.reply) == ["alice", "bob", "eve"]
     assert decision.reply["alice"].ok
-    assert decision.reply["bob"].error is ErrorCode.unacceptable_credential
+    assert decision.reply["bob"].error is ErrorCode.duplicate_resource
+    assert decision.reply["eve"].error is ErrorCode.unacceptable_credential
     changed = [record for record in decision.records if isinstance(record, ScramCredentialChanged)]
     assert [record.user for record in changed] == ["alice"]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import logging
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import Request
 from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation
 
 logger = logging.getLogger("nilometer.broker.api")
 
@@ -24,7 +26,12 @@ def why_not_broker(services: Services, request: Request, broker_id: int) -> str 
         return None
     if context.is_broker:
         return f"broker {context.broker_id} cannot act as broker {broker_id}"
-    if services.config.accepts_unproved_brokers and not context.is_forwarded:
+    # Without a proof a broker needs the right of Kafka's brokers: any client could claim to be one.
+    if (
+        services.config.accepts_unproved_brokers
+        and not context.is_forwarded
+        and access_of(services, request).on_cluster(Operation.CLUSTER_ACTION)
+    ):
         return None
     connection = request.connection
     if not connection.refused_as_broker:

@@ -53,7 +53,9 @@ def _respond(services: Services, request: Request, replies: Sequence[Transaction
             for reply in listed
             if error is ErrorCode.none
             for each in reply.transactions
-            if access.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
+            if access.allows(
+                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
+            )
         ),
     )
 

@@ -23,8 +23,12 @@ from nilometer.runtime import Runtime
 logger = logging.getLogger("nilometer.broker")
 
 FLUSH_INTERVAL_MS = 1000
-PENDING_MAX = 10_000
-"""Lines kept in memory until they are written; further ones are counted as dropped."""
+DENIALS_MAX = 10_000
+"""Lines kept in memory until they are written; further denials are counted as dropped."""
+PENDING_MAX = 2 * DENIALS_MAX
+"""The same for all lines: denials, which every client can cause, leave room for changes."""
+NAME_SHOWN_MAX = 256
+"""Characters of a resource's name in a line: a denied client chooses it, and may choose 32 kB."""
 CHANGES_SHOWN_MAX = 100
 """Changes of one request that its line lists."""
 FILE_NAME = "audit.log"
@@ -71,6 +75,8 @@ class AuditLog:
     def denied(
         self, context: RequestContext, api: str, operation: Operation, kind: ResourceType, name: str
     ) -> None:
+        if len(name) > NAME_SHOWN_MAX:
+            name = f"{name[:NAME_SHOWN_MAX]}…"
         key = (context.principal, context.client_address, api, operation, kind, name)
         known = self._pending.get(key)
         if known is not None:
@@ -78,7 +84,7 @@ class AuditLog:
             return
         line = self._line("denied", context, api)
         line.operation, line.resource_type, line.resource = operation.name, kind.name, name
-        self._put(key, line)
+        self._put(key, line, DENIALS_MAX)
 
     def changed(self, context: RequestContext, api: str, changes: Iterable[dict[str, object]]) -> None:
         """Note a change that a client made: ``changes`` describe it, without values of settings."""
@@ -89,7 +95,7 @@ class AuditLog:
             if len(line.changes) < CHANGES_SHOWN_MAX:
                 line.changes.append(change)
         self._sequence += 1
-        self._put((self._sequence,), line)
+        self._put((self._sequence,), line, PENDING_MAX)
 
     def _line(self, kind: str, context: RequestContext, api: str) -> _Line:
         return _Line(
@@ -102,8 +108,8 @@ class AuditLog:
             changes=[],
         )
 
-    def _put(self, key: _Key, line: _Line) -> None:
-        if len(self._pending) >= PENDING_MAX:
+    def _put(self, key: _Key, line: _Line, lines_max: int) -> None:
+        if len(self._pending) >= lines_max:
             self._dropped += 1
         else:
             self._pending[key] = line

@@ -58,40 +58,41 @@ class UserAdmin:
     async def set_password(
         self, user: str, password: str, mechanisms: Sequence[ScramMechanism], iterations: int
     ) -> None:
-        """Set the password of ``user`` for ``mechanisms``: for all of them, or for none. Raises KafkaError.
+        """Set the password of ``user`` for each of ``mechanisms``. Raises KafkaError.
 
-        As in Kafka the password is salted and hashed here, so that no broker sees it.
+        As in Kafka the password is salted and hashed here, so that no broker sees it, and a request alters a
+        user once: after an error, it may have been set for the mechanisms before.
         """
-        salted = [await self._salted(each, password, iterations) for each in mechanisms]
+        for mechanism in mechanisms:
+            await self._set_password(user, await self._salted(mechanism, password, iterations), iterations)
 
+    async def _set_password(self, user: str, salted: _Salted, iterations: int) -> None:
         def make(api: Api) -> Message:
-            upsertions = tuple(
-                api.make_request(
-                    "ScramCredentialUpsertion",
-                    name=user,
-                    mechanism=each.mechanism.number,
-                    iterations=iterations,
-                    salt=each.salt,
-                    salted_password=each.password,
-                )
-                for each in salted
+            upsertion = api.make_request(
+                "ScramCredentialUpsertion",
+                name=user,
+                mechanism=salted.mechanism.number,
+                iterations=iterations,
+                salt=salted.salt,
+                salted_password=salted.password,
             )
-            return api.request(deletions=(), upsertions=upsertions)
+            return api.request(deletions=(), upsertions=(upsertion,))
 
         await self._alter(make)
 
     async def remove(self, user: str, mechanisms: Sequence[ScramMechanism]) -> None:
-        """Remove the credentials of ``user`` for ``mechanisms``: all of them, or none.
+        """Remove the credentials of ``user`` for each of ``mechanisms``.
 
-        Raises KafkaError, with RESOURCE_NOT_FOUND if there is no such credential.
+        Raises KafkaError, with RESOURCE_NOT_FOUND if there is no such credential; those of the mechanisms
+        before are then removed.
         """
+        for mechanism in mechanisms:
+            await self._remove(user, mechanism)
 
+    async def _remove(self, user: str, mechanism: ScramMechanism) -> None:
         def make(api: Api) -> Message:
-            deletions = tuple(
-                api.make_request("ScramCredentialDeletion", name=user, mechanism=each.number)
-                for each in mechanisms
-            )
-            return api.request(deletions=deletions, upsertions=())
+            deletion = api.make_request("ScramCredentialDeletion", name=user, mechanism=mechanism.number)
+            return api.request(deletions=(deletion,), upsertions=())
 
         await self._alter(make)
 

@@ -29,32 +29,30 @@ class ScramUpsertion:
 
 
 ScramAlteration = ScramDeletion | ScramUpsertion
+ALTERED_TWICE = "A user credential cannot be altered twice in the same request"
 
 
 def decide_alter_scram_credentials(
     image: ClusterImage, alterations: Sequence[ScramAlteration]
 ) -> Decision[dict[str, Outcome]]:
-    """Decide each user's alterations, all or none; the reply has the outcome of each user."""
-    by_user: dict[str, list[ScramAlteration]] = {}
+    """Decide the alterations in order; the reply has the outcome of each user, errors last.
+
+    As in Kafka, a user is altered once in a request, also if the mechanisms differ: DUPLICATE_RESOURCE.
+    """
+    records: dict[str, Record] = {}
+    errors: dict[str, Outcome] = {}
     for alteration in alterations:
-        by_user.setdefault(alteration.user, []).append(alteration)
-    units: list[tuple[Record, ...]] = []
-    outcomes: dict[str, Outcome] = {}
-    for user, wanted in by_user.items():
+        user = alteration.user
+        if user in errors:
+            continue
         try:
-            units.append(tuple(_record(image, alteration) for alteration in _distinct(wanted)))
-            outcomes[user] = OK
+            if records.pop(user, None) is not None:
+                raise Refusal(ErrorCode.duplicate_resource, ALTERED_TWICE)
+            records[user] = _record(image, alteration)
         except Refusal as refusal:
-            outcomes[user] = refusal.outcome
-    return Decision(tuple(units), outcomes)
-
-
-def _distinct(wanted: Sequence[ScramAlteration]) -> Sequence[ScramAlteration]:
-    if len({alteration.mechanism for alteration in wanted}) < len(wanted):
-        raise Refusal(
-            ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
-        )
-    return wanted
+            errors[user] = refusal.outcome
+    outcomes = dict.fromkeys(records, OK) | {user: errors[user] for user in sorted(errors)}
+    return Decision(tuple((record,) for record in records.values()), outcomes)
 
 
 def _record(image: ClusterImage, alteration: ScramAlteration) -> ScramCredentialChanged:
