@@ -59,7 +59,12 @@ def test_from_healthy_to_nothing_that_responds(three: NilometerCluster, status: 
     assert hung.document["brokers"][2]["state"] == "unreachable", hung.out
 
     three.kill(3)
-    eventually(lambda: status(*where).code == DEGRADED, "two of three serve everything", WAIT_S)
+    eventually(
+        lambda: bool(status(*where, "--json").document["partitions"]["under_replicated"]),
+        "the killed replica leaves the ISR",
+        WAIT_S,
+    )
+    assert status(*where).code == DEGRADED, "two of three serve everything"
     found = status(*where, "--json").document
     (under,) = found["partitions"]["under_replicated"]
     assert (under["topic"], under["partition"], under["isr"]) == ("clicks", 0, [1, 2])

@@ -129,18 +129,17 @@ CONFIGS = (
     _configs("--describe --entity-type users", shows=r"\A\s*\Z"),
     _configs(
         "--alter --entity-type users --entity-name U --add-config S",
-        "alice|SCRAM-SHA-256=[iterations=8192,password=secret],SCRAM-SHA-512=[password=secret]",
+        "alice|SCRAM-SHA-256=[iterations=8192,password=secret]",
         shows="Completed updating config for user alice",
     ),
     _configs(
         "--describe --entity-type users --entity-name U",
         "alice",
-        shows="SCRAM credential configs for user-principal 'alice' are "
-        "SCRAM-SHA-256=iterations=8192, SCRAM-SHA-512=iterations=4096",
+        shows="SCRAM credential configs for user-principal 'alice' are SCRAM-SHA-256=iterations=8192",
     ),
     _configs(
         "--alter --entity-type users --entity-name U --delete-config S",
-        "alice|SCRAM-SHA-256,SCRAM-SHA-512",
+        "alice|SCRAM-SHA-256",
         shows="Completed updating config for user alice",
     ),
     _configs("--describe --entity-type clients", shows=r"\A\s*\Z"),
