@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NewType
 
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_index import AclIndex
-from nilometer.cluster.records import AclCreated
+from nilometer.cluster.records import AclCreated, AclDeleted
 from nilometer.invariants import InvariantBroken
 
 AclId = NewType("AclId", str)
@@ -67,6 +67,14 @@ class AclTable:
             return self._by_id[AclId(acl_id)]
         except KeyError:
             raise InvariantBroken(f"there is no ACL with id {acl_id}") from None
+
+    def apply(self, record: AclCreated | AclDeleted) -> Callable[[], object]:
+        """Add or remove an ACL; return the function that undoes it. Raises InvariantBroken as these do."""
+        if isinstance(record, AclCreated):
+            self.add(record.id, acl_of(record))
+            return lambda: self.remove(record.id)
+        acl = self.remove(record.id)
+        return lambda: self.add(record.id, acl)
 
     def add(self, acl_id: str, acl: Acl) -> None:
         """Raises InvariantBroken if the id is taken, or if the ACL exists."""

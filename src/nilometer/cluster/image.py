@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import assert_never
 from uuid import UUID
 
-from nilometer.cluster.acl_table import AclTable, acl_of
+from nilometer.cluster.acl_table import AclTable
 from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Controllership, Entry
@@ -286,7 +286,8 @@ class ClusterImage:
                 self._features = {**self.finalized_features, record.name: record.level}
                 delta.features[record.name] = record.level
             case AclCreated() | AclDeleted():
-                self._change_acl(record, delta)
+                self._undo.append(self.acls.apply(record))
+                delta.acls += 1
             case ScramCredentialChanged():
                 self._undo.append(self.scram_users.apply(record))
                 delta.scram += 1
@@ -373,15 +374,6 @@ class ClusterImage:
         self._undo.append(lambda: self._configs.put(resource, record.key, before))
         self._configs.put(resource, record.key, record.value)
         delta.configs.setdefault(resource, {})[record.key] = record.value
-
-    def _change_acl(self, record: AclCreated | AclDeleted, delta: ImageDelta) -> None:
-        if isinstance(record, AclCreated):
-            self.acls.add(record.id, acl_of(record))
-            self._undo.append(lambda: self.acls.remove(record.id))
-        else:
-            acl = self.acls.remove(record.id)
-            self._undo.append(lambda: self.acls.add(record.id, acl))
-        delta.acls += 1
 
     def _topic_of(self, topic_id: TopicId, record: Record) -> Topic:
         try:

@@ -11,7 +11,8 @@ from nilometer.wire.errors import ErrorCode
 from ..brokers.two_brokers import Side
 from ..eventually import eventually
 from ..wire.wire_peer import make
-from .probes import Names, offset_commit
+from .group_probes import offset_commit
+from .probe import Names
 from .profiles import ADMIN_HOST, SENTINEL, Profile, everything
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
