@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from nilometer.cli.cluster.status_view import document, picture, problems
+from nilometer.cli.cluster.status_view import document, picture
 from nilometer.client.admin.transaction_admin import ActiveProducer, OpenTransaction
 from nilometer.client.health.cluster_health import (
     DOWN,
@@ -25,6 +25,7 @@ from nilometer.client.health.cluster_health import (
     RegisteredNode,
     cluster_health,
 )
+from nilometer.client.health.health_text import problems
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     ClusterMetadata,

@@ -5,53 +5,19 @@ The fields of the document are described in ``docs/operations.md``: fields may b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import asdict
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from nilometer.client.health.cluster_health import (
-    BrokerHealth,
-    ClusterHealth,
-    Grade,
-    PartitionHealth,
-    StoppedReplica,
-)
+from nilometer.client.health.cluster_health import BrokerHealth, ClusterHealth, Grade, PartitionHealth
+from nilometer.client.health.health_text import ids, named, problems
 from nilometer.client.network.cluster_metadata import TopicPartition
 
-T = TypeVar("T")
-
-NAMED_MAX = 10
-"""How many partitions of one problem the text names; the JSON document has all."""
 _STYLES = {Grade.HEALTHY: "bold green", Grade.DEGRADED: "bold yellow", Grade.UNAVAILABLE: "bold red"}
-
-
-def problems(found: ClusterHealth) -> list[str]:
-    """Return what is not as it should be, a sentence each, worst first."""
-    total = len(found.partitions)
-    lines: list[str] = []
-    if found.controller_id < 0:
-        lines.append("No controller responds: nothing in the cluster can be changed.")
-    lines += _counted(found.offline, total, "offline (cannot be read or written)", _leader)
-    lines += _counted(
-        found.under_min_isr, total, "under min.insync.replicas (acks=all is rejected)", _min_isr
-    )
-    lines += [_missing(one) for one in found.missing]
-    lines += [
-        f"Log directory {one.path} of broker {one.broker_id} failed: {one.reason}"
-        for one in found.failed_directories
-    ]
-    lines += _stopped(found.stopped)
-    lines += _counted(found.under_replicated, total, "under-replicated", _isr)
-    lines += [
-        f"A transaction of producer {one.producer.producer_id} hangs in {one.partition} from offset "
-        f"{one.producer.start_offset}: `nilometer transaction find-hanging` shows how to abort it."
-        for one in found.hanging
-    ]
-    return lines + [f"{one}." for one in found.unknown]
 
 
 def picture(found: ClusterHealth) -> RenderableType:
@@ -126,66 +92,22 @@ def _head(found: ClusterHealth) -> Text:
     return text
 
 
-def _missing(one: BrokerHealth) -> str:
-    return f"Broker {one.id} is {one.state}: {one.reason or 'the reason is not known'}"
-
-
-def _counted(
-    partitions: Sequence[PartitionHealth], total: int, what: str, detail: Callable[[PartitionHealth], str]
-) -> list[str]:
-    if not partitions:
-        return []
-    named = _named(partitions, lambda one: f"{one.partition} ({detail(one)})")
-    return [f"{len(partitions)} of {total} partitions are {what}: {named}"]
-
-
-def _named(found: Sequence[T], name: Callable[[T], str]) -> str:
-    names = ", ".join(map(name, found[:NAMED_MAX]))
-    return names if len(found) <= NAMED_MAX else f"{names} and {len(found) - NAMED_MAX} more"
-
-
-def _leader(one: PartitionHealth) -> str:
-    return "no leader" if one.leader < 0 else f"leader {one.leader} does not respond"
-
-
-def _isr(one: PartitionHealth) -> str:
-    return f"ISR {_ids(one.isr)} of {_ids(one.replicas)}"
-
-
-def _min_isr(one: PartitionHealth) -> str:
-    return f"ISR {_ids(one.isr)}, needed {one.needed_in_sync}"
-
-
-def _ids(brokers: Iterable[int]) -> str:
-    return ",".join(map(str, brokers))
-
-
-def _stopped(found: Sequence[StoppedReplica]) -> list[str]:
-    by_cause: dict[tuple[int, str], list[StoppedReplica]] = {}
-    for one in found:
-        by_cause.setdefault((one.broker_id, one.reason), []).append(one)
-    return [
-        f"Broker {broker_id} stopped {_named(replicas, lambda one: str(one.partition))}: {reason}"
-        for (broker_id, reason), replicas in by_cause.items()
-    ]
-
-
 def _moves(found: ClusterHealth) -> list[str]:
     if not found.moves:
         return []
     moves = sorted(found.moves.items())
-    named = _named(moves, lambda one: f"{one[0]} (adding {_ids(one[1].adding) or 'none'})")
-    return [f"{len(moves)} partitions are being reassigned: {named}"]
+    places = named(moves, lambda one: f"{one[0]} (adding {ids(one[1].adding) or 'none'})")
+    return [f"{len(moves)} partitions are being reassigned: {places}"]
 
 
 def _compactions(found: ClusterHealth) -> list[str]:
     current = [one for one in found.compactions if one.state.in_progress]
     if not current:
         return []
-    named = _named(
+    places = named(
         current, lambda one: f"{one.partition} on broker {one.broker_id} ({one.state.progress:.0%})"
     )
-    return [f"{len(current)} logs are being compacted: {named}"]
+    return [f"{len(current)} logs are being compacted: {places}"]
 
 
 # --- JSON

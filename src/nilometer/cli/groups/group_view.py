@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -11,14 +10,11 @@ import click
 from nilometer.cli.cluster_options import print_table
 from nilometer.client.admin.group_admin import GroupDescription, MemberDescription
 from nilometer.client.admin.group_offsets import PartitionLag, PlannedReset
+from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.describe_rebalances import RebalanceState
 
 NONE = "-"
-REBALANCING_STATES = ("PreparingRebalance", "CompletingRebalance")
-WARN_AFTER_REBALANCES = 3
-"""The number of rebalances in a row caused by one member from which a warning is printed."""
-
 OFFSET_COLUMNS = (
     "topic",
     "partition",
@@ -61,33 +57,6 @@ def _headline(group: GroupDescription) -> str:
         f"Group {group.group_id}: {group.state}, {count} member{'' if count == 1 else 's'} "
         f"({group.group_type} protocol{assignor}{epoch}), coordinator {group.coordinator_id}"
     )
-
-
-def rebalance_warning(group: GroupDescription) -> str | None:
-    """Return a warning that names the member that causes repeated rebalances, or None (E-43)."""
-    last = group.last_rebalance
-    if last is None or last.reason is None:
-        return None
-    if group.state not in REBALANCING_STATES and last.times_in_a_row < WARN_AFTER_REBALANCES:
-        return None
-    when = datetime.fromtimestamp(last.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    if last.times_in_a_row < WARN_AFTER_REBALANCES:
-        return f"Rebalancing since {when} UTC: {last.reason}{_by(last)}."
-    return (
-        f"Keeps rebalancing: {_culprit(last)} caused the last {last.times_in_a_row} rebalances, "
-        f"the latest at {when} UTC: {last.reason}."
-    )
-
-
-def _by(last: RebalanceState) -> str:
-    return f" ({_culprit(last)})" if last.member_id else ""
-
-
-def _culprit(last: RebalanceState) -> str:
-    if not last.member_id:
-        return "the group itself"
-    static = f", instance {last.group_instance_id}" if last.group_instance_id else ""
-    return f"member {last.member_id} (client {last.client_id} on {last.client_host}{static})"
 
 
 def _offset_row(group: GroupDescription, one: PartitionLag) -> tuple[object, ...]:

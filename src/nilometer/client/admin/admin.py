@@ -18,6 +18,7 @@ from nilometer.client.admin.descriptions import (
     ConfigChange,
     ConfigEntry,
     ConfigSource,
+    ConfigSynonym,
     LogDirDescription,
     NewTopic,
     ReplicaSize,
@@ -151,11 +152,13 @@ class Admin:
 
         return await self.client.retry(ask, self.timeout_ms)
 
-    async def describe_configs(self, resource_type: ResourceType, name: str) -> dict[str, ConfigEntry]:
+    async def describe_configs(
+        self, resource_type: ResourceType, name: str, *, in_full: bool = False
+    ) -> dict[str, ConfigEntry]:
         """Return a topic's or a broker's configuration by key; a broker's ``name`` is its id, or empty
         for the settings that all brokers share.
 
-        Raises KafkaError.
+        ``in_full`` adds the documentation and the synonyms of each key. Raises KafkaError.
         """
 
         def make(api: Api) -> Message:
@@ -165,7 +168,7 @@ class Admin:
                 resource_name=name,
                 configuration_keys=None,
             )
-            return api.request(resources=(resource,), include_documentation=False)
+            return api.request(resources=(resource,), include_synonyms=in_full, include_documentation=in_full)
 
         async def ask() -> dict[str, ConfigEntry]:
             if resource_type is ResourceType.BROKER and name:
@@ -295,6 +298,10 @@ def _config_entry(entry: Message) -> ConfigEntry:
         read_only=entry.read_only,
         sensitive=entry.is_sensitive,
         documentation=getattr(entry, "documentation", None),
+        synonyms=tuple(
+            ConfigSynonym(one.name, one.value, ConfigSource(max(one.source, 0)))
+            for one in getattr(entry, "synonyms", None) or ()
+        ),
     )
 
 

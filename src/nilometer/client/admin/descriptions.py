@@ -58,6 +58,15 @@ class ConfigChange:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A value that a key has from one source; the first of several is in effect."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEntry:
     name: str
     value: str | None
@@ -65,6 +74,8 @@ class ConfigEntry:
     read_only: bool
     sensitive: bool
     documentation: str | None = None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """By falling precedence; empty unless they were requested."""
 
 
 @dataclass(frozen=True, slots=True)
