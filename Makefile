@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java components demo lint test bench simulate soak applications clean
+.PHONY: help setup java components demo lint test docs bench simulate soak applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -42,6 +42,10 @@ components:  ## ZooKeeper, kcat and what else the tests run beside Nilometer
 
 test: setup java components  ## all tests but the long campaigns; WORKERS=1 runs one after the other
 	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+docs: setup  ## the documentation as a site, in build/docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . build/docs
+	@echo "build/docs/index.html"
 
 bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
 	$(BIN)/python -m bench $(BENCH)
