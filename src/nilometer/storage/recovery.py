@@ -30,7 +30,7 @@ from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
 from nilometer.storage.segment_gaps import SegmentGap
-from nilometer.storage.segments.batch_scan import scan
+from nilometer.storage.segments.batch_scan import in_offset_order, scan
 from nilometer.storage.segments.offset_index import CorruptIndex
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
@@ -335,9 +335,10 @@ class LogLoader:
         end, next_offset = 0, segment.base_offset
         reason = "incomplete batch"
         try:
-            for position, header, buffer, at in scan(segment.open_log(), 0, segment.size):
+            found = scan(segment.open_log(), 0, segment.size)
+            for position, header, buffer, at in in_offset_order(found, next_offset):
                 check_batch(buffer, at, header)
-                if header.base_offset < next_offset or not segment.can_hold(header.last_offset):
+                if not segment.can_hold(header.last_offset):
                     raise CorruptBatch(
                         f"batch with base offset {header.base_offset}, but {next_offset} is expected"
                     )

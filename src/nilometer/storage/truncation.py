@@ -98,7 +98,7 @@ def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_S
         removable += segment.mark_deleted(suffix)
     log.producers.remove_snapshots([segment.base_offset for segment in gone])
     active = log.segments.active
-    position, end_offset = _find_cut(active, offset)
+    position, end_offset = _find_cut(active, offset, log.may_have_gaps)
     active.truncate_to(end_offset, position)
     log.segments_synced([active.base_offset])
     log.shortened_to(end_offset)
@@ -108,21 +108,23 @@ def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_S
     return Truncation(end_offset, lowered, removable)
 
 
-def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
+def _find_cut(segment: LogSegment, offset: int, may_have_gaps: bool) -> tuple[int, int]:
     """Return the byte position at which to truncate the segment, and the log end offset after that.
 
     It is the position of the first batch that contains ``offset`` or a higher one. An unreadable header ends
     the log earlier, since no batch can be found after it; so does a batch whose base offset is below the end
-    of the batch before it (the CRC does not cover the base offset).
+    of the batch before it, or above that in a log without gaps (the CRC does not cover the base offset).
     """
-    position, floor = segment.position_near(offset), segment.base_offset
+    position = segment.position_near(offset)
+    floor, is_exact = segment.base_offset, position == 0
     try:
         for batch in scan(segment.open_log(), position, segment.size):
-            if batch.header.base_offset < floor:
+            base_offset = batch.header.base_offset
+            if base_offset < floor or (base_offset > floor and is_exact and not may_have_gaps):
                 return batch.position, min(offset, floor)
-            floor = batch.header.next_offset
+            floor, is_exact = batch.header.next_offset, True
             if batch.header.last_offset >= offset:
-                return batch.position, min(offset, batch.header.base_offset)
+                return batch.position, min(offset, base_offset)
             position = batch.position + batch.header.size
     except KafkaError:
         return _before_damage(segment)

@@ -65,3 +65,37 @@ def test_a_cut_takes_a_batch_whose_base_offset_is_damaged(
     assert (log.log_end_offset, disk.file_size(path)) == (45, damaged * size)
     log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1_000)
     assert read_from(log, 45, 46, 10_000) == [(45, b"again")]
+
+
+def _write_log(disk: MemoryDisk, first: int) -> tuple[str, int]:
+    """Write a log of BATCHES records from offset ``first`` on; return its file and the size of a batch."""
+    options = OpenOptions(clean=True, wall_ms=1_000)
+    log = Log.open(SegmentFiles.on(disk), FOLDER, TopicPartition("t", 0), LogConfig(), options)
+    log.truncate_fully_and_start_at(first, wall_ms=1_000)
+    for number in range(first, first + BATCHES):
+        log.append_as_leader(build_batch((b"%d" % number,)), leader_epoch=0, wall_ms=1_000)
+    path = f"{FOLDER}/{first:020}.log"
+    return path, disk.file_size(path) // BATCHES
+
+
+def test_recovery_ends_the_log_before_a_base_offset_that_jumped_ahead() -> None:
+    """The batch after it tells: it begins in the gap. Its replica fetches both again."""
+    disk = MemoryDisk()
+    path, size = _write_log(disk, 40)
+    disk.flip_bit(path, 3 * size + 6, bit=4)  # 43 becomes 4139
+    options = OpenOptions(clean=False, wall_ms=1_000)
+    log = Log.open(SegmentFiles.on(disk), FOLDER, TopicPartition("t", 0), LogConfig(), options)
+    assert log.log_end_offset == 43
+    assert [(damage.position, damage.offset) for damage in log.damages] == [(3 * size, 43)]
+    assert read_from(log, 40, 43, 10_000) == [(number, b"%d" % number) for number in (40, 41, 42)]
+
+
+def test_a_cut_ends_a_log_without_gaps_where_its_last_whole_batch_ends() -> None:
+    """A base offset that jumped ahead hides where the log ends: its records are not there."""
+    disk = MemoryDisk()
+    path, size = _write_log(disk, 40)
+    options = OpenOptions(clean=True, wall_ms=1_000, recovery_point=40 + BATCHES)
+    log = Log.open(SegmentFiles.on(disk), FOLDER, TopicPartition("t", 0), LogConfig(), options)
+    disk.flip_bit(path, 3 * size + 6, bit=4)
+    log.truncate_to(45, wall_ms=1_000)
+    assert (log.log_end_offset, disk.file_size(path)) == (43, 3 * size)

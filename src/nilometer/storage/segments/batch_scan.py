@@ -3,6 +3,8 @@
 Only headers are parsed; the caller checks the batches' CRCs. The scan ends before an incomplete batch, and
 raises the errors of ``read_header`` for bytes that are not a header. In both cases the caller knows the
 position of the failure: the end of the last batch it was given.
+
+The CRC of a batch does not cover its base offset, so :func:`in_offset_order` compares it with its neighbours.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nilometer.runtime import File
-from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, read_header
+from nilometer.wire.errors import CorruptBatch, KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
 CHUNK_BYTES = 1 << 20
 
@@ -46,3 +49,46 @@ def scan(file: File, position: int, end: int, chunk_bytes: int = CHUNK_BYTES) ->
         if incomplete > end - position or (at == 0 and (not incomplete or len(buffer) < requested)):
             return
         wanted = max(chunk_bytes, incomplete)
+
+
+def in_offset_order(batches: Iterator[ScannedBatch], first_offset: int) -> Iterator[ScannedBatch]:
+    """Yield the batches up to the first one whose base offset is damaged.
+
+    ``first_offset``: no batch begins below it. Raises CorruptBatch instead of yielding a batch that begins
+    below the end of the batch before it, or that leaves a gap in which the batch after it, which is whole,
+    begins. Another gap may be the work of compaction.
+    """
+    expected = first_offset
+    held: ScannedBatch | None = None
+    while True:
+        try:
+            batch = next(batches, None)
+        except KafkaError:
+            if held is not None:
+                yield held
+            raise
+        if held is not None:
+            if batch is not None and _lies_in_gap(batch, held, expected):
+                raise _misplaced(held, expected)
+            yield held
+            expected = held.header.next_offset
+        if batch is None:
+            return
+        if batch.header.base_offset < expected:
+            raise _misplaced(batch, expected)
+        held = batch
+
+
+def _lies_in_gap(batch: ScannedBatch, before: ScannedBatch, expected: int) -> bool:
+    """Whether a whole ``batch`` begins in the gap that the batch before it leaves after ``expected``."""
+    if not expected <= batch.header.base_offset < before.header.base_offset:
+        return False
+    try:
+        check_batch(batch.buffer, batch.at, batch.header)
+    except KafkaError:
+        return False
+    return True
+
+
+def _misplaced(batch: ScannedBatch, expected: int) -> CorruptBatch:
+    return CorruptBatch(f"batch with base offset {batch.header.base_offset}, but {expected} is expected")
