@@ -1,8 +1,8 @@
-"""Reading on another thread while the owner of the log may replace segments by cleaned ones.
+"""Reading on another thread while the owner of the log may replace segments by cleaned ones, or truncate it.
 
 Such a reader opens an index and a log file by name, one after the other; in between, a replacement may have
-given the name to another file. So if a replacement happened meanwhile, the result is dropped, whether it is a
-value or an error, and the read is repeated.
+given the name to another file, and a truncation may have shortened it. So if either happened meanwhile, the
+result is dropped, whether it is a value or an error, and the read is repeated.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 def read_apart(log: LocalLog, work: Callable[[], T]) -> T:
-    """Call ``work`` until no segment was replaced while it ran; return its result or raise its error."""
+    """Call ``work`` until it ran without a replacement or truncation; return its result or raise its error."""
     while True:
-        before = log.replacements
+        before = log.replacements, log.truncations
         try:
             found = work()
         except (KafkaError, OSError, CorruptIndex):
@@ -31,5 +31,5 @@ def read_apart(log: LocalLog, work: Callable[[], T]) -> T:
                 return found
 
 
-def _is_quiet(log: LocalLog, before: int) -> bool:
-    return before % 2 == 0 and log.replacements == before
+def _is_quiet(log: LocalLog, before: tuple[int, int]) -> bool:
+    return before[0] % 2 == 0 and (log.replacements, log.truncations) == before

@@ -9,14 +9,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from nilometer.runtime import File
 from nilometer.storage.beside_replacements import read_apart
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.reading import find_indexes
-from nilometer.storage.segments.batch_scan import ScannedBatch, scan
+from nilometer.storage.segments.batch_scan import ScannedBatch, in_offset_order, scan
 from nilometer.storage.segments.index_cache import SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import NO_TIMESTAMP, check_batch
 from nilometer.wire.records import Record, decode_records
 
@@ -173,9 +174,33 @@ def _batches(
 ) -> Generator[Iterator[ScannedBatch], None, None]:
     file = log.files.disk.open(segment.log_path, writable=False)
     try:
-        yield scan(file, position, segment.size, chunk_bytes=64 << 10)
+        yield _in_order(log, segment, file, position, segment.size)
     finally:
         file.close()
+
+
+def _in_order(
+    log: LocalLog, segment: LogSegment, file: File, position: int, size: int
+) -> Iterator[ScannedBatch]:
+    """Yield the batches in bytes ``[position, size)``; each has the offsets that its header says.
+
+    The CRC covers neither the base offset nor the length of a batch: a gap is damage in a log that was never
+    compacted, and so is a last batch that does not end at ``size``. Raises CorruptRecordFound.
+    """
+    expected = segment.base_offset
+    is_exact = position == 0
+    try:
+        for batch in in_offset_order(scan(file, position, size, chunk_bytes=64 << 10), expected):
+            base_offset = batch.header.base_offset
+            if is_exact and base_offset > expected and not log.may_have_gaps:
+                raise CorruptBatch(f"batch with base offset {base_offset}, but {expected} is expected")
+            yield batch
+            position = batch.position + batch.header.size
+            expected, is_exact = batch.header.next_offset, True
+        if position != size:
+            raise CorruptBatch(f"the last batch does not end at byte {size}")
+    except KafkaError as error:
+        raise CorruptRecordFound(segment.log_path, position, expected, str(error)) from error
 
 
 def _records(segment: LogSegment, batch: ScannedBatch) -> list[Record]:

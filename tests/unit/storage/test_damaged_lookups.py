@@ -166,7 +166,7 @@ def test_a_flipped_last_offset_of_the_last_batch_is_found_when_the_log_is_opened
 
 
 def test_no_bit_of_a_header_or_an_index_makes_a_search_by_time_skip_a_record() -> None:
-    """Within one segment. Positions before 12 are base offset and length: a batch is found by them."""
+    """Within one segment. The CRC does not cover the base offset and the length of a batch."""
     disk = MemoryDisk()
     config = LogConfig(index_interval_bytes=150)
     disk.crash_process()
@@ -180,7 +180,7 @@ def test_no_bit_of_a_header_or_an_index_makes_a_search_by_time_skip_a_record() -
     for name in [name for name in disk.list_directory(FOLDER) if name.startswith("0" * 20)]:
         data = bytes(disk.read_file(f"{FOLDER}/{name}"))
         if name.endswith(".log"):
-            positions = header_positions(data, first=12)
+            positions = header_positions(data)
         elif name.endswith("index"):
             positions = iter(range(len(data)))
         else:

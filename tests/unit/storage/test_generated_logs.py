@@ -20,7 +20,7 @@ def test_times_and_transactions_of_a_generated_log(tmp_path: Path, seed: int) ->
     folder.mkdir()
     made.write(folder)
     part = TopicPartition("generated", 0)
-    options = OpenOptions(clean=False, wall_ms=1)
+    options = OpenOptions(clean=False, wall_ms=1, cleaned_offset=made.start + 1)  # it has gaps
     log = Log.open(SegmentFiles.on(SystemDisk()), str(folder), part, LogConfig(), options)
     assert log.damages == ()
     assert (log.log_start_offset, log.log_end_offset) == (made.start, made.end)
