@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def read_apart(log: LocalLog, work: Callable[[], T]) -> T:
-    """Call ``work`` until it ran without a replacement or truncation; return its result or raise its error."""
+    """Call ``work`` until no replacement or truncation met it; return its result or raise its error."""
     while True:
         before = log.replacements, log.truncations
         try:
