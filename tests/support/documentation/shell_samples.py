@@ -10,10 +10,12 @@ from typing import NamedTuple
 from .code_blocks import DOCS
 
 README = DOCS.parent / "README.md"
-PAGES = (README, *sorted(DOCS.glob("*.md")))
+PAGES = (README, *sorted(DOCS.rglob("*.md")))
 ELLIPSIS = "…"
-_BLOCK = re.compile(r"^```(?:bash|sh|shell|console|text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_SHELLS = ("", "bash", "sh", "shell", "console", "text")
 _CELLS = re.compile("[│┃]")
+_CLUSTER_ID = re.compile(r"(?<=^Cluster )[\w-]{22}(?= is )")
 
 
 class Sample(NamedTuple):
@@ -24,15 +26,25 @@ class Sample(NamedTuple):
 
 def blocks(page: Path) -> list[str]:
     """Return the code blocks of a page that are not of a programming language."""
-    return _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return shell_blocks(page.read_text(encoding="utf-8"))
+
+
+def shell_blocks(text: str) -> list[str]:
+    # All blocks are matched, so that the end of another one is not taken for a beginning.
+    return [block for language, block in _BLOCK.findall(text) if language in _SHELLS]
 
 
 def samples_of_section(page: Path, title: str) -> list[Sample]:
     """Return the samples below a heading, up to the next heading, in their order."""
     section = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     (text,) = [one for one in section if one.startswith(f"{title}\n")]
+    return samples_of(text)
+
+
+def samples_of(text: str) -> list[Sample]:
+    """Return the samples in a text, in their order."""
     samples: list[Sample] = []
-    for block in _BLOCK.findall(text):
+    for block in shell_blocks(text):
         for line in block.splitlines():
             if line.startswith("$ "):
                 samples.append(Sample(line[2:], []))
@@ -61,6 +73,7 @@ def missing_lines(expected: Sequence[str], printed: Sequence[str]) -> list[str]:
 def _comparable(line: str) -> str:
     """Return what must be equal: the words of a line, or of a table's row its first cell."""
     text = re.sub(r"\b[0-9a-f]{16,}\b", "#", line.strip())
+    text = _CLUSTER_ID.sub("#", text)
     text = re.sub(r"\d[\d,.]*(?:e[+-]?\d+)?", "#", text)
     if text.startswith("┃"):
         return "heading " + " | ".join(cell.strip() for cell in _CELLS.split(text) if cell.strip())
