@@ -63,7 +63,9 @@ def test_settings_of_a_topic(nilometer: Nilometer) -> None:
     wrong = nilometer("topic", "config", "set", "--set", "retention.ms=soon")
     assert wrong.code == 1 and "retention.ms" in wrong.err
     assert nilometer("topic", "config", "set", "--set", "a=1", "--delete", "a").code == 2
-    assert nilometer("topic", "config", "nosuch").code == 1
+    for command in (("config", "nosuch"), ("alter", "nosuch", "--config", "retention.ms=1")):
+        absent = nilometer("topic", *command)
+        assert absent.code == 1 and "topic nosuch does not exist" in absent.err
 
 
 def test_brokers_and_their_settings(nilometer: Nilometer, bootstrap: str) -> None:

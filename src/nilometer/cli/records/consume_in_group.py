@@ -12,9 +12,9 @@ import click
 
 from nilometer.cli.cluster_options import stop_on_signals
 from nilometer.cli.records.record_format import Formatter
-from nilometer.cli.records.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.group.committer import CommitFailed
+from nilometer.client.network.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 

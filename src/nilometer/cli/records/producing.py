@@ -10,7 +10,7 @@ import click
 
 from nilometer.cli.records.input_records import BadInput, InputRecord
 from nilometer.cli.records.produce_input import Item, Items
-from nilometer.cli.records.topic_lookup import no_such_topic, topic_exists
+from nilometer.client.network.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.producer.delivery import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig

@@ -27,6 +27,7 @@ from nilometer.client.admin.descriptions import (
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicMetadata, TopicPartition
 from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.network.topic_lookup import controller_knows, no_such_topic
 from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.runtime import Runtime
@@ -158,7 +159,8 @@ class Admin:
         """Return a topic's or a broker's configuration by key; a broker's ``name`` is its id, or empty
         for the settings that all brokers share.
 
-        ``in_full`` adds the documentation and the synonyms of each key. Raises KafkaError.
+        ``in_full`` adds the documentation and the synonyms of each key. Raises KafkaError: at once for a
+        topic that the controller does not know.
         """
 
         def make(api: Api) -> Message:
@@ -170,23 +172,31 @@ class Admin:
             )
             return api.request(resources=(resource,), include_synonyms=in_full, include_documentation=in_full)
 
-        async def ask() -> dict[str, ConfigEntry]:
+        async def ask() -> dict[str, ConfigEntry] | None:
             if resource_type is ResourceType.BROKER and name:
                 response = await self.client.send_to(int(name), ApiKey.DESCRIBE_CONFIGS, make)
             else:
                 response = await self.client.send_to_any(ApiKey.DESCRIBE_CONFIGS, make)
             (result,) = response.results
+            if result.error_code == ErrorCode.unknown_topic_or_partition and not await controller_knows(
+                self.client, name, self.timeout_ms
+            ):
+                return None
             _raise(result.error_code, result.error_message)
             return {entry.name: _config_entry(entry) for entry in result.configs}
 
-        return await self.client.retry(ask, self.timeout_ms)
+        found = await self.client.retry(ask, self.timeout_ms)
+        if found is None:
+            raise no_such_topic(name)
+        return found
 
     async def incremental_alter_configs(
         self, resource_type: ResourceType, name: str, changes: Sequence[ConfigChange]
     ) -> None:
         """Apply ``changes`` to the configuration of one resource; keys not named keep their values.
 
-        Raises KafkaError; then none of the changes is applied.
+        Raises KafkaError; then none of the changes is applied. An unknown topic is not tried again: the
+        controller itself does not know it.
         """
 
         def make(api: Api) -> Message:
@@ -201,15 +211,19 @@ class Admin:
             )
             return api.request(resources=(resource,), validate_only=False)
 
-        async def ask() -> None:
+        async def ask() -> bool:
             if resource_type is ResourceType.BROKER and name:
                 response = await self.client.send_to(int(name), ApiKey.INCREMENTAL_ALTER_CONFIGS, make)
             else:
                 response = await self.client.send_to_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, make)
-            for result in response.responses:
-                _raise(result.error_code, result.error_message)
+            (result,) = response.responses
+            if result.error_code == ErrorCode.unknown_topic_or_partition:
+                return False
+            _raise(result.error_code, result.error_message)
+            return True
 
-        await self.client.retry(ask, self.timeout_ms)
+        if not await self.client.retry(ask, self.timeout_ms):
+            raise no_such_topic(name)
 
     async def describe_log_dirs(self, broker_ids: Sequence[int] | None = None) -> list[LogDirDescription]:
         """Return the log directories of brokers (default: all) with the sizes of their replicas.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.offsets.offset_queries import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -89,6 +90,8 @@ async def partitions_of(
 
     Raises KafkaError if the topic or one of the partitions does not exist.
     """
+    if not await topic_exists(client, topic, timeout_ms):
+        raise no_such_topic(topic)
     found = await client.topic(topic, timeout_ms)
     count = len(found.partitions)
     for number in numbers:

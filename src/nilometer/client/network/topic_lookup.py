@@ -1,4 +1,8 @@
-"""Finds out at once whether a topic exists: a client would wait a minute for one that does not."""
+"""Finds out at once whether a topic exists: a client would retry until its timeout for one that does not.
+
+A broker may not know a topic that was created a moment ago, so UNKNOWN_TOPIC_OR_PARTITION is retriable. The
+controller knows every topic: what it does not know does not exist.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,17 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 
 async def topic_exists(client: Client, topic: str, timeout_ms: int) -> bool:
-    """Return whether ``topic`` exists; it is not created.
+    """Return whether ``topic`` exists, and keep its metadata up to date; it is not created.
 
-    If a broker does not know it, that broker may be behind, so the controller decides. Raises KafkaError for
-    a name that no topic can have, or if no controller responds within ``timeout_ms``.
+    If a broker does not know it, the controller decides. Raises KafkaError for a name that no topic can have,
+    or if no controller responds within ``timeout_ms``.
     """
     client.watch_topics([topic])
-    if topic in (await client.refresh()).topics:
-        return True
+    return topic in (await client.refresh()).topics or await controller_knows(client, topic, timeout_ms)
+
+
+async def controller_knows(client: Client, topic: str, timeout_ms: int) -> bool:
+    """Return whether the controller knows ``topic``. Raises KafkaError as :func:`topic_exists`."""
 
     async def ask() -> ErrorCode | None:
         response = await client.send_to_controller(
