@@ -8,7 +8,9 @@ watermark has reached everything appended so far. Invariants:
   it is dropped, and loaded again from the log if this broker still leads;
 - a request gets at most one reply; it is an error if the shell is unloaded;
 - replies and actions wait until the records before them are committed, and leave in the order of the offsets
-  they wait for. An unloaded shell carries out no action.
+  they wait for. An unloaded shell carries out no action;
+- a log that could not be read is read again after a pause, until the shell is unloaded. Meanwhile requests
+  get NOT_COORDINATOR, as in Kafka, which itself reads the log again only in the next leader epoch.
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ from nilometer.wire.records import BatchBuilder
 
 logger = logging.getLogger("nilometer.broker.coordinators")
 
+RELOAD_MIN_MS = 1_000
+RELOAD_MAX_MS = 60_000
+"""The pause after a failed load: the minimum doubles with each failure in a row."""
+
 
 class ShellState(enum.Enum):
     LOADING = enum.auto()
     ACTIVE = enum.auto()
     FAILED = enum.auto()
-    """The log could not be read; another leader may be able to."""
+    """The log could not be read. It is read again after a pause; another leader may be able to sooner."""
     UNLOADED = enum.auto()
 
 
@@ -106,6 +112,23 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             asker.deliver(self._kind.refuse(asker.request, error))
 
     async def _load(self) -> None:
+        failures = 0
+        while (shard := await self._read_log()) is None:
+            await asyncio.sleep(min(RELOAD_MIN_MS << min(failures, 16), RELOAD_MAX_MS) / 1000)
+            failures += 1
+            self.state = ShellState.LOADING
+        clock = self._runtime.clock
+        self._loading = None
+        self._shard = shard
+        self._end_offset = self.partition.log.log_end_offset
+        self.state = ShellState.ACTIVE
+        self._carry_out(shard.on_loaded(clock.monotonic_ms(), clock.wall_ms()))
+        image, self._unseen_image = self._unseen_image, None
+        if image is not None:
+            self.on_image(image)
+
+    async def _read_log(self) -> Shard[RequestT, ReplyT, RecordT, ActionT] | None:
+        """Return the shard that the log results in; None if the log could not be read."""
         shard = self._kind.make_shard()
         try:
             async with aclosing(read_records(self.partition, self._runtime, self._kind)) as pieces:
@@ -118,25 +141,19 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
                         else:
                             shard.replay(record)
         except (KafkaError, OSError) as error:
-            logger.error("%s could not be loaded: %s", self, error)
+            # The state first: what is notified here may unload this shell.
             self.state = ShellState.FAILED
+            logger.error("%s could not be loaded, and is loaded again: %s", self, error)
             if isinstance(error, CorruptRecordFound):
                 self._report_damage(error)
             elif isinstance(error, OSError):
                 self.partition.on_read_error(error)
-            return
+            return None
         except Exception:
             self.state = ShellState.FAILED
-            raise
-        clock = self._runtime.clock
-        self._loading = None
-        self._shard = shard
-        self._end_offset = self.partition.log.log_end_offset
-        self.state = ShellState.ACTIVE
-        self._carry_out(shard.on_loaded(clock.monotonic_ms(), clock.wall_ms()))
-        image, self._unseen_image = self._unseen_image, None
-        if image is not None:
-            self.on_image(image)
+            logger.exception("%s could not be loaded, and is loaded again", self)
+            return None
+        return shard
 
     def _start_over(self, error: ErrorCode) -> None:
         """Drop the shard, whose state no longer matches the log, and load the log again."""
