@@ -21,7 +21,7 @@ from support.pipeline.checkpoints import wait_for_checkpoint
 
 pytestmark = pytest.mark.spark
 
-SEED, TOPICS = map(int, os.environ.get("GENERATED_TOPICS", "1:12").split(":"))
+SEED, TOPICS = map(int, os.environ.get("GENERATED_TOPICS", "1:6").split(":"))
 ROUNDS_LONG, TOPICS_LONG = 10, 50
 SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": "100", "log.cleaner.enable": "false"}
 CONFIG = {"retention.ms": "-1", "cleanup.policy": "compact"}

@@ -39,7 +39,7 @@ from support.wire.wire_peer import WirePeer, make
 
 SEED, _, ONLY = os.environ.get("FUZZ", "20").partition(":")
 CONNECTIONS = 8
-FRAMES = 60_000
+FRAMES = 20_000
 FRAMES_LONG = 400_000
 UNSERVED_EVERY = 16
 """APIs that are not served end every connection in the same way: of their frames, only some are sent."""

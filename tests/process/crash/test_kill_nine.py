@@ -27,7 +27,7 @@ SEED = int(os.environ.get("CRASH_SEED", "20"))
 
 @pytest.mark.long
 def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
-    _kill_and_check(tmp_path, kills=20, seed=SEED)
+    _kill_and_check(tmp_path, kills=10, seed=SEED)
 
 
 @pytest.mark.soak
