@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -152,20 +152,20 @@ class LocalCluster:
         self,
         broker_ids: Sequence[int],
         overrides: dict[str, str],
-        listeners: dict[int, str] | None = None,
+        own: Mapping[int, Mapping[str, str]] | None = None,
     ) -> list[BrokerProcess]:
         """Start brokers in parallel; return when all brokers of the folder are ready.
 
         Ready means that each runs, and that each knows all the others as registered and not fenced.
-        ``listeners`` replaces, by broker id, the configured listeners for this start. Raises LaunchFailed
-        after stopping the started brokers.
+        ``overrides`` are settings of all of them for this start, ``own`` those of one broker, by its id.
+        Raises LaunchFailed after stopping the started brokers.
         """
         launches: list[_Launch] = []
         try:
             with _signals_held():
                 for broker_id in broker_ids:
-                    at = {"listeners": listeners[broker_id]} if listeners else {}
-                    launches.append(_Launch(self, broker_id, overrides | at))
+                    settings = {**overrides, **(own or {}).get(broker_id, {})}
+                    launches.append(_Launch(self, broker_id, settings))
             for launch in launches:
                 launch.wait_ready()
             wait_all_registered(self.brokers)

@@ -231,6 +231,22 @@ def test_each_broker_has_metrics_whose_address_is_printed(shell: Shell) -> None:
     assert again.stderr == up.stderr, "they run already: their addresses are printed again"
 
 
+def test_metrics_are_on_the_ports_that_were_asked_for(shell: Shell) -> None:
+    port = neighbouring_ports(4)
+    first = port + 2
+    up = shell.run("up", "--brokers", "2", "--port", str(port), "--metrics-port", str(first), "--detach")
+    assert up.returncode == 0, up.stderr
+    for index in (0, 1):
+        assert f"Metrics of broker {index + 1}: http://127.0.0.1:{first + index}/metrics" in up.stderr
+        assert page(first + index, "/readyz").status == 200
+    refused = shell.run("up", "--metrics-port", str(first + 1), "--detach")
+    assert refused.returncode == 2
+    assert f"cannot move its metrics to http://127.0.0.1:{first + 1}/metrics" in refused.stderr
+    assert shell.run("down").returncode == 0
+    again = shell.run("up", "--detach")
+    assert again.stderr == up.stderr, "the brokers keep their ports"
+
+
 def test_the_log_of_a_broker_has_the_wanted_form_and_a_bounded_size(shell: Shell) -> None:
     (port,) = free_ports(1)
     bounds = {"nilometer.log.file.max.bytes": "2000", "nilometer.log.files": "2"}

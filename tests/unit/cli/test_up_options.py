@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nilometer.cli.cluster.up_options import UpOptions, endpoint, why_refused
+from dataclasses import replace
+
+from nilometer.cli.cluster.up_options import UpOptions, endpoint, settings_of_start, why_refused
 from nilometer.local.broker_process import BrokerProcess
 
 LOCAL = "local:/data/coordination"
@@ -57,3 +59,30 @@ def test_endpoints() -> None:
     assert where(3, moved) == "PLAINTEXT://127.0.0.1:15002", "a new broker is next to the others"
     assert where(2, moved, port=9092) == "PLAINTEXT://127.0.0.1:9093"
     assert where(2, moved, host="localhost") == "PLAINTEXT://localhost:15001"
+
+
+def test_metrics_ports() -> None:
+    given = UpOptions(metrics_port=9404)
+    assert settings_of_start(3, brokers(3), given, "", 1) == {"metrics.listener": "127.0.0.1:9406"}
+    chosen = UpOptions(port=1000, metrics_port=0)
+    assert settings_of_start(2, [], chosen, "127.0.0.1", 1) == {
+        "listeners": "PLAINTEXT://127.0.0.1:1001",
+        "metrics.listener": "127.0.0.1:0",
+    }
+    assert settings_of_start(2, brokers(2), UpOptions(), "", 1) == {}
+    text = refused([], brokers=3, metrics_port=65_534)
+    assert text is not None and "would be 65536" in text
+    assert refused([], brokers=2, metrics_port=65_534) is None
+
+
+def test_the_metrics_of_a_broker_that_runs_do_not_move() -> None:
+    (one,) = brokers(1, "running")
+    served = replace(one, metrics="http://127.0.0.1:9404/metrics")
+    assert (
+        refused([served], metrics_port=9404) is refused([served]) is refused([served], metrics_port=0) is None
+    )
+    for other in (one, replace(one, metrics="http://127.0.0.1:41234/metrics")):
+        text = refused([other], metrics_port=9404)
+        assert text is not None and "cannot move its metrics to http://127.0.0.1:9404/metrics" in text
+        assert "nilometer down --data-dir data" in text
+        assert refused([replace(other, state="down")], metrics_port=9404) is None

@@ -13,9 +13,15 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from nilometer.broker.settings.metrics_listener import LOOPBACK, METRICS_LISTENER
+from nilometer.broker.settings.metrics_listener import METRICS_LISTENER
 from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brokers
-from nilometer.cli.cluster.up_options import UpOptions, endpoint, why_refused
+from nilometer.cli.cluster.up_options import (
+    UpOptions,
+    endpoint,
+    metrics_listener,
+    settings_of_start,
+    why_refused,
+)
 from nilometer.cli.cluster_options import json_option, print_json
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.local.broker_process import BrokerProcess
@@ -122,6 +128,13 @@ broker.add_command(broker_config)
     show_default=True,
     help="The coordination store: a folder next to the brokers' data, or ZooKeeper.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The port of broker 1's metrics on 127.0.0.1; broker N has PORT + N - 1. 0: the system chooses.",
+)
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready. The brokers keep running.")
 @_override
 @_log_options
@@ -132,6 +145,7 @@ def up(
     host: str,
     port: int,
     coordination: str,
+    metrics_port: int,
     detach: bool,
     overrides: tuple[str, ...],
     log_levels: tuple[str, ...],
@@ -141,7 +155,7 @@ def up(
     """Start a cluster on this machine. Brokers that already run are left alone.
 
     A folder that has brokers already keeps their number, ports and coordination store: --brokers adds to
-    them, --host and --port move those that do not run, for this start.
+    them, --host, --port and --metrics-port move those that do not run, for this start.
     """
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     _refuse_ids(settings)
@@ -154,27 +168,25 @@ def up(
         host if _is_given("host") else None,
         port if _is_given("port") else None,
         store if _is_given("coordination") else None,
+        metrics_port if _is_given("metrics_port") else None,
     )
     if (reason := why_refused(existing, configured, given, os.fspath(data_dir))) is not None:
         raise click.UsageError(reason)
     properties = {
         "nilometer.coordination": configured or store,
         **replication_settings(brokers),
-        METRICS_LISTENER: f"{LOOPBACK}:0",
     }
     for broker_id in range(1, max(brokers, len(existing)) + 1):
-        cluster.configure(broker_id, endpoint(broker_id, existing, given, host, port), properties)
+        own = {METRICS_LISTENER: metrics_listener(broker_id, metrics_port)}
+        at = endpoint(broker_id, existing, given, host, port)
+        cluster.configure(broker_id, at, {**properties, **own})
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
     if settings and (running := ", ".join(str(one.id) for one in existing if one.state != "down")):
         click.echo(f"Warning: settings have no effect on brokers that run: {running}", err=True)
-    listeners = (
-        {one: str(endpoint(one, existing, given, host, port)) for one in down_ids}
-        if given.moves_endpoints
-        else None
-    )
+    of_start = {one: settings_of_start(one, existing, given, host, port) for one in down_ids}
     exit_on_sigterm()
     try:
-        started = cluster.start(down_ids, settings, listeners)
+        started = cluster.start(down_ids, settings, of_start)
     except LaunchFailed as error:
         raise click.ClickException(str(error)) from None
     _show_metrics(cluster.brokers())

@@ -28,7 +28,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
-from nilometer.cli.number_types import Seconds
+from nilometer.cli.watch_options import watch_options
 from nilometer.client.health.cluster_health import (
     RUNNING,
     BrokerHealth,
@@ -58,21 +58,9 @@ NO_CLUSTER = 1
 )
 @connection_options
 @json_option
-@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C. With --json: one line per refresh.")
-@click.option(
-    "--interval",
-    type=Seconds(0.05),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two checks.",
-)
-@click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many checks.")
-@click.option(
-    "--timeout",
-    type=Seconds(0.05),
-    default=2.0,
-    show_default=True,
-    help="Seconds that each broker gets to respond. A check takes at most about five times as long.",
+@watch_options(
+    interval_s=2.0,
+    timeout_help="Seconds that each broker gets to respond. A check takes at most about five times as long.",
 )
 def status(
     data_dir: Path,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.settings.metrics_listener import LOOPBACK, METRICS_LISTENER, HttpEndpoint
 from nilometer.local.broker_process import BrokerProcess
 
 PORT_MAX = 65_535
@@ -23,10 +24,17 @@ class UpOptions:
     host: str | None = None
     port: int | None = None
     coordination: str | None = None
+    metrics_port: int | None = None
+    """The port of broker 1's metrics; the next brokers have the next ports. 0: the system chooses all."""
 
     @property
     def moves_endpoints(self) -> bool:
         return self.host is not None or self.port is not None
+
+
+def metrics_listener(broker_id: int, first_port: int) -> str:
+    """Return a broker's ``metrics.listener``, for the port of broker 1 (0: the system chooses)."""
+    return f"{LOOPBACK}:{first_port + broker_id - 1 if first_port else 0}"
 
 
 def endpoint(
@@ -38,6 +46,18 @@ def endpoint(
     first_port = default_port if near is None else near.port - (near.id - 1)
     host = given.host or (default_host if near is None else near.host)
     return Endpoint("PLAINTEXT", host, (given.port or first_port) + broker_id - 1)
+
+
+def settings_of_start(
+    broker_id: int, existing: Sequence[BrokerProcess], given: UpOptions, default_host: str, default_port: int
+) -> dict[str, str]:
+    """Return a broker's own settings for this start: those that replace what its folder has."""
+    settings: dict[str, str] = {}
+    if given.moves_endpoints:
+        settings["listeners"] = str(endpoint(broker_id, existing, given, default_host, default_port))
+    if given.metrics_port is not None:
+        settings[METRICS_LISTENER] = metrics_listener(broker_id, given.metrics_port)
+    return settings
 
 
 def why_refused(
@@ -68,4 +88,21 @@ def why_refused(
     last = endpoint(max(given.brokers or 1, len(existing)), existing, given, "", 1)
     if last.port > PORT_MAX:
         return f"--port: the last broker would listen on port {last.port}, and {PORT_MAX} is the highest"
+    return _why_no_metrics_ports(existing, given, folder)
+
+
+def _why_no_metrics_ports(existing: Sequence[BrokerProcess], given: UpOptions, folder: str) -> str | None:
+    first = given.metrics_port
+    if not first:
+        return None
+    last = first + max(given.brokers or 1, len(existing)) - 1
+    if last > PORT_MAX:
+        return f"--metrics-port: the last broker's would be {last}, and {PORT_MAX} is the highest"
+    for one in existing:
+        wanted = f"{HttpEndpoint(LOOPBACK, first + one.id - 1)}/metrics"
+        if one.state != "down" and one.metrics != wanted:
+            return (
+                f"--metrics-port: broker {one.id} of {folder} runs and cannot move its metrics to {wanted}. "
+                f"Stop it first: nilometer down --data-dir {folder}"
+            )
     return None

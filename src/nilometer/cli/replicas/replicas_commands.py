@@ -22,8 +22,9 @@ from nilometer.cli.cluster_options import (
     stop_on_signals,
 )
 from nilometer.cli.console import OutputConsole
-from nilometer.cli.number_types import BROKER_ID, PARTITION, Seconds
+from nilometer.cli.number_types import BROKER_ID, PARTITION
 from nilometer.cli.replicas.replicas_view import document, picture
+from nilometer.cli.watch_options import watch_options
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -45,21 +46,9 @@ from nilometer.wire.errors import ErrorCode, KafkaError
     help="Only replicas on this broker; repeatable.",
 )
 @json_option
-@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C. With --json: one line per refresh.")
-@click.option(
-    "--interval",
-    type=Seconds(0.05),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two reads.",
-)
-@click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many refreshes.")
-@click.option(
-    "--timeout",
-    type=Seconds(0.05),
-    default=2.0,
-    show_default=True,
-    help="Seconds after which a broker that does not respond is shown as unreachable.",
+@watch_options(
+    interval_s=1.0,
+    timeout_help="Seconds after which a broker that does not respond is shown as unreachable.",
 )
 @connection_options
 def replicas(
