@@ -16,6 +16,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
 DELETED = FileNotFoundError("a segment was deleted meanwhile")
+KIND: dict[str, Any] = {"name": "test", "commit_timeout_ms": 5_000, "carry_out": lambda *_: None}
 FAILURES = {
     "a file": DELETED,
     "the log": KafkaError(ErrorCode.kafka_storage_error),
@@ -31,7 +32,7 @@ class Shard:
         self.records.append(record)
 
     def on_loaded(self, *_: int) -> Effects[Any, Any, Any]:
-        return Effects()
+        return Effects(actions=("finish a prepared transaction",))
 
     def next_deadline_ms(self) -> None:
         return None
@@ -46,14 +47,15 @@ class Shell:
         self.reads = 0
         self.pauses: list[float] = []
         self.at_pause: Callable[[], None] = self._is_refused
+        self.may_write = True
         self._failures, self._error = failures, error
         monkeypatch.setattr(shells, "read_records", self._read)
         monkeypatch.setattr(shells, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": self._sleep}))
         partition = SimpleNamespace(
             leader_epoch=1,
             log=SimpleNamespace(log_end_offset=2),
-            replica=None,
-            hold_until_committed=None,
+            replica=self,
+            hold_until_committed=self._hold,
             is_led_here=True,
             on_read_error=self.read_errors.append,
         )
@@ -61,9 +63,17 @@ class Shell:
             cast(Any, partition),
             cast(Any, SimpleNamespace(clock=CLOCK)),
             cast(Any, SimpleNamespace(spawn=lambda work, name: asyncio.ensure_future(work))),
-            cast(Any, SimpleNamespace(make_shard=self._make_shard, name="test")),
+            cast(Any, SimpleNamespace(**KIND, make_shard=self._make_shard)),
             lambda _: None,
         )
+
+    @property
+    def high_watermark(self) -> int:
+        return 2 if self.may_write else 0
+
+    def _hold(self, offset: int, wait: object) -> None:
+        if not self.may_write:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
 
     def _make_shard(self) -> Shard:
         self.shards.append(Shard())
@@ -111,3 +121,20 @@ async def test_an_unloaded_coordinator_reads_no_more(monkeypatch: pytest.MonkeyP
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
     assert tried.reads == 3
     assert tried.shell.state is ShellState.UNLOADED
+
+
+async def test_a_broker_that_may_not_write_does_not_read_its_log_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is left to do after a load cannot be done while the broker's session is in doubt."""
+    tried = Shell(monkeypatch, 0, DELETED)
+    tried.may_write = False
+
+    def is_allowed_in_the_end() -> None:
+        tried.may_write = len(tried.pauses) == 3
+
+    tried.at_pause = is_allowed_in_the_end
+    tried.shell.load()
+    await tried.until(ShellState.ACTIVE)
+    assert tried.pauses == [0.5] * 3
+    assert tried.reads == 4

@@ -40,6 +40,9 @@ logger = logging.getLogger("nilometer.broker.coordinators")
 RELOAD_MIN_MS = 1_000
 RELOAD_MAX_MS = 60_000
 """The pause after a failed load: the minimum doubles with each failure in a row."""
+ACTIVE_MIN_MS = 500
+"""A shard that is dropped sooner after its load is loaded again only when this time is over. Else a broker
+that may not write for a while, because its session is in doubt, would read its log all that time."""
 
 
 class ShellState(enum.Enum):
@@ -86,6 +89,8 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._loading: asyncio.Task[None] | None = None
+        self._active_from_ms = -ACTIVE_MIN_MS
+        """When the log was last loaded, on the monotonic clock."""
 
     def __str__(self) -> str:
         return f"the {self._kind.name} coordinator of {self.partition}"
@@ -112,13 +117,16 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             asker.deliver(self._kind.refuse(asker.request, error))
 
     async def _load(self) -> None:
+        clock = self._runtime.clock
+        if (early_ms := self._active_from_ms + ACTIVE_MIN_MS - clock.monotonic_ms()) > 0:
+            await asyncio.sleep(early_ms / 1000)
         failures = 0
         while (shard := await self._read_log()) is None:
             await asyncio.sleep(min(RELOAD_MIN_MS << min(failures, 16), RELOAD_MAX_MS) / 1000)
             failures += 1
             self.state = ShellState.LOADING
-        clock = self._runtime.clock
         self._loading = None
+        self._active_from_ms = clock.monotonic_ms()
         self._shard = shard
         self._end_offset = self.partition.log.log_end_offset
         self.state = ShellState.ACTIVE
