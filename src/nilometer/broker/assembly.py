@@ -35,6 +35,8 @@ from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.quotas.client_quotas import ClientQuotas
+from nilometer.broker.quotas.connection_limits import ConnectionLimits
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
@@ -142,7 +144,7 @@ def assemble(given: Prerequisites) -> BrokerParts:
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
     cleaner = _cleaner(given, replication)
     services = _services(given, control, replication, coordinators, cleaner.report)
-    dispatcher = RequestDispatcher(services, given.config.integer("max.connections"))
+    dispatcher = RequestDispatcher(services, ConnectionLimits(given.config))
     return BrokerParts(
         directories=given.directories,
         store=given.store,
@@ -294,6 +296,7 @@ def _services(
         replication_quotas=replication.quotas,
         cluster_id=given.store.cluster_id,
         secrets=given.secrets,
+        client_quotas=ClientQuotas(config, given.runtime.clock, control.metadata),
         authorizer=_authorizer(given, control.metadata),
         advertised=ranges(for_brokers=config.accepts_unproved_brokers),
         advertised_to_brokers=ranges(for_brokers=True),

@@ -111,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._draining = False
         self._is_next_turn_scheduled = False
+        self._muted: asyncio.TimerHandle | None = None
         self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)
         self.certificate: bytes | None = None
@@ -146,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = None
         self._release_reserve()
         self._queue.clear()
+        if self._muted is not None:
+            self._muted.cancel()
         for future in self._waiting:
             future.cancel()
         self._waiting.clear()
@@ -265,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = True
         taken = 0
         try:
-            while self._queue and not self._write_paused and not self.closed:
+            while self._queue and self._muted is None and not self._write_paused and not self.closed:
                 if taken == FRAMES_PER_TURN_MAX:
                     self._schedule_next_turn()
                     break
@@ -312,6 +315,27 @@ class Connection(asyncio.BufferedProtocol):
     def hand_over(self, dispatcher: Dispatcher, frame_bytes_max: int) -> None:
         """Have ``dispatcher`` process the later requests, with frames of up to ``frame_bytes_max``."""
         self._dispatcher, self._frame_bytes_max = dispatcher, frame_bytes_max
+
+    def mute(self, duration_ms: int) -> None:
+        """Read and process no more requests for this time from now on: the client is above a quota."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + duration_ms / 1000
+        if self.closed or (self._muted is not None and self._muted.when() >= ends):
+            return
+        if self._muted is not None:
+            self._muted.cancel()
+        self._muted = loop.call_at(ends, self._unmute)
+        self._balance_reading()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._dispatch_queued()
+
+    def end_after(self, duration_ms: int, reason: str) -> None:
+        """Read and process no request, and close the connection after this time; ``reason`` is logged."""
+        loop = asyncio.get_running_loop()
+        self._muted = loop.call_later(duration_ms / 1000, self.abort, reason)
+        loop.call_soon(self._balance_reading)  # a transport begins to read after it has been connected
 
     def stop_reading(self) -> None:
         """Read nothing more, and drop the requests that are queued: the connection ends soon."""
@@ -387,6 +411,7 @@ class Connection(asyncio.BufferedProtocol):
     def _balance_reading(self) -> None:
         full = (
             self._write_paused
+            or self._muted is not None
             or len(self._queue) >= FRAMES_QUEUED_MAX
             or self._queued_bytes >= BYTES_QUEUED_MAX
         )

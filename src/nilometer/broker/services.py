@@ -15,6 +15,7 @@ from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
+from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
@@ -50,6 +51,7 @@ class Services:
     replication_quotas: ReplicationQuotas
     cluster_id: str
     secrets: SecretKeeper
+    client_quotas: ClientQuotas
     authorizer: Authorizer | None
     """None: every client has every right."""
     advertised: Mapping[int, tuple[int, int]]

@@ -66,6 +66,9 @@ COMMANDS: dict[str, _Lazy] = {
     ),
     "acl": _Lazy("acls.acl_commands", "acl", "List, add and remove ACLs: who may do what."),
     "user": _Lazy("users.user_commands", "user", "List, add and remove the users of SCRAM."),
+    "quota": _Lazy(
+        "quotas.quota_commands", "quota", "List, set and remove quotas: how much clients may ask of a broker."
+    ),
     "ingest": _Lazy("records.ingest_command", "ingest", "Write the lines of files to a topic, each once."),
     "replicas": _Lazy(
         "replicas.replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."

@@ -64,13 +64,15 @@ class ImageDelta:
     """The number of ACLs created and deleted."""
     scram: int = 0
     """The number of credentials set and removed."""
+    quotas: int = 0
+    """The number of quotas of clients set and removed."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
         return bool(
             self.controller_changed or self.brokers or self.topics_created or self.topics_deleted
             or self.partitions or self.configs or self.producer_ids or self.features or self.acls
-            or self.scram
+            or self.scram or self.quotas
         )  # fmt: skip
 
     def partitions_on(self, broker: BrokerId) -> Iterator[tuple[TopicIdPartition, PartitionTransition]]:

@@ -21,6 +21,7 @@ from typing import assert_never
 from uuid import UUID
 
 from nilometer.cluster.acl_table import AclTable
+from nilometer.cluster.client_quotas import ClientQuotas
 from nilometer.cluster.config_table import ConfigTable
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import Controllership, Entry
@@ -33,6 +34,7 @@ from nilometer.cluster.records import (
     BrokerInControlledShutdown,
     BrokerRegistered,
     BrokerUnregistered,
+    ClientQuotaChanged,
     ClusterCreated,
     ConfigChanged,
     ConfigResourceType,
@@ -97,6 +99,7 @@ class ClusterImage:
         self._configs = ConfigTable()
         self.acls = AclTable()
         self.scram_users = ScramUsers()
+        self.client_quotas = ClientQuotas()
         self._index = ReplicaIndex()
         self._undo: list[Callable[[], object]] = []
         """The functions that undo the entry being applied; the last one is to be called first."""
@@ -236,7 +239,7 @@ class ClusterImage:
             delta.accepted = False
             return delta
         values = {name: getattr(self, name) for name in _SINGLE_VALUES}
-        self._undo.append(lambda: self._restore_values(values))
+        self._undo.append(lambda: vars(self).update(values))
         try:
             for record in entry.records:
                 self._apply(record, delta)
@@ -250,10 +253,6 @@ class ClusterImage:
     def _roll_back(self) -> None:
         while self._undo:
             self._undo.pop()()
-
-    def _restore_values(self, values: Mapping[str, object]) -> None:
-        for name, value in values.items():
-            setattr(self, name, value)
 
     def counts(self, entry: Entry) -> bool:
         """Return whether ``entry`` is accepted as the next one: of the current term, or starting the next."""
@@ -291,6 +290,9 @@ class ClusterImage:
             case ScramCredentialChanged():
                 self._undo.append(self.scram_users.apply(record))
                 delta.scram += 1
+            case ClientQuotaChanged():
+                self._undo.append(self.client_quotas.apply(record))
+                delta.quotas += 1
             case ControllerElected():
                 self.controllership = _controllership(record)
                 delta.controller_changed = True
@@ -299,11 +301,7 @@ class ClusterImage:
             case _:
                 assert_never(record)
 
-    def _change_broker(
-        self,
-        record: BrokerRecord,
-        delta: ImageDelta,
-    ) -> None:
+    def _change_broker(self, record: BrokerRecord, delta: ImageDelta) -> None:
         before = self._brokers.get(record.broker_id)
         after = broker_after(before, record, delta.number)
         self._undo.append(lambda: self._put_broker(record.broker_id, before))
@@ -407,6 +405,7 @@ class ClusterImage:
             features=None if self._features is None else dict(self._features),
             acls=self.acls.snapshot(),
             scram=self.scram_users.snapshot(),
+            quotas=self.client_quotas.snapshot(),
         )
         return in_lowest_format(snapshot)
 
@@ -432,6 +431,7 @@ class ClusterImage:
         image._features = snapshot.features
         image.acls.restore(snapshot.acls)
         image.scram_users.restore(snapshot.scram)
+        image.client_quotas.restore(snapshot.quotas)
         return image
 
     def __eq__(self, other: object) -> bool:

@@ -28,9 +28,10 @@ from nilometer.identifiers import (
     PartitionEpoch,
     TopicId,
 )
+from nilometer.quotas.entity import QuotaEntity
 from nilometer.security.scram import ScramCredential, ScramMechanism
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
@@ -45,6 +46,8 @@ ACLS_FORMAT_VERSION = 4
 """The first format with ACLs."""
 SCRAM_FORMAT_VERSION = 5
 """The first format with SCRAM credentials of users."""
+QUOTAS_FORMAT_VERSION = 6
+"""The first format with quotas of clients."""
 
 Replicas = tuple[BrokerId, ...]
 
@@ -252,6 +255,14 @@ class ScramCredentialChanged(_Record, frozen=True):
     credential: ScramCredential | None = None
 
 
+class ClientQuotaChanged(_Record, frozen=True):
+    """A quota of an entity is set; None removes it (since `QUOTAS_FORMAT_VERSION`)."""
+
+    entity: QuotaEntity
+    key: str
+    value: float | None = None
+
+
 def format_version_of(records: Iterable[Record]) -> int:
     """Return the lowest format version that has all of ``records``."""
     return max(map(_format_version_of, records), default=OLDEST_FORMAT_VERSION)
@@ -265,6 +276,8 @@ def _format_version_of(record: Record) -> int:
             return ACLS_FORMAT_VERSION
         case ScramCredentialChanged():
             return SCRAM_FORMAT_VERSION
+        case ClientQuotaChanged():
+            return QUOTAS_FORMAT_VERSION
         case FeatureLevelChanged():
             return FEATURES_FORMAT_VERSION
         case _:
@@ -288,4 +301,5 @@ Record = (
     | AclCreated
     | AclDeleted
     | ScramCredentialChanged
+    | ClientQuotaChanged
 )

@@ -12,8 +12,10 @@ from nilometer.cluster.records import (
     FORMAT_VERSION,
     GROUP_CONFIGS_FORMAT_VERSION,
     OLDEST_FORMAT_VERSION,
+    QUOTAS_FORMAT_VERSION,
     SCRAM_FORMAT_VERSION,
     AclCreated,
+    ClientQuotaChanged,
     ConfigResourceType,
     ScramCredentialChanged,
 )
@@ -51,7 +53,9 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     acls: tuple[AclCreated, ...] = ()
     """All ACLs, by id. If there are any, the format version is at least `ACLS_FORMAT_VERSION`."""
     scram: tuple[ScramCredentialChanged, ...] = ()
-    """The credentials of users. If there are any, the format version is `SCRAM_FORMAT_VERSION`."""
+    """The credentials of users. If there are any, the format version is at least `SCRAM_FORMAT_VERSION`."""
+    quotas: tuple[ClientQuotaChanged, ...] = ()
+    """The quotas of clients. If there are any, the format version is `QUOTAS_FORMAT_VERSION`."""
 
 
 def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
@@ -60,6 +64,8 @@ def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
 
 
 def _lowest_format(snapshot: ImageSnapshot) -> int:
+    if snapshot.quotas:
+        return QUOTAS_FORMAT_VERSION
     if snapshot.scram:
         return SCRAM_FORMAT_VERSION
     if snapshot.acls:

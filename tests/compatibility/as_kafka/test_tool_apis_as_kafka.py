@@ -303,29 +303,6 @@ def test_acls_are_disabled(sides: tuple[Side, Side], version: int) -> None:
 
 
 @pytest.mark.java
-@each_version(ApiKey.DESCRIBE_CLIENT_QUOTAS)
-def test_there_are_no_quotas(sides: tuple[Side, Side], version: int) -> None:
-    def scenario(side: Side, version: int) -> Plain:
-        key = ApiKey.DESCRIBE_CLIENT_QUOTAS
-        told = [side.ask(key, version, components=())]
-        for kind, how, name in (
-            ("user", 0, "x"),
-            ("user", 0, None),
-            ("client-id", 2, None),
-            ("client-id", 2, "x"),
-            ("ip", 1, None),
-            ("ip", 1, "127.0.0.1"),
-            ("planet", 0, "x"),
-            ("user", 9, None),
-        ):
-            component = make(key, version, "ComponentData", entity_type=kind, match_type=how, match=name)
-            told.append(side.ask(key, version, components=(component,)))
-        return told
-
-    same(sides, scenario, version)
-
-
-@pytest.mark.java
 def test_there_are_no_scram_credentials(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side, version: int) -> Plain:
         key = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS

@@ -102,6 +102,10 @@ def cluster_probes() -> Iterator[Probe]:
         only_error,
     )
     yield Probe(K.DESCRIBE_CLIENT_QUOTAS, 1, "all", lambda _: {"components": (), "strict": False})
+    alice = make(K.ALTER_CLIENT_QUOTAS, 1, "EntityData", entity_type="user", entity_name="alice")
+    none = make(K.ALTER_CLIENT_QUOTAS, 1, "OpData", key="producer_byte_rate", value=0.0, remove=True)
+    entry = make(K.ALTER_CLIENT_QUOTAS, 1, "EntryData", entity=(alice,), ops=(none,))
+    yield Probe(K.ALTER_CLIENT_QUOTAS, 1, "unknown", lambda _: {"entries": (entry,), "validate_only": False})
     user = make(K.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, "UserName", name="alice")
     yield Probe(K.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, "unknown", lambda _: {"users": (user,)})
     gone = make(K.ALTER_USER_SCRAM_CREDENTIALS, 0, "ScramCredentialDeletion", name="alice", mechanism=1)

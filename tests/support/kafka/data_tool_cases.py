@@ -147,9 +147,27 @@ CONFIGS = (
     _configs(
         "--alter --entity-type clients --entity-name C --add-config S",
         "c|producer_byte_rate=1000",
-        shows="UnsupportedVersionException|does not support",
-        status=1,
-        refused="there are no quotas",
+        shows="Completed updating config for client c",
+    ),
+    _configs(
+        "--describe --entity-type clients --entity-name C",
+        "c",
+        shows="Quota configs for client-id 'c' are producer_byte_rate=1000",
+    ),
+    _configs(
+        "--alter --entity-type clients --entity-name C --delete-config S",
+        "c|producer_byte_rate",
+        shows="Completed updating config for client c",
+    ),
+    _configs(
+        "--alter --entity-type users --entity-default --add-config S",
+        "request_percentage=500,controller_mutation_rate=1000",
+        shows="Completed updating default config for users",
+    ),
+    _configs(
+        "--alter --entity-type ips --entity-name A --add-config S",
+        "127.0.0.9|connection_creation_rate=10",
+        shows="Completed updating config for ip 127.0.0.9",
     ),
 )
 

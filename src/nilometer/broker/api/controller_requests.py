@@ -22,10 +22,12 @@ from nilometer.broker.api.access import check_cluster
 from nilometer.broker.api.audited_changes import audit_change
 from nilometer.broker.api.broker_access import comes_from_broker, why_not_broker
 from nilometer.broker.api.spec import Request, spawn
+from nilometer.broker.api.throttling import mute_as_told, throttled
 from nilometer.broker.connection import Reply
 from nilometer.broker.control.causes import client_request
 from nilometer.broker.control.controller_channel import ConnectionLost
 from nilometer.broker.control.decision_log import Cause
+from nilometer.broker.quotas.mutation_quota import UNLIMITED, MutationQuota
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation
 from nilometer.cluster.controller.decision import Decision
@@ -57,6 +59,7 @@ def on_controller(
     acting_broker: int | None = None,
     cause: Cause | None = None,
     needs: Operation | None = None,
+    quota: MutationQuota = UNLIMITED,
 ) -> asyncio.Future[Reply]:
     """Decide the request on the controller, and return its future response.
 
@@ -69,7 +72,8 @@ def on_controller(
     is not the controller fails with KafkaError (NOT_CONTROLLER), for the broker that forwarded it.
 
     ``needs``: the operation on the cluster that the client must be allowed. It is checked where the request
-    is decided: by the controller's ACLs, for the client that sent the request first.
+    is decided: by the controller's ACLs, for the client that sent the request first. ``quota``: of which
+    ``decide`` takes; the response says how long the client has to wait for it.
     """
 
     clock = services.runtime.clock
@@ -87,6 +91,7 @@ def on_controller(
             )
         if needs is not None:
             check_cluster(services, request, needs)
+        quota.begin()
         decision = decide(image)
         decided[:] = decision.units
         return decision
@@ -102,7 +107,7 @@ def on_controller(
                     reply = await services.controller.decide(decide_in_time, why_decided)
                     if services.authorizer is not None and decided:
                         audit_change(services.authorizer.audit, request, decided)
-                    return respond(services, request, reply)
+                    return _throttled(services, request, respond(services, request, reply), quota)
                 left_ms = None if timeout_ms is None else deadline_ms - clock.monotonic_ms()
                 return await _send_on(services, request, left_ms)
             except CoordinationError as error:
@@ -150,4 +155,29 @@ async def _send_on(services: Services, request: Request, left_ms: int | None) ->
         request.header, body, request.context, timeout_ms=left_ms
     )
     await services.metadata.catch_up_with_all()
-    return len(frame).to_bytes(4, "big"), frame
+    whole = len(frame).to_bytes(4, "big") + frame
+    mute_as_told(request, whole)
+    return (whole,)
+
+
+def mutation_quota(services: Services, request: Request, *, strict_from: int) -> MutationQuota:
+    """Return the client's quota for the partitions that the request creates or deletes (KIP-599).
+
+    From version ``strict_from`` on the request is rejected if the quota is used up: only then do clients
+    understand that.
+    """
+    return services.client_quotas.mutations(
+        request.context, request.header.client_id, strict=request.version >= strict_from
+    )
+
+
+def _throttled(services: Services, request: Request, reply: Reply, quota: MutationQuota) -> Reply:
+    """Return the reply with the time for which the client has to wait; the broker that the client is
+    connected to mutes its connection."""
+    throttle_ms = quota.throttle_ms
+    if throttle_ms == 0:
+        return reply
+    services.client_quotas.note_mutation_throttle(throttle_ms)
+    if not request.context.is_forwarded:
+        request.connection.mute(throttle_ms)
+    return throttled(request, reply, throttle_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from nilometer.broker.api.access import TOPIC_DENIED, access_of
-from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.controller_requests import mutation_quota, on_controller
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
@@ -31,18 +31,24 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
         for topic in request.body.topics
     ]
 
+    quota = mutation_quota(services, request, strict_from=3)
+
     def decide(image: ClusterImage) -> Decision[Outcomes]:
         access, names = access_of(services, request), [topic.name for topic in wanted]
         alterable = access.allowed(Operation.ALTER, ResourceType.TOPIC, names)
         allowed = [topic for topic in wanted if topic.name in alterable]
         decision = decide_create_partitions(
-            image, allowed, chance=services.runtime.entropy, validate_only=request.body.validate_only
+            image,
+            allowed,
+            chance=services.runtime.entropy,
+            validate_only=request.body.validate_only,
+            take_quota=quota.take,
         )
         denied = Outcome(ErrorCode.topic_authorization_failed, TOPIC_DENIED)
         refused = ((name, denied) for name in names if name not in alterable)
         return Decision(decision.units, (*decision.reply, *refused))
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, quota=quota)
 
 
 def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from nilometer.broker.api.access import access_of
-from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.controller_requests import mutation_quota, on_controller
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.api.topic_configs import EffectiveConfig, topic_config
 from nilometer.broker.connection import Reply
@@ -25,6 +25,7 @@ from nilometer.wire.messages import Message
 def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     topics = [_new_topic(topic) for topic in request.body.topics]
     validate_only = request.field("validate_only", False)
+    quota = mutation_quota(services, request, strict_from=6)
 
     def decide(image: ClusterImage) -> Decision[tuple[CreatedTopic, ...]]:
         creatable = _creatable(services, request, topics)
@@ -36,6 +37,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
             defaults=services.topic_defaults,
             inherited_of=services.config.topic_defaults,
             validate_only=validate_only,
+            take_quota=quota.take,
         )
         denied = Outcome(ErrorCode.topic_authorization_failed, "Authorization failed.")
         refused = (
@@ -43,7 +45,7 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
         )
         return Decision(decision.units, (*decision.reply, *refused))
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, quota=quota)
 
 
 def _creatable(services: Services, request: Request, topics: Sequence[NewTopic]) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from nilometer.broker.api.access import TOPIC_DENIED, access_of
-from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.controller_requests import mutation_quota, on_controller
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.authorization.access import Access
 from nilometer.broker.connection import Reply
@@ -39,6 +39,7 @@ class _Result:
 
 def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
     asked = _asked(request)
+    quota = mutation_quota(services, request, strict_from=5)
 
     def decide(image: ClusterImage) -> Decision[tuple[_Result, ...]]:
         if not services.config.boolean("delete.topic.enable"):
@@ -52,12 +53,12 @@ def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
             for index, found in results.items()
             if found.outcome.ok and found.topic_id
         }
-        decision = decide_delete_topics(image, list(known.values()))
+        decision = decide_delete_topics(image, list(known.values()), quota.take)
         for index, (_, outcome) in zip(known, decision.reply, strict=True):
             results[index] = _Result(results[index].name, results[index].topic_id, outcome)
         return Decision(decision.units, tuple(results.values()))
 
-    return on_controller(services, request, decide, _respond, _refuse)
+    return on_controller(services, request, decide, _respond, _refuse, quota=quota)
 
 
 def _asked(request: Request) -> list[_Asked]:

@@ -1,38 +1,50 @@
-"""DescribeClientQuotas: no client has a quota."""
+"""DescribeClientQuotas: the quotas of the entities that a filter selects (KIP-546)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from nilometer.broker.api.access import CLUSTER_DENIED, access_of
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
+from nilometer.quotas.entity import QuotaEntity
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode
+from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
-
-_ENTITY_TYPES = ("user", "client-id", "ip")
-_MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = range(3)
 
 
 def handle(services: Services, request: Request) -> Reply:
-    refusals = [refused for each in request.body.components if (refused := _refusal(each)) is not None]
-    error, why = refusals[0] if refusals else (ErrorCode.none, None)
     if not access_of(services, request).on_cluster(Operation.DESCRIBE_CONFIGS):
-        error, why = ErrorCode.cluster_authorization_failed, CLUSTER_DENIED
-    entries = () if error is ErrorCode.none else None
-    return request.respond(throttle_time_ms=0, error_code=error, error_message=why, entries=entries)
+        return _refuse(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
+    body = request.body
+    components = [FilterComponent(each.entity_type, each.match_type, each.match) for each in body.components]
+    try:
+        wanted = QuotaFilter(components, strict=body.strict)
+    except KafkaError as error:
+        return _refuse(request, error.code, error.message)
+    found = [
+        _entry(request, entity, values)
+        for entity, values in services.image.client_quotas.items()
+        if wanted.matches(entity)
+    ]
+    return request.respond(
+        throttle_time_ms=0, error_code=ErrorCode.none, error_message=None, entries=tuple(found)
+    )
 
 
-def _refusal(component: Message) -> tuple[ErrorCode, str] | None:
-    kind, how, name = component.entity_type, component.match_type, component.match
-    if how not in (_MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY):
-        return ErrorCode.invalid_request, f"Unknown match type {how}"
-    if (how == _MATCH_EXACT) != (name is not None):
-        return ErrorCode.invalid_request, f"Match type {how} {'with' if name else 'without'} a name"
-    if kind not in _ENTITY_TYPES:
-        return ErrorCode.unsupported_version, f"Unsupported entity type {kind}"
-    return None
+def _refuse(request: Request, error: ErrorCode, message: str) -> Reply:
+    return request.respond(throttle_time_ms=0, error_code=error, error_message=message, entries=None)
+
+
+def _entry(request: Request, entity: QuotaEntity, values: Mapping[str, float]) -> Message:
+    return request.make(
+        "EntryData",
+        entity=tuple(request.make("EntityData", entity_type=kind, entity_name=name) for kind, name in entity),
+        values=tuple(request.make("ValueData", key=key, value=value) for key, value in values.items()),
+    )
 
 
 API = ApiSpec(

@@ -13,7 +13,9 @@ from typing_extensions import Buffer
 from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
+from nilometer.broker.api.throttling import count_request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
+from nilometer.broker.quotas.connection_limits import ConnectionLimits
 from nilometer.broker.request_context import NO_BROKER
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
 from nilometer.broker.services import Services
@@ -29,26 +31,31 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 class RequestDispatcher:
     """The connections of all listeners and their requests."""
 
-    def __init__(self, services: Services, connections_max: int) -> None:
+    def __init__(self, services: Services, limits: ConnectionLimits) -> None:
         self._services = services
-        self._connections_max = connections_max
+        self._limits = limits
         self._now_us = services.runtime.clock.monotonic_us
         self.connections: dict[Connection, None] = {}
         self.connections_accepted = 0
         self.statistics = RequestStatistics({number: spec.key for number, spec in APIS.items()})
 
     def connection_opened(self, connection: Connection) -> bool:
-        if len(self.connections) >= self._connections_max:
-            return False
-        connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         address, port = connection.peer
+        if not self._limits.take(connection.context.listener, address):
+            return False
+        quotas = self._services.client_quotas
+        if quotas.limits_connections and (wait_ms := quotas.on_connection(address)):
+            connection.end_after(wait_ms, "too many connections per second from its address")
+        connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         connection.context = replace(connection.context, client_address=address, client_port=port)
         self.connections[connection] = None
         self.connections_accepted += 1
         return True
 
     def connection_closed(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
+        if connection in self.connections:
+            del self.connections[connection]
+            self._limits.release(connection.context.listener, connection.peer[0])
 
     def request_failed(self, error: BaseException) -> None:
         logger.error("A request failed", exc_info=error)
@@ -78,7 +85,7 @@ class RequestDispatcher:
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request: {error.message}") from None
         api = messages.api(header.api_key, header.api_version)
-        request = Request(header, body, api, connection, connection.context)
+        request = Request(header, body, api, connection, connection.context, began_us)
         return self._measured(spec, request, began_us)
 
     def _measured(self, spec: ApiSpec, request: Request, began_us: int) -> asyncio.Future[Reply] | Reply:
@@ -88,6 +95,10 @@ class RequestDispatcher:
         of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[request.header.api_key]
         of_api.begin(request.version)
         reply = self._handle(spec, request, of_api)
+        if self._services.client_quotas.limits_clients and not (
+            from_broker or spec.counts_quotas or spec.exempt_from_quotas
+        ):
+            reply = count_request(self._services, request, reply, self._now_us() - began_us)
         if isinstance(reply, asyncio.Future):
             reply.add_done_callback(partial(self._on_reply, of_api, began_us))
         else:

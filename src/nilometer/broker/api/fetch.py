@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.broker_access import why_not_broker
-from nilometer.broker.api.fetch_response import encode_fetch_response_body, refuse_fetch
+from nilometer.broker.api.fetch_response import encode_fetch_response_body, refuse_fetch, throttled_fetch
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.connection import Reply
@@ -164,7 +164,7 @@ class _Fetch:
             services.replicas,
             identity,
             session_round.to_read,
-            max_bytes=min(body.max_bytes, services.config.fetch_max_bytes),
+            max_bytes=self._max_bytes(identity),
             on_found=self._found,
             quota=services.replication_quotas.leader,
             check=check,
@@ -230,7 +230,31 @@ class _Fetch:
         future.set_result(self._answer())
         return True
 
+    def _max_bytes(self, identity: ReaderIdentity) -> int:
+        bytes_max = min(self._request.body.max_bytes, self._services.config.fetch_max_bytes)
+        quotas, request = self._services.client_quotas, self._request
+        if not quotas.limits_clients or identity.is_replica:
+            return bytes_max
+        bytes_max = quotas.fetch_bytes_max(request.context, request.header.client_id, bytes_max)
+        self._min_bytes = min(self._min_bytes, bytes_max)
+        return bytes_max
+
+    def _throttle_ms(self) -> int:
+        """Count the fetch for its client's quotas; return how long (ms) the client has to wait."""
+        services, request = self._services, self._request
+        if self._reader.identity.is_replica:
+            return 0
+        now_us = services.runtime.clock.monotonic_us()
+        # The time of a fetch that has waited is not known: most of it is the wait.
+        spent_us = 0 if self._future is not None else now_us - request.began_us
+        return services.client_quotas.on_fetch(
+            request.context, request.header.client_id, self._reader.bytes_read, spent_us
+        )
+
     def _answer(self) -> Reply:
+        if self._services.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
+            self._request.connection.mute(throttle_ms)
+            return throttled_fetch(self._services, self._request, self._round, throttle_ms)
         self._reader.count_sent()
         return encode_fetch_response_body(self._services, self._request, self._round, self._reader.outcomes)
 
@@ -252,5 +276,6 @@ API = ApiSpec(
     versions=(4, 18),
     handle=handle,
     decode=decode_fetch_body,
+    counts_quotas=True,
     rights=(Right(Operation.READ, ResourceType.TOPIC),),
 )

@@ -11,7 +11,7 @@ from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchOutcome
-from nilometer.broker.fetching.fetch_session import FetchRound
+from nilometer.broker.fetching.fetch_session import NO_SESSION, FetchRound
 from nilometer.broker.services import Services
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.fetch_body import FetchBody
@@ -40,6 +40,23 @@ def refuse_fetch(request: Request, error: ErrorCode) -> Reply:
             refused = [FetchedPartition(one.partition, error, -1, -1, -1, ()) for one in partitions]
             topics.append(FetchedTopic(name, refused))
     return encode_fetch_response(request.version, request.header.correlation_id, 0, error, 0, topics)
+
+
+def throttled_fetch(
+    services: Services, request: Request, session_round: FetchRound, throttle_ms: int
+) -> Reply:
+    """Return the response to a client above a quota: the time (ms) to wait, and no partitions (KIP-219).
+
+    A fetch that would have begun a session begins none: its client asks for all partitions again. The next
+    fetch of a session reads what this one read.
+    """
+    session_id = session_round.session_id
+    if session_round.session is not None and not session_round.incremental:
+        services.fetch_sessions.drop(session_id)
+        session_id = NO_SESSION
+    return encode_fetch_response(
+        request.version, request.header.correlation_id, throttle_ms, ErrorCode.none, session_id, ()
+    )
 
 
 def encode_fetch_response_body(

@@ -137,10 +137,29 @@ def _append_all(
                 code = _remember(refused, topic.topic, part, error.code, now_ms)
                 outcome.fail(code, error.message)
                 services.replicas.traffic.failed_produces += 1
+    if services.client_quotas.limits_clients and not request.context.is_broker:
+        waiting.throttle_ms = _count_for_quotas(services, request, has_waited=verified is not None)
     if body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None
     return waiting.reply(body.timeout_ms)
+
+
+def _count_for_quotas(services: Services, request: Request, *, has_waited: bool) -> int:
+    """Count the request for its client's quotas, and mute the connection for the time (ms) returned.
+
+    As in Kafka, requests with acks=0 are exempt from the quota of time, since they have no response. The time
+    of a request that has waited is not known: most of it is the wait.
+    """
+    exempt = has_waited or request.body.acks == ACKS_NONE
+    spent_us = 0 if exempt else services.runtime.clock.monotonic_us() - request.began_us
+    size = request.header.size + sum(
+        len(part.records or b"") for topic in request.body.topics for part in topic.partitions
+    )
+    throttle_ms = services.client_quotas.on_produce(request.context, request.header.client_id, size, spent_us)
+    if throttle_ms:
+        request.connection.mute(throttle_ms)
+    return throttle_ms
 
 
 def _check_verified(verified: VerifiedPartitions, partition: Partition, records: memoryview | None) -> None:
@@ -239,6 +258,7 @@ class _Waiting:
         self._listener = listener
         self._topics = topics
         self._future: asyncio.Future[Reply] | None = None
+        self.throttle_ms = 0
         self.delayed = DelayedProduce(self._finish)
 
     @property
@@ -267,7 +287,7 @@ class _Waiting:
             for topic in self._topics
         ]
         frame = encode_produce_response(
-            header.api_version, header.correlation_id, produced, endpoints=hints.endpoints()
+            header.api_version, header.correlation_id, produced, self.throttle_ms, hints.endpoints()
         )
         return (frame,)
 
@@ -303,6 +323,7 @@ API = ApiSpec(
     decode=decode_produce_body,
     advertised_min=0,
     pipelined=True,
+    counts_quotas=True,
     rights=(
         Right(Operation.WRITE, ResourceType.TOPIC),
         Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),

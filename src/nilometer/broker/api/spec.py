@@ -26,6 +26,8 @@ class Request(NamedTuple):
     connection: Connection
     context: RequestContext
     """The context of the connection or, for a forwarded request, of the client that sent it first."""
+    began_us: int = 0
+    """When the request arrived, on the monotonic clock; 0 if it was forwarded."""
 
     @property
     def version(self) -> int:
@@ -86,6 +88,10 @@ class ApiSpec:
     """Whether a broker may forward a client's request of this API to the controller."""
     pipelined: bool = False
     """Whether a request may be processed while earlier requests of its connection wait."""
+    counts_quotas: bool = False
+    """Whether the handler itself counts its requests for the quotas of clients."""
+    exempt_from_quotas: bool = False
+    """Whether clients may send as many of these as they want: a cluster needs them in order to go on."""
 
     @property
     def advertised(self) -> tuple[int, int]:

@@ -105,6 +105,7 @@ API = ApiSpec(
     key=ApiKey.WRITE_TXN_MARKERS,
     versions=(1, 2),
     handle=handle,
+    exempt_from_quotas=True,
     rights=(
         Right(Operation.ALTER, ResourceType.CLUSTER),
         Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),

@@ -124,6 +124,9 @@ def _log_settings(delta: ImageDelta, cause: Cause) -> None:
     if delta.scram:
         sentence = f"SCRAM credentials of {delta.scram} users are set or removed"
         log_decision(logger, "credentials-changed", sentence, cause.text, {"credentials": delta.scram})
+    if delta.quotas:
+        sentence = f"{delta.quotas} quotas of clients are set or removed"
+        log_decision(logger, "quotas-changed", sentence, cause.text, {"quotas": delta.quotas})
 
 
 def _is_sensitive(key: str) -> bool:

@@ -227,10 +227,10 @@ class FetchSessionCache:
         FETCH_SESSION_TOPIC_ID_ERROR.
         """
         if epoch == FINAL_EPOCH:
-            self._drop(session_id)
+            self.drop(session_id)
             return FetchRound(None, NO_SESSION, partitions, incremental=False)
         if epoch == INITIAL_EPOCH:
-            self._drop(session_id)
+            self.drop(session_id)
             session = self._open(partitions, by_topic_id, now_ms)
             return FetchRound(session, session.id if session else NO_SESSION, partitions, incremental=False)
         session = self._sessions.get(session_id)
@@ -272,10 +272,11 @@ class FetchSessionCache:
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms < KEEP_MS:
             return False
-        self._drop(oldest.id)
+        self.drop(oldest.id)
         return True
 
-    def _drop(self, session_id: int) -> None:
+    def drop(self, session_id: int) -> None:
+        """End the session, if there is one with this id."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.end()

@@ -41,7 +41,12 @@ def broker_registry(
     registry = Registry()
     cluster = ControllerMetrics(parts.control, runtime.clock)
     replicas = ReplicaMetrics(parts.replication, parts.control.changes, parts.dispatcher.statistics)
-    requests = RequestMetrics(parts.dispatcher, [each.name for each in config.listeners], runtime.clock)
+    requests = RequestMetrics(
+        parts.dispatcher,
+        parts.services.client_quotas,
+        [each.name for each in config.listeners],
+        runtime.clock,
+    )
     own = RuntimeMetrics(runtime, probe, tasks, parts.directories)
     storage = StorageMetrics(parts.replication.commit, parts.cleaner.report, runtime.clock)
     coordinators = CoordinatorMetrics(parts.coordinators)

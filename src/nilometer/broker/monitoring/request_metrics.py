@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
+from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.metrics import Family, Kind, Measured
+from nilometer.quotas.entity import ADDRESS_KEYS, CLIENT_KEYS
 from nilometer.runtime import Clock
 
 _API = ("request",)
@@ -44,13 +46,39 @@ CONNECTIONS = Family(
     ("listener", "networkprocessor"),
 )
 ACCEPTED = Family("nilometer_connections_accepted_total", Kind.COUNTER, "Connections accepted.")
+_QUOTA = ("quota",)
+THROTTLED = Family(
+    "nilometer_quota_throttled_total",
+    Kind.COUNTER,
+    "How often clients and connections had to wait, by the key of the quota that they exceeded.",
+    _QUOTA,
+)
+THROTTLED_SECONDS = Family(
+    "nilometer_quota_throttle_seconds_total",
+    Kind.COUNTER,
+    "The sum of the times that they had to wait, by the key of the quota.",
+    _QUOTA,
+)
 
-FAMILIES = (REQUESTS, TOTAL_TIME, REQUEST_SECONDS, FAILED, IN_FLIGHT, CONNECTIONS, ACCEPTED)
+FAMILIES = (
+    REQUESTS,
+    TOTAL_TIME,
+    REQUEST_SECONDS,
+    FAILED,
+    IN_FLIGHT,
+    CONNECTIONS,
+    ACCEPTED,
+    THROTTLED,
+    THROTTLED_SECONDS,
+)
 
 
 class RequestMetrics:
-    def __init__(self, dispatcher: RequestDispatcher, listeners: Sequence[str], clock: Clock) -> None:
+    def __init__(
+        self, dispatcher: RequestDispatcher, quotas: ClientQuotas, listeners: Sequence[str], clock: Clock
+    ) -> None:
         self._dispatcher = dispatcher
+        self._quotas = quotas
         self._listeners = listeners
         self._clock = clock
 
@@ -72,3 +100,6 @@ class RequestMetrics:
         open_by_listener = Counter(one.context.listener for one in self._dispatcher.connections)
         yield Measured(CONNECTIONS, (((name, "0"), open_by_listener[name]) for name in self._listeners))
         yield Measured(ACCEPTED, [((), self._dispatcher.connections_accepted)])
+        quotas, keys = self._quotas, (*CLIENT_KEYS, *ADDRESS_KEYS)
+        yield Measured(THROTTLED, [((key,), quotas.throttled[key]) for key in keys])
+        yield Measured(THROTTLED_SECONDS, [((key,), quotas.throttled_ms[key] / 1000) for key in keys])

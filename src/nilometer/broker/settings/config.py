@@ -147,6 +147,8 @@ class BrokerConfig(Settings):
         own = overrides_by_listener(overrides, [each.name for each in self.listeners], SASL_MECHANISMS)
         self.sasl: dict[str, SaslSettings] = {}
         """The SASL settings, by the name of the listeners that have it; ``tls``: those of TLS."""
+        self.connections_max: dict[str, int] = {}
+        """The maximum number of open connections on each listener."""
         self.tls: dict[str, TlsSettings] = {}
         self.inter_broker_security = NO_SECURITY
         """How this broker connects to others."""
@@ -155,6 +157,7 @@ class BrokerConfig(Settings):
             texts = {**self.texts, **own[name]}
             known = {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEFINITION.keys}
             settings = Settings(BROKER_CONFIG_DEFINITION, known)
+            self.connections_max[name] = settings.integer("max.connections")
             if protocol.has_sasl:
                 self.sasl[name] = sasl_settings(settings, texts, name)
             if protocol.has_tls:

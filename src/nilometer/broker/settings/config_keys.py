@@ -11,6 +11,7 @@ from nilometer.broker.settings.authorizer_config_keys import AUTHORIZER_KEYS
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.log_settings import LOG_KEYS
+from nilometer.broker.settings.quota_config_keys import QUOTA_KEYS
 from nilometer.broker.settings.security_config_keys import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.config import ConfigKey, ConfigKind
@@ -113,7 +114,6 @@ NETWORK = [
         "A connection that is idle for this long is closed; -1: never.",
         minimum=-1,
     ),
-    _key("max.connections", _INT, 2147483647, "The maximum number of open connections.", minimum=0),
     _key(
         "max.incremental.fetch.session.cache.slots",
         _INT,
@@ -414,6 +414,7 @@ OWN_KEYS = [
     *LOG_KEYS,
     *TRANSACTION_KEYS,
     *AUTHORIZER_KEYS,
+    *QUOTA_KEYS,
 ]
 
 IGNORED_KEYS = frozenset(

@@ -72,7 +72,7 @@ TLS_KEYS = [
     ),
 ]
 
-LISTENER_KEYS = frozenset(key.name for key in [*SASL_KEYS, *TLS_KEYS]) - {
+LISTENER_KEYS = frozenset(["max.connections", *(key.name for key in [*SASL_KEYS, *TLS_KEYS])]) - {
     "sasl.mechanism.inter.broker.protocol"
 }
 """The keys that may be set for a single listener."""

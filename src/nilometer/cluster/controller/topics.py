@@ -7,7 +7,7 @@ topic with only some of its partitions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nilometer.cluster.controller.assignments import check_assignment, first_isr, usable_brokers
@@ -31,6 +31,10 @@ from nilometer.config import ConfigDefinition
 from nilometer.identifiers import BrokerId, TopicId, topic_id_of
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode
+
+TakeQuota = Callable[[int], None]
+"""Counts partitions that are created or deleted for the client's quota (KIP-599). Raises Refusal
+(THROTTLING_QUOTA_EXCEEDED)."""
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """A request for more is rejected before placement. The maximum size of an entry usually allows fewer."""
@@ -74,6 +78,10 @@ class MorePartitions:
     """The brokers of each additional partition; None: the controller places them."""
 
 
+def _without_quota(_partitions: int) -> None:
+    pass
+
+
 def decide_create_topics(
     image: ClusterImage,
     topics: Sequence[NewTopic],
@@ -83,7 +91,9 @@ def decide_create_topics(
     defaults: TopicDefaults,
     inherited_of: InheritedOf = nothing_inherited,
     validate_only: bool = False,
+    take_quota: TakeQuota = _without_quota,
 ) -> Decision[tuple[CreatedTopic, ...]]:
+    """Create the valid ones of ``topics``. As in Kafka, those that are only validated count for the quota."""
     units: list[Unit] = []
     reply: list[CreatedTopic] = []
     names = Counter(topic.name for topic in topics)
@@ -96,6 +106,7 @@ def decide_create_topics(
             configs = check_configs(image, config_definition, inherited_of, topic.configs)
             assignments = _assignments(image, topic, defaults, chance)
             created, unit = _create(image, topic.name, assignments, configs, chance)
+            take_quota(len(assignments))
         except Refusal as refusal:
             reply.append(CreatedTopic(name=topic.name, outcome=refusal.outcome))
             continue
@@ -106,18 +117,24 @@ def decide_create_topics(
 
 
 def decide_delete_topics(
-    image: ClusterImage, topic_ids: Sequence[TopicId]
+    image: ClusterImage, topic_ids: Sequence[TopicId], take_quota: TakeQuota = _without_quota
 ) -> Decision[tuple[tuple[TopicId, Outcome], ...]]:
     units: list[Unit] = []
     reply: list[tuple[TopicId, Outcome]] = []
     times = Counter(topic_ids)
     for topic_id in topic_ids:
-        if image.topic_by_id(topic_id) is None:
+        topic = image.topic_by_id(topic_id)
+        if topic is None:
             unknown = Outcome(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
             reply.append((topic_id, unknown))
             continue
         if times[topic_id] > 1:
             reply.append((topic_id, Outcome(ErrorCode.invalid_request, "Duplicate topic ID.")))
+            continue
+        try:
+            take_quota(len(topic.partitions))
+        except Refusal as refusal:
+            reply.append((topic_id, refusal.outcome))
             continue
         units.append((TopicDeleted(topic_id=topic_id),))
         reply.append((topic_id, OK))
@@ -130,6 +147,7 @@ def decide_create_partitions(
     *,
     chance: Entropy,
     validate_only: bool = False,
+    take_quota: TakeQuota = _without_quota,
 ) -> Decision[tuple[tuple[str, Outcome], ...]]:
     units: list[Unit] = []
     reply: list[tuple[str, Outcome]] = []
@@ -139,6 +157,7 @@ def decide_create_partitions(
             if names[request.name] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Duplicate topic in request.")
             unit = _add_partitions(image, request, chance)
+            take_quota(len(unit))
         except Refusal as refusal:
             reply.append((request.name, refusal.outcome))
             continue

@@ -1,0 +1,303 @@
+"""Quotas of clients on a running broker: responses say how long to wait; connections are not read meanwhile.
+
+Whether a client has to wait depends on what it sends at once, not on how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from nilometer.cli.main import run
+from nilometer.quotas.entity import (
+    CLIENT_ID,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    IP,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.two_brokers import Side, batch, produce_fields
+from support.command_line import Nilometer, Outcome
+from support.eventually import eventually
+from support.wire.wire_peer import ConnectionEnded, WirePeer, make
+
+LIMITED_ADDRESS, OTHER_ADDRESS, FEW_CONNECTIONS = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+TOPIC = "quotas"
+KIB = 1024
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker]:
+    settings = {"max.connections.per.ip.overrides": f"{FEW_CONNECTIONS}:2"}
+    with NilometerBroker(tmp_path_factory.mktemp("quotas") / "data", settings) as running:
+        side = Side("Nilometer", running.bootstrap)
+        side.create(TOPIC)
+        side.hang_up()
+        yield running
+
+
+def alter(broker: NilometerBroker, entity: Mapping[str, str | None], **values: float | None) -> None:
+    key, version = ApiKey.ALTER_CLIENT_QUOTAS, 1
+    entry = make(
+        key,
+        version,
+        "EntryData",
+        entity=tuple(
+            make(key, version, "EntityData", entity_type=kind, entity_name=name)
+            for kind, name in entity.items()
+        ),
+        ops=tuple(
+            make(key, version, "OpData", key=name, value=value or 0.0, remove=value is None)
+            for name, value in values.items()
+        ),
+    )
+    with WirePeer(broker.bootstrap, "admin") as peer:
+        (outcome,) = peer.ask(key, version, entries=(entry,), validate_only=False).entries
+        assert outcome.error_code == ErrorCode.none, outcome
+
+
+def throttle_ms(response: Any) -> int:
+    return response.throttle_time // timedelta(milliseconds=1)
+
+
+def produce(peer: WirePeer, size: int) -> int:
+    """Produce one batch of about ``size`` bytes; return the throttle time (ms)."""
+    response = peer.ask(ApiKey.PRODUCE, 9, **produce_fields(9, TOPIC, {0: batch(b"x" * size)}))
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.none
+    return throttle_ms(response)
+
+
+def fetch(peer: WirePeer, session_id: int = 0, session_epoch: int = -1) -> Any:
+    key, version = ApiKey.FETCH, 12
+    partition = make(key, version, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topic = make(key, version, "FetchTopic", topic=TOPIC, partitions=(partition,))
+    return peer.ask(
+        key,
+        version,
+        max_wait=timedelta(0),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=(topic,),
+    )
+
+
+def records_in(response: Any) -> int:
+    return sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
+
+
+def test_a_producer_above_its_rate_waits_and_its_neighbour_does_not(broker: NilometerBroker) -> None:
+    alter(broker, {CLIENT_ID: "slow"}, **{PRODUCER_BYTE_RATE: 10 * KIB})
+    began = time.monotonic()
+    with WirePeer(broker.bootstrap, "slow") as slow, WirePeer(broker.bootstrap, "fast") as fast:
+        told_ms = produce(slow, 115 * KIB)  # 11.5 seconds of its rate; ten are counted
+        assert told_ms >= 1_400
+        assert produce(fast, 115 * KIB) == 0
+        assert slow.ask(ApiKey.API_VERSIONS, 3, client_software_name="a", client_software_version="1")
+        assert time.monotonic() - began >= told_ms / 1000
+
+
+def test_a_librdkafka_producer_is_held_to_its_rate(broker: NilometerBroker) -> None:
+    rate, size, count = 50 * KIB, 10 * KIB, 70
+    alter(broker, {CLIENT_ID: "librdkafka"}, **{PRODUCER_BYTE_RATE: rate})
+    told: list[float] = []
+    failed: list[object] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "client.id": "librdkafka",
+            "batch.size": 2 * size,
+            "throttle_cb": lambda event: told.append(event.throttle_time),
+        }
+    )
+    began = time.monotonic()
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for _ in range(count):
+        producer.produce(TOPIC, b"x" * size, on_delivery=delivered)
+    assert producer.flush(120) == 0
+    took_s = time.monotonic() - began
+    producer.poll(0)
+    assert not failed
+    assert max(told, default=0) > 0
+    last_batches_s, windows_s = 2 * 2 * size / rate, 11
+    assert took_s >= count * size / rate - windows_s - last_batches_s
+
+
+def test_a_consumer_above_its_rate_gets_no_records_and_loses_none(broker: NilometerBroker) -> None:
+    with WirePeer(broker.bootstrap, "writer") as writer:
+        produce(writer, 100 * KIB)
+    with ExitStack() as stack:
+        first, second, third = (stack.enter_context(WirePeer(broker.bootstrap, "reader")) for _ in range(3))
+        opened = fetch(first, session_epoch=0)
+        assert opened.session_id and records_in(opened) >= 100 * KIB and throttle_ms(opened) == 0
+        alter(broker, {CLIENT_ID: "reader"}, **{CONSUMER_BYTE_RATE: 5 * KIB})
+        above = fetch(first, opened.session_id, 1)
+        assert throttle_ms(above) > 0 and records_in(above) == 0
+        assert above.session_id == opened.session_id
+        new = fetch(second, session_epoch=0)
+        assert throttle_ms(new) > 0 and new.session_id == 0 and not new.responses
+        alter(broker, {CLIENT_ID: "reader"}, **{CONSUMER_BYTE_RATE: None})
+        again = fetch(third, opened.session_id, 2)
+        assert throttle_ms(again) == 0 and records_in(again) >= 100 * KIB
+
+
+def test_the_time_of_any_request_is_limited(broker: NilometerBroker) -> None:
+    alter(broker, {CLIENT_ID: "busy"}, **{REQUEST_PERCENTAGE: 1e-6})
+    requests: tuple[tuple[ApiKey, int, dict[str, object]], ...] = (
+        (ApiKey.METADATA, 12, {"topics": None}),
+        (ApiKey.API_VERSIONS, 1, {}),
+        (ApiKey.LIST_GROUPS, 4, {"states_filter": ()}),
+        (ApiKey.CREATE_TOPICS, 7, {"topics": (), "timeout_ms": 10_000}),
+        (ApiKey.OFFSET_DELETE, 0, {"group_id": "none", "topics": ()}),
+        (ApiKey.PRODUCE, 9, produce_fields(9, TOPIC, {0: batch(b"x")})),
+    )
+    for key, version, fields in requests:
+        with WirePeer(broker.bootstrap, "busy") as peer:
+            assert 0 < throttle_ms(peer.ask(key, version, **fields)) <= 1_000, key
+    with WirePeer(broker.bootstrap, "busy") as peer:
+        assert 0 < throttle_ms(fetch(peer)) <= 1_000
+    with WirePeer(broker.bootstrap, "idle") as peer:
+        assert throttle_ms(peer.ask(ApiKey.METADATA, 12, topics=None)) == 0
+
+
+def new_topic(name: str, partitions: int, version: int) -> dict[str, object]:
+    topic = make(
+        ApiKey.CREATE_TOPICS,
+        version,
+        "CreatableTopic",
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        assignments=(),
+        configs=(),
+    )
+    return {"topics": (topic,), "timeout_ms": 30_000}
+
+
+def test_topics_above_the_mutation_rate_are_refused(broker: NilometerBroker) -> None:
+    alter(broker, {USER: None, CLIENT_ID: "creator"}, **{CONTROLLER_MUTATION_RATE: 0.01})
+
+    def ask(key: ApiKey, version: int, fields: Mapping[str, object]) -> Any:
+        with WirePeer(broker.bootstrap, "creator") as peer:
+            return peer.ask(key, version, **fields)
+
+    first = ask(ApiKey.CREATE_TOPICS, 7, new_topic("first", 3, 7))
+    assert first.topics[0].error_code == ErrorCode.none and throttle_ms(first) == 0
+    second = ask(ApiKey.CREATE_TOPICS, 7, new_topic("second", 1, 7))
+    assert second.topics[0].error_code == ErrorCode.throttling_quota_exceeded
+    assert throttle_ms(second) > 100_000
+    earlier = ask(ApiKey.CREATE_TOPICS, 5, new_topic("earlier", 1, 5))
+    assert earlier.topics[0].error_code == ErrorCode.none
+    assert throttle_ms(earlier) > 200_000
+    grown = make(ApiKey.CREATE_PARTITIONS, 3, "CreatePartitionsTopic", name="first", count=4)
+    fields = {"topics": (grown,), "timeout_ms": 30_000, "validate_only": False}
+    assert ask(ApiKey.CREATE_PARTITIONS, 3, fields).results[0].error_code == (
+        ErrorCode.throttling_quota_exceeded
+    )
+    gone = make(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name="first")
+    refused = ask(ApiKey.DELETE_TOPICS, 6, {"topics": (gone,), "timeout_ms": 30_000})
+    assert refused.responses[0].error_code == ErrorCode.throttling_quota_exceeded
+    with WirePeer(broker.bootstrap, "other") as peer:
+        other = peer.ask(ApiKey.CREATE_TOPICS, 7, **new_topic("other", 30, 7))
+        assert other.topics[0].error_code == ErrorCode.none and throttle_ms(other) == 0
+
+
+def is_served(peer: WirePeer) -> bool:
+    try:
+        return peer.ask(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none
+    except (ConnectionEnded, OSError):
+        return False
+
+
+def may_connect(broker: NilometerBroker, address: str) -> bool:
+    with WirePeer(broker.bootstrap, source=address) as peer:
+        return is_served(peer)
+
+
+def test_connections_above_the_rate_of_their_address_are_closed(broker: NilometerBroker) -> None:
+    alter(broker, {IP: LIMITED_ADDRESS}, **{CONNECTION_CREATION_RATE: 1})
+    with ExitStack() as stack:
+        peers = [stack.enter_context(WirePeer(broker.bootstrap, source=LIMITED_ADDRESS)) for _ in range(40)]
+        served = [is_served(peer) for peer in peers]
+        assert served[0] and not all(served)
+    assert may_connect(broker, OTHER_ADDRESS)
+    alter(broker, {IP: LIMITED_ADDRESS}, **{CONNECTION_CREATION_RATE: None})
+    assert may_connect(broker, LIMITED_ADDRESS)
+
+
+def test_an_address_has_its_own_number_of_connections(broker: NilometerBroker) -> None:
+    with ExitStack() as stack:
+        for _ in range(2):
+            peer = stack.enter_context(WirePeer(broker.bootstrap, source=FEW_CONNECTIONS))
+            assert peer.ask(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none
+        assert not may_connect(broker, FEW_CONNECTIONS)
+        assert may_connect(broker, OTHER_ADDRESS)
+    eventually(lambda: may_connect(broker, FEW_CONNECTIONS), "a place that is given up can be had")
+
+
+@pytest.fixture
+def nilometer(broker: NilometerBroker, capsys: pytest.CaptureFixture[str]) -> Nilometer:
+    def command(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        code = run(["quota", *arguments, "--bootstrap-server", broker.bootstrap])
+        printed = capsys.readouterr()
+        return Outcome(code, printed.out, printed.err)
+
+    return command
+
+
+def test_quotas_are_set_listed_and_removed_by_command(nilometer: Nilometer) -> None:
+    values = {"producer_byte_rate": 1048576, "request_percentage": 12.5}
+    both = {"entity": {"user": "carol", "client-id": None}, "quotas": values}
+    given = ("producer_byte_rate=1048576", "request_percentage=12.5")
+    done = nilometer("set", *given, "--user", "carol", "--default-client", "--json")
+    assert (done.code, done.document) == (0, {"quotas": [both]})
+    assert nilometer("list", "--user", "carol", "--json").document == {"quotas": [both]}
+    assert "user carol, client-id <default>" in nilometer("list").out
+    assert nilometer("list", "--user", "dave", "--json").document == {"quotas": []}
+    gone = nilometer("remove", "request_percentage", "--user", "carol", "--default-client", "--json")
+    assert gone.document["quotas"][0]["quotas"] == {"request_percentage": 12.5}
+    missing = nilometer("remove", "request_percentage", "--user", "carol", "--default-client")
+    assert missing.code == 1 and "has no request_percentage" in missing.err
+    assert nilometer("remove", "--user", "carol", "--default-client").code == 0
+    assert nilometer("list", "--user", "carol", "--json").document == {"quotas": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("set", "producer_byte_rate=1"), "say whose quota"),
+        (("set", "speed=1", "--user", "carol"), "'speed' is not a quota"),
+        (("set", "producer_byte_rate=fast", "--user", "carol"), "is a number"),
+        (("set", "producer_byte_rate", "--user", "carol"), "is a number"),
+        (("remove", "--user", "a", "--ip", "127.0.0.1"), "an address has quotas of its own"),
+        (("list", "--user", "a", "--default-user"), "not both"),
+    ],
+)
+def test_wrong_usage_is_explained(nilometer: Nilometer, arguments: tuple[str, ...], why: str) -> None:
+    outcome = nilometer(*arguments)
+    assert outcome.code == 2
+    assert why in outcome.err
+
+
+def test_a_quota_that_the_broker_refuses_is_explained(nilometer: Nilometer) -> None:
+    outcome = nilometer("set", "producer_byte_rate=0", "--user", "carol")
+    assert outcome.code == 1
+    assert "must be greater than 0" in outcome.err

@@ -1,0 +1,200 @@
+"""The quotas of a broker's clients: which requests are counted for which quota, and how long clients wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.quotas.client_quotas import ClientQuotas
+from nilometer.broker.quotas.connection_limits import ConnectionLimits
+from nilometer.broker.quotas.meters import KEPT, Meters
+from nilometer.broker.request_context import RequestContext
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.cluster import ClusterImage
+from nilometer.cluster.controller.decision import Refusal
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.records import ClientQuotaChanged
+from nilometer.config import ConfigError
+from nilometer.identifiers import EntryNumber
+from nilometer.quotas.entity import (
+    CLIENT_ID,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    IP,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+    entity_of,
+)
+from nilometer.quotas.limits import Limit
+from nilometer.quotas.windowed_rate import WindowedRate
+from nilometer.runtime import Clock
+from nilometer.security.principal import USER as USER_TYPE
+from nilometer.security.principal import Principal
+from nilometer.wire.errors import ErrorCode
+
+ALICE = RequestContext(principal=Principal(USER_TYPE, "alice"))
+BOB = RequestContext(principal=Principal(USER_TYPE, "bob"))
+
+
+def config(**settings: str) -> BrokerConfig:
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    return BrokerConfig({"node.id": "1", "log.dirs": "/data", **given})
+
+
+class Quotas:
+    """Quotas in an image that the test changes, on a clock that the test sets."""
+
+    def __init__(self, **settings: str) -> None:
+        self.now_ms = 1_000_000
+        self.image = ClusterImage()
+        self._subscribers: list[Any] = []
+        metadata = SimpleNamespace(
+            image=self.image, subscribe=lambda on_delta, _on_reload: self._subscribers.append(on_delta)
+        )
+        clock = SimpleNamespace(monotonic_ms=lambda: self.now_ms)
+        self.quotas = ClientQuotas(config(**settings), cast(Clock, clock), cast(MetadataLog, metadata))
+
+    def set(self, entity: Mapping[str, str | None], key: str, value: float | None) -> None:
+        self.image.client_quotas.apply(ClientQuotaChanged(entity=entity_of(entity), key=key, value=value))
+        delta = ImageDelta(EntryNumber(0), quotas=1)
+        for notify in self._subscribers:
+            notify(delta, self.image)
+
+
+def test_without_quotas_nothing_is_limited() -> None:
+    world = Quotas()
+    assert not world.quotas.limits_clients and not world.quotas.limits_connections
+    world.set({IP: None}, CONNECTION_CREATION_RATE, 5)
+    assert not world.quotas.limits_clients and world.quotas.limits_connections
+    world.set({USER: None}, CONSUMER_BYTE_RATE, 5)
+    assert world.quotas.limits_clients
+    world.set({USER: None}, CONSUMER_BYTE_RATE, None)
+    assert not world.quotas.limits_clients
+
+
+def test_a_producer_above_its_rate_waits_and_its_neighbour_does_not() -> None:
+    world = Quotas()
+    world.set({USER: "alice"}, PRODUCER_BYTE_RATE, 1_000)
+    quotas = world.quotas
+    assert quotas.on_produce(ALICE, "one", 10_000, 0) == 0
+    assert quotas.on_produce(ALICE, "two", 1_000, 0) == 1_000  # they share the user's rate
+    assert quotas.on_produce(BOB, "one", 1_000_000, 0) == 0
+    assert (quotas.throttled, quotas.throttled_ms) == ({PRODUCER_BYTE_RATE: 1}, {PRODUCER_BYTE_RATE: 1_000})
+    world.now_ms += 12_000
+    assert quotas.on_produce(ALICE, "one", 10_000, 0) == 0
+
+
+def test_a_consumer_that_waits_gets_no_records_and_they_are_not_counted() -> None:
+    world = Quotas()
+    world.set({CLIENT_ID: "app"}, CONSUMER_BYTE_RATE, 1_000)
+    quotas = world.quotas
+    assert quotas.on_fetch(ALICE, "app", 9_000, 0) == 0
+    first = quotas.on_fetch(ALICE, "app", 3_000, 0)
+    assert first == quotas.on_fetch(ALICE, "app", 3_000, 0) == 2_000
+    assert quotas.on_fetch(ALICE, "app", 1_000, 0) == 0
+    assert quotas.fetch_bytes_max(ALICE, "app", 1 << 20) == 10_000
+    assert quotas.fetch_bytes_max(ALICE, "other", 1 << 20) == 1 << 20
+
+
+def test_the_time_of_requests_is_limited_and_the_wait_is_at_most_a_window() -> None:
+    world = Quotas()
+    world.set({USER: "alice"}, REQUEST_PERCENTAGE, 10)
+    quotas = world.quotas
+    assert quotas.on_request(ALICE, None, 1_000_000) == 0  # a second of ten is ten percent
+    assert quotas.on_request(ALICE, None, 50_000) == 500
+    assert quotas.on_request(ALICE, None, 5_000_000) == 1_000
+    assert quotas.on_request(BOB, None, 5_000_000) == 0
+    assert quotas.on_produce(ALICE, None, 10, 0) == 1_000  # the longer of both
+
+
+def test_windows_are_settings() -> None:
+    world = Quotas(quota_window_num="3", quota_window_size_seconds="2")
+    world.set({USER: "alice"}, PRODUCER_BYTE_RATE, 1_000)
+    assert world.quotas.on_produce(ALICE, None, 4_000, 0) == 0
+    assert world.quotas.on_produce(ALICE, None, 1_000, 0) == 1_000
+    world.set({USER: "alice"}, REQUEST_PERCENTAGE, 1)
+    assert world.quotas.on_request(ALICE, None, 9_000_000) == 2_000
+
+
+def test_strict_requests_above_the_mutation_rate_are_refused_and_earlier_ones_wait() -> None:
+    world = Quotas()
+    world.set({USER: "alice"}, CONTROLLER_MUTATION_RATE, 1)
+    strict = world.quotas.mutations(ALICE, None, strict=True)
+    strict.take(11)
+    strict.take(3)  # overdraws
+    assert strict.throttle_ms == 0
+    with pytest.raises(Refusal) as refused:
+        strict.take(1)
+    assert refused.value.code is ErrorCode.throttling_quota_exceeded
+    assert strict.throttle_ms == 3_000
+    world.now_ms += 1_000
+    assert strict.throttle_ms == 2_000
+    earlier = world.quotas.mutations(ALICE, None, strict=False)
+    earlier.take(1)
+    assert earlier.throttle_ms == 3_000
+    world.quotas.mutations(BOB, None, strict=True).take(100)
+
+
+def test_a_decision_that_is_made_again_counts_once() -> None:
+    world = Quotas()
+    world.set({USER: "alice"}, CONTROLLER_MUTATION_RATE, 1)
+    quota = world.quotas.mutations(ALICE, None, strict=True)
+    for _ in range(3):
+        quota.begin()
+        quota.take(8)
+    quota.take(3)
+    quota.take(1)
+    with pytest.raises(Refusal):
+        quota.take(1)
+
+
+def test_connections_above_the_rate_of_their_address_wait() -> None:
+    world = Quotas()
+    world.set({IP: "127.0.0.2"}, CONNECTION_CREATION_RATE, 1)
+    quotas = world.quotas
+    assert [quotas.on_connection("127.0.0.2") for _ in range(11)] == [0] * 10 + [1_000]
+    assert quotas.on_connection("127.0.0.2") == 1_000  # the refused one did not count
+    assert quotas.on_connection("127.0.0.1") == 0
+    world.now_ms += 11_000
+    assert quotas.on_connection("127.0.0.2") == 0
+
+
+def test_idle_meters_are_removed() -> None:
+    meters = Meters[WindowedRate](lambda _rate, _now_ms: WindowedRate(11, 1000))
+    for now_ms in range(0, 1_000 * KEPT, 100):
+        meters.of(Limit(("", f"client-{now_ms}"), 1.0), now_ms).record(1, now_ms)
+        assert len(meters) <= 2 * KEPT
+
+
+def test_connections_are_limited_by_address_and_listener() -> None:
+    limits = ConnectionLimits(
+        config(
+            listeners="PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
+            listener_security_protocol_map="PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+            max_connections="5",
+            max_connections_per_ip="3",
+            max_connections_per_ip_overrides="127.0.0.2:1, [::1]:0",
+            listener_name_other_max_connections="2",
+        )
+    )
+    assert [limits.take("OTHER", "127.0.0.1") for _ in range(3)] == [True, True, False]
+    assert [limits.take("PLAINTEXT", "127.0.0.1") for _ in range(2)] == [True, False]
+    limits.release("OTHER", "127.0.0.1")
+    assert limits.take("PLAINTEXT", "::ffff:127.0.0.1")
+    assert [limits.take("PLAINTEXT", "127.0.0.2") for _ in range(2)] == [True, False]
+    assert not limits.take("PLAINTEXT", "::1")
+    assert limits.take("PLAINTEXT", "127.0.0.3")
+    assert not limits.take("OTHER", "127.0.0.3")  # the sixth of all
+    assert limits.take("PLAINTEXT", "127.0.0.3")  # the listener between brokers is exempt
+
+
+@pytest.mark.parametrize("text", ["localhost:3", "127.0.0.1", "127.0.0.1:many", "127.0.0.1:-1"])
+def test_unreadable_overrides_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
+        config(max_connections_per_ip_overrides=text)
