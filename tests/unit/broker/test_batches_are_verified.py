@@ -90,6 +90,7 @@ class Broker:
                 cast(Any, config), cast(Any, self), cast(Any, metadata), cast(Any, self), cast(Any, None)
             ),
             image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None),
+            client_quotas=SimpleNamespace(limits_clients=False),
             authorizer=None,
         )
 

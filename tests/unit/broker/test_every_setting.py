@@ -29,6 +29,7 @@ TABLES = {
     "storage/topic_config.py",
     "settings/transaction_config_keys.py",
     "settings/security_config_keys.py",
+    "settings/quota_config_keys.py",
 }
 SHARED_WITH_CLIENTS = "settings/tls_files.py"
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")
