@@ -1,1 +1,1 @@
-"""Quotas of clients as values: the entities that have them, which one counts, how its use is measured. Pure."""
+"""Quotas of clients as values: their entities, which one counts, how its use is measured. Pure."""

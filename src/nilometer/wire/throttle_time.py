@@ -46,6 +46,8 @@ def _position(api_key: int, version: int, frame: bytes) -> int | None:
 def _first_position(api_key: int, version: int) -> int | None:
     """Return where the field is, or (ApiVersions) where the fields begin; None if there is no such field."""
     codec = api(api_key, version)
+    if not dataclasses.is_dataclass(codec.response_type):
+        return None  # one of Nilometer's own
     names = [field.name for field in dataclasses.fields(codec.response_type)]
     if _FIELD not in names:
         return None

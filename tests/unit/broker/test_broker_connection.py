@@ -16,6 +16,7 @@ from nilometer.broker.connection import (
     Reply,
     Reserve,
 )
+from support.eventually import becomes
 
 FRAME_BYTES_MAX = 3_000_000
 
@@ -294,5 +295,47 @@ def test_a_connection_gives_others_their_turn() -> None:
             await asyncio.sleep(0)
         assert b"".join(transport.written) == b"question" * 1000
         assert transport.reading
+
+    asyncio.run(run())
+
+
+def test_a_muted_connection_sends_its_response_and_reads_no_further():
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"w1"))
+        connection.mute(60_000)
+        feed(connection, frame(b"2"))
+        recorder.futures[0].set_result((b"w1",))
+        await asyncio.sleep(0)
+        assert transport.written == [b"w1"]
+        assert recorder.frames == [b"w1"] and not transport.reading
+        connection.mute(1)  # the longer time counts
+        await asyncio.sleep(0.01)
+        assert recorder.frames == [b"w1"]
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_a_muted_connection_goes_on_when_the_time_is_over():
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        connection.mute(1)
+        feed(connection, frame(b"1") + frame(b"2"))
+        assert recorder.frames == []
+        await becomes(lambda: bool(recorder.frames), "the requests are processed")
+        assert recorder.frames == [b"1", b"2"] and transport.reading
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_is_to_end_reads_nothing_until_then():
+    async def run() -> None:
+        connection, transport, recorder, said = open_connection()
+        connection.end_after(1, "too many")
+        feed(connection, frame(b"1"))
+        await becomes(lambda: transport.aborted, "the connection is ended")
+        assert recorder.frames == [] and not transport.reading
+        assert "too many" in said[0]
 
     asyncio.run(run())

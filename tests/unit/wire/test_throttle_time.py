@@ -11,6 +11,7 @@ import pytest
 from nilometer.broker.api.registry import APIS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import api, decode_response, encode_response
+from nilometer.wire.own_apis import OWN_VERSIONS
 from nilometer.wire.throttle_time import throttle_ms_of, with_throttle_ms
 from support.wire.random_messages import random_message
 
@@ -36,3 +37,10 @@ def test_the_field_is_written_and_read(key: int, version: int) -> None:
     assert decode_response(key, version, changed[4:]) == (7, expected)
     assert int.from_bytes(changed[:4], "big") == len(changed) - 4
     assert throttle_ms_of(key, version, changed) == (1234 if has_field else 0)
+
+
+@pytest.mark.parametrize("key", sorted(OWN_VERSIONS))
+def test_own_responses_have_no_such_field(key: int) -> None:
+    frame = bytes(64)
+    assert with_throttle_ms(key, 0, frame, 1234) == frame
+    assert throttle_ms_of(key, 0, frame) == 0
