@@ -206,7 +206,9 @@ def test_topics_above_the_mutation_rate_are_refused(broker: NilometerBroker) -> 
     earlier = ask(ApiKey.CREATE_TOPICS, 5, new_topic("earlier", 1, 5))
     assert earlier.topics[0].error_code == ErrorCode.none
     assert throttle_ms(earlier) > 200_000
-    grown = make(ApiKey.CREATE_PARTITIONS, 3, "CreatePartitionsTopic", name="first", count=4)
+    grown = make(
+        ApiKey.CREATE_PARTITIONS, 3, "CreatePartitionsTopic", name="first", count=4, assignments=None
+    )
     fields = {"topics": (grown,), "timeout_ms": 30_000, "validate_only": False}
     assert ask(ApiKey.CREATE_PARTITIONS, 3, fields).results[0].error_code == (
         ErrorCode.throttling_quota_exceeded
