@@ -11,6 +11,7 @@ command -v iptables >/dev/null || missing+=(iptables)
 command -v strace >/dev/null || missing+=(strace)
 command -v openssl >/dev/null || missing+=(openssl)
 command -v prometheus >/dev/null || missing+=(prometheus)
+command -v systemd-analyze >/dev/null || missing+=(systemd)  # only its programs: it does not become the init
 command -v chromium >/dev/null || missing+=(chromium)
 command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 [ ${#missing[@]} -eq 0 ] && exit 0
