@@ -1,0 +1,110 @@
+"""The tutorial and the commands of a backup, run in their order: each prints what its page says.
+
+Ports of the pages may be in use: others take their place.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.documentation.code_blocks import DOCS, files_of
+from support.documentation.shell_samples import Sample, missing_lines, samples_of, samples_of_section
+from support.eventually import eventually
+from support.ports import neighbouring_ports
+
+WAIT_S = 60
+Run = Callable[[Sample], str]
+
+
+@pytest.fixture
+def port() -> int:
+    return neighbouring_ports(3)
+
+
+@pytest.fixture
+def run(tmp_path: Path, port: int) -> Iterator[Run]:
+    """Run a sample; fail unless it ends well and prints what the page says."""
+    programs = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "NILOMETER_BOOTSTRAP_SERVER": f"127.0.0.1:{port}",
+    }
+
+    def bash(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def sample(one: Sample) -> str:
+        command = with_ports(one.command, port)
+        if command.startswith("nilometer status"):  # its state is reached soon, not at once
+            eventually(
+                lambda: missing_lines(one.printed, bash(command).stdout.splitlines()) == [], command, WAIT_S
+            )
+            return ""
+        done = bash(command)
+        assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert missing_lines(one.printed, done.stdout.splitlines()) == [], f"{command}:\n{done.stdout}"
+        if "wc -l" in command:  # a number that counts
+            assert done.stdout.split() == one.printed[0].split()
+        return done.stdout
+
+    yield sample
+    assert bash("nilometer down").returncode == 0
+
+
+def with_ports(text: str, port: int) -> str:
+    """Return the text with the ports of the pages replaced, and with one for the brokers that are made."""
+    if text.startswith("nilometer up") and "--port" not in text:
+        text += f" --port {port}"
+    for number in range(3):
+        text = text.replace(f"127.0.0.1:{9092 + number}", f"127.0.0.1:{port + number}")
+    return text
+
+
+@pytest.mark.long
+def test_the_tutorial(run: Run, port: int, tmp_path: Path) -> None:
+    page = DOCS / "tutorial.md"
+    make, activate, *samples = samples_of(page.read_text(encoding="utf-8"))
+    assert make.command == "make setup"
+    assert activate.command == "source .venv/bin/activate"
+    assert len(samples) > 15
+    for name, text in files_of(page.name).items():
+        (tmp_path / name).write_text(with_ports(text, port))
+    for sample in samples:
+        run(sample)
+    assert not (tmp_path / ".nilometer").exists()
+
+
+def test_a_backup_is_restored(run: Run, tmp_path: Path) -> None:
+    page = DOCS / "how-to" / "backup.md"
+    run(Sample("nilometer up --detach", []))
+    run(Sample("nilometer topic create orders --partitions 1", []))
+    run(Sample("seq 1 100 | nilometer produce orders", []))
+    whole, one_topic = "A cluster on one machine", "One topic, while it is in use"
+    for sample in samples_of_section(page, whole):
+        if sample.command.startswith("mv "):  # what is in the topic now is not in the backup
+            run(Sample("nilometer up --detach", []))
+            run(Sample("seq 101 200 | nilometer produce orders", []))
+            run(Sample("nilometer down", []))
+        run(sample)
+    assert read(run, "orders") == [str(number) for number in range(1, 101)]
+    for sample in samples_of_section(page, one_topic):
+        run(sample)
+    assert read(run, "orders-restored") == [str(number) for number in range(1, 101)]
+
+
+def read(run: Run, topic: str) -> list[str]:
+    return run(Sample(f"nilometer consume {topic} --from-beginning --until-end", [])).split()
