@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java components demo lint test docs bench simulate soak applications clean
+.PHONY: help setup java components demo lint test docs reference bench simulate soak applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -46,6 +46,9 @@ test: setup java components  ## all tests but the long campaigns; WORKERS=1 runs
 docs: setup  ## the documentation as a site, in build/docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . build/docs
 	@echo "build/docs/index.html"
+
+reference: setup  ## write the parts of docs/ that are made from the code
+	PYTHONPATH=tests $(BIN)/python -m support.documentation.write_reference
 
 bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
 	$(BIN)/python -m bench $(BENCH)

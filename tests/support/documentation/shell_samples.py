@@ -56,14 +56,19 @@ def samples_of(text: str) -> list[Sample]:
 def missing_lines(expected: Sequence[str], printed: Sequence[str]) -> list[str]:
     """Return the lines of the page that a command did not print.
 
-    Numbers may differ, and the order of lines. Of a table, the heading and the first column count.
+    Numbers may differ, and the order of lines. Of a table, the heading and the first column count, and of a
+    line that ends with … its beginning.
     """
     left = [_comparable(line) for line in printed]
     missing: list[str] = []
     for line in map(_comparable, expected):
         if line in ("", ELLIPSIS):
             continue
-        if line not in left:
+        if line.endswith(ELLIPSIS):
+            beginning = line.removesuffix(ELLIPSIS)
+            if not any(each.startswith(beginning) for each in left):
+                missing.append(line)
+        elif line not in left:
             missing.append(line)
         elif not line.startswith("row "):
             left.remove(line)
