@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 import pytest
 
-from nilometer.cli.records.consume_tail import newest
-from nilometer.cli.records.start_positions import LogRange, Start, parse_places, resolve
+from nilometer.cli.records.start_positions import Start, parse_places, resolve
 from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.log_ranges import LogRange
+from nilometer.client.consumer.tail import newest
 from nilometer.client.network.cluster_metadata import TopicPartition
 
 LOG = LogRange(start=5, high_watermark=20, end=18)

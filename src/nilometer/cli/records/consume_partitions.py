@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nilometer.cli.cluster_options import stop_on_signals
-from nilometer.cli.records.consume_tail import read_tail
 from nilometer.cli.records.record_format import Formatter
 from nilometer.cli.records.start_positions import Start, seek_to_start
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.tail import read_tail
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.network.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.settings.client_settings import GivenConfig

@@ -10,13 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
 
 import click
 
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.consumer.log_ranges import LogRange, log_ranges
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.offset_queries import LATEST_TIMESTAMP, READ_UNCOMMITTED, list_offsets
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 EARLIEST = "earliest"
@@ -38,15 +37,6 @@ class Start:
     def only_partitions(self) -> tuple[int, ...] | None:
         """The partitions to read if places were given for single partitions alone; None: not limited."""
         return tuple(self.by_partition) if self.by_partition and self.place is None else None
-
-
-class LogRange(NamedTuple):
-    """The offsets of a partition's records: from ``start`` up to, but not including, ``high_watermark``."""
-
-    start: int
-    high_watermark: int
-    end: int
-    """The end of what this reader may read: the high watermark, or the last stable offset."""
 
 
 def parse_places(texts: Sequence[str]) -> Start:
@@ -99,16 +89,6 @@ async def seek_to_start(consumer: Consumer, partitions: Sequence[TopicPartition]
         if offset is None:
             raise KafkaError(ErrorCode.offset_out_of_range, _not_there(place, partition, logs[partition]))
         consumer.seek(partition, offset)
-
-
-async def log_ranges(
-    consumer: Consumer, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, LogRange]:
-    starts = await consumer.beginning_offsets(partitions)
-    ends = await consumer.end_offsets(partitions)
-    latest = dict.fromkeys(partitions, LATEST_TIMESTAMP)
-    high = await list_offsets(consumer.client, latest, READ_UNCOMMITTED, consumer.config.api_timeout_ms)
-    return {one: LogRange(starts[one], high[one].offset, ends[one]) for one in partitions}
 
 
 def _not_there(place: str, partition: TopicPartition, log: LogRange) -> str:

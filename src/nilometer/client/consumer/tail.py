@@ -1,4 +1,4 @@
-"""``nilometer consume --tail N``: the N newest records of a topic, by timestamp.
+"""The N newest records of partitions, by timestamp: ``nilometer consume --tail N``.
 
 Offsets are not records: compaction removes some, and markers of transactions take others. So each partition
 is read backwards in ranges of offsets that grow, until it has N records or begins.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nilometer.cli.records.start_positions import log_ranges
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.log_ranges import log_ranges
 from nilometer.client.network.cluster_metadata import TopicPartition
 
 POLL_MS = 1_000
