@@ -86,6 +86,9 @@ COMMANDS: dict[str, _Lazy] = {
         "exporter",
         "Serve the lag of consumer groups as metrics, with kafka_exporter's names.",
     ),
+    "console": _Lazy(
+        "cluster.console_command", "console", "Serve a web console that shows the cluster live."
+    ),
     "metadata": _Lazy("cluster.metadata_commands", "metadata", "Read the cluster's metadata log."),
     "scenario": _Lazy(
         "simulation.scenario_commands", "scenario", "Play replication scenarios, step by step."

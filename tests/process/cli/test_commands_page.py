@@ -31,6 +31,7 @@ EXAMPLES = examples()
 WITHOUT_JSON = {
     "nilometer broker",  # runs a broker: its log is its output
     "nilometer completion",  # prints a script
+    "nilometer console",  # serves pages over HTTP
     "nilometer exporter",  # serves metrics over HTTP
     "nilometer pipeline formats show",  # prints a file
     "nilometer pipeline new",  # writes files, and says how to go on

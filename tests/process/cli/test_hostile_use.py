@@ -51,7 +51,7 @@ ARGUMENTS = {
     "pipeline sample": "logs",
     "pipeline deliver": "--webhook http://127.0.0.1:1/ --until-idle",
 }
-NOT_OF_A_CLUSTER = {"exporter", "pipeline capture", "pipeline declare", "pipeline run", "status"}
+NOT_OF_A_CLUSTER = {"console", "exporter", "pipeline capture", "pipeline declare", "pipeline run", "status"}
 """Commands that need another server, need none, or report a dead cluster as their result."""
 
 

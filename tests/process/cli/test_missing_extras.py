@@ -28,6 +28,7 @@ sys.exit(run(sys.argv[2:]))
         ("spark", "spark pipelines run --spec spec.yml"),
         ("spark", "pipeline run logs --topic t"),
         ("spark", "pipeline report logs --output ."),
+        ("console", "console --port 0"),
         ("postgres", "pipeline capture --dsn postgresql://localhost --table a.b"),
     ],
 )

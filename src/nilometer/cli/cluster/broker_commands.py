@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER
 from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brokers
+from nilometer.cli.cluster.console_command import DEFAULT_HOST, console_port_type, serve_console
 from nilometer.cli.cluster.up_options import (
     UpOptions,
     endpoint,
@@ -39,6 +40,7 @@ _data_dir = click.option(
     show_default=True,
     help="The folder that holds the cluster.",
 )
+_CONSOLE_HELP = "Serve the web console on this port of 127.0.0.1, too; 0 lets the system choose."
 _override = click.option(
     "--override",
     "overrides",
@@ -136,6 +138,7 @@ broker.add_command(broker_config)
     help="The port of broker 1's metrics on 127.0.0.1; broker N has PORT + N - 1. 0: the system chooses.",
 )
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready. The brokers keep running.")
+@click.option("--console", "console_port", type=console_port_type, metavar="PORT", help=_CONSOLE_HELP)
 @_override
 @_log_options
 @json_option
@@ -147,6 +150,7 @@ def up(
     coordination: str,
     metrics_port: int,
     detach: bool,
+    console_port: int | None,
     overrides: tuple[str, ...],
     log_levels: tuple[str, ...],
     log_format: str | None,
@@ -157,6 +161,8 @@ def up(
     A folder that has brokers already keeps their number, ports and coordination store: --brokers adds to
     them, --host, --port and --metrics-port move those that do not run, for this start.
     """
+    if detach and console_port is not None:
+        raise click.UsageError("--console serves until Ctrl-C; with --detach run `nilometer console` instead")
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
@@ -194,7 +200,7 @@ def up(
     if detach:
         click.echo(ready)
     else:
-        _stay(cluster, started, ready)
+        _stay(cluster, started, ready, console_port)
 
 
 def _ready_text(brokers: Sequence[BrokerProcess], as_json: bool) -> str:
@@ -226,19 +232,25 @@ def _show_metrics(brokers: list[BrokerProcess]) -> None:
             click.echo(f"Metrics of broker {one.id}: {one.metrics}", err=True)
 
 
-def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str) -> None:
+def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str, console_port: int | None) -> None:
     """Print ``ready``, wait for Ctrl-C or SIGTERM, then stop the brokers that this command started."""
     both = {signal.SIGINT, signal.SIGTERM}
     try:
         click.echo(ready)
         click.echo("Press Ctrl-C to stop.", err=True)
+        if console_port is not None:
+            servers = ",".join(f"{one.host}:{one.port}" for one in cluster.brokers())
+            serve_console({"bootstrap.servers": servers}, DEFAULT_HOST, console_port, read_only=False)
+            return
         # Block the signals and wait for them: with signal.pause() one could be missed just before it.
         signal.pthread_sigmask(signal.SIG_BLOCK, both)
         signal.sigwait(both)
     except (KeyboardInterrupt, SystemExit):
+        pass
+    finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, both)
-    click.echo("Stopping ...", err=True)
-    _stop(cluster, started)
+        click.echo("Stopping ...", err=True)
+        _stop(cluster, started)
 
 
 def _stop(cluster: LocalCluster, brokers: list[BrokerProcess]) -> None:

@@ -1,0 +1,173 @@
+"""Reads what the pages show, with the ordinary clients: brokers, topics, replicas, groups, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nilometer.client.admin.descriptions import ResourceType
+from nilometer.client.admin.group_admin import GroupAdmin, GroupListing
+from nilometer.client.admin.group_offsets import lags
+from nilometer.client.health.cluster_health import cluster_health
+from nilometer.client.health.health_check import HealthCheck
+from nilometer.client.network.cluster_metadata import TopicMetadata
+from nilometer.client.replicas.replica_survey import Survey
+from nilometer.console.reading.connection import REQUEST_TIMEOUT_MS, ClusterConnection
+from nilometer.console.reading.shared import Shared
+from nilometer.console.views.configs import ConfigRow, config_rows
+from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_view
+from nilometer.console.views.overview import (
+    EndOffsets,
+    LogDirRow,
+    OverviewView,
+    append_rate,
+    end_offsets,
+    log_dir_rows,
+    overview_view,
+)
+from nilometer.console.views.partition import Eligible, PartitionView, partition_view
+from nilometer.console.views.topics import TopicsView, TopicView, topic_view, topics_view
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
+
+HEALTH_FRESH_MS = 800
+LISTS_FRESH_MS = 2_000
+"""For how long the lists of topics and groups are used again: with thousands of them a reading costs much."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    id: int
+    log_dirs: tuple[LogDirRow, ...]
+    configs: tuple[ConfigRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    topic: str
+    configs: tuple[ConfigRow, ...]
+
+
+class ClusterReader:
+    """Each method returns a view, and raises KafkaError."""
+
+    def __init__(self, connection: ClusterConnection) -> None:
+        self._connection = connection
+        clock = connection.runtime.clock
+        self._clock = clock
+        self._check = HealthCheck(
+            connection.runtime, connection.bootstrap, REQUEST_TIMEOUT_MS, connection=connection.common
+        )
+        self._before: EndOffsets | None = None
+        self._overview = Shared(clock, self._read_overview, HEALTH_FRESH_MS)
+        self._topics = Shared(clock, self._read_topics, LISTS_FRESH_MS)
+        self._groups = Shared(clock, self._read_groups, LISTS_FRESH_MS)
+
+    async def close(self) -> None:
+        for shared in (self._overview, self._topics, self._groups):
+            await shared.close()
+        self._check.close()
+        await self._connection.close()
+
+    # --- brokers
+
+    async def overview(self) -> OverviewView:
+        return await self._overview.get()
+
+    async def broker(self, broker_id: int) -> BrokerView:
+        admin = await self._connection.admin()
+        if broker_id not in (await admin.client.refresh()).brokers:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not registered")
+        configs = await admin.describe_configs(ResourceType.BROKER, str(broker_id), in_full=True)
+        return BrokerView(
+            broker_id, log_dir_rows(await admin.describe_log_dirs([broker_id])), config_rows(configs)
+        )
+
+    async def _read_overview(self) -> OverviewView:
+        findings = await self._check.check()
+        health = cluster_health(findings)
+        now = end_offsets(findings.survey, self._clock.monotonic_ms())
+        rate, self._before = append_rate(self._before, now), now
+        return overview_view(health, findings.survey, rate)
+
+    # --- topics
+
+    async def topics(self, query: str, number: int, *, internal: bool) -> TopicsView:
+        return topics_view(await self._topics.get(), query, number, internal=internal)
+
+    async def topic(self, name: str) -> TopicView:
+        return topic_view(await self._survey(name, None), name)
+
+    async def partition(self, topic: str, partition: int) -> PartitionView:
+        survey = await self._survey(topic, partition)
+        count = survey.metadata.partition_count(topic)
+        if partition >= count:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"topic {topic} has {count} partitions; there is no partition {partition}",
+            )
+        return partition_view(survey, topic, partition, await self._eligible(topic, partition))
+
+    async def topic_configs(self, topic: str) -> TopicConfigs:
+        admin = await self._connection.admin()
+        entries = await admin.describe_configs(ResourceType.TOPIC, topic, in_full=True)
+        return TopicConfigs(topic, config_rows(entries))
+
+    async def partition_count(self, topic: str) -> int:
+        """Return the number of partitions of a topic. Raises KafkaError if it does not exist."""
+        admin = await self._connection.admin()
+        found = (await admin.describe_topics([topic]))[topic]
+        if isinstance(found, KafkaError):
+            raise KafkaError(found.code, found.message or f"topic {topic} does not exist")
+        return len(found.partitions)
+
+    async def _survey(self, topic: str, partition: int | None) -> Survey:
+        async with self._connection.survey() as survey:
+            found = await survey.look([topic], None if partition is None else [partition])
+        if topic in found.missing_topics:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {topic} does not exist")
+        return found
+
+    async def _eligible(self, topic: str, partition: int) -> Eligible:
+        """Return the ELR of a partition; nothing from brokers that do not serve DescribeTopicPartitions."""
+        admin = await self._connection.admin()
+        try:
+            response = await admin.client.send_to_any(
+                ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+                lambda api: api.request(
+                    topics=(api.make_request("TopicRequest", name=topic),),
+                    response_partition_limit=1,
+                    cursor=api.make_request("Cursor", topic_name=topic, partition_index=partition),
+                ),
+            )
+        except UnsupportedVersion:
+            return Eligible()
+        for found in response.topics:
+            for part in found.partitions:
+                if part.partition_index == partition:
+                    last = tuple(part.last_known_elr or ())
+                    return Eligible(tuple(part.eligible_leader_replicas or ()), last[0] if last else None)
+        return Eligible()
+
+    async def _read_topics(self) -> Mapping[str, TopicMetadata]:
+        return await (await self._connection.admin()).list_topics()
+
+    # --- groups
+
+    async def groups(self, query: str, number: int) -> GroupsView:
+        return groups_view(await self._groups.get(), query, number)
+
+    async def group(self, group_id: str) -> GroupView:
+        admin = await self._connection.admin()
+        groups = GroupAdmin(admin.client, admin.timeout_ms)
+        found = (await groups.describe([group_id]))[group_id]
+        if isinstance(found, KafkaError):
+            raise found
+        committed = await groups.committed(group_id)
+        assigned = [partition for member in found.members for partition in member.assignment]
+        return group_view(found, await lags(admin.client, committed, assigned, admin.timeout_ms))
+
+    async def _read_groups(self) -> list[GroupListing]:
+        admin = await self._connection.admin()
+        await admin.client.refresh()  # a coordinator may have come or gone
+        return await GroupAdmin(admin.client, admin.timeout_ms).list_groups()

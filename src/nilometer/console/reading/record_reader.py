@@ -1,0 +1,239 @@
+"""Reads and writes single records for the pages of messages; every reading is bounded.
+
+Records are read without a group: nothing is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.log_ranges import LogRange, log_ranges
+from nilometer.client.consumer.tail import newest, read_tail
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.producer.delivery import RecordMetadata
+from nilometer.client.producer.producer import Producer
+from nilometer.console.reading.connection import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ClusterConnection
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+COUNT_MAX = 200
+SEARCHED_MAX = 200_000
+"""How many records a search by key reads at most."""
+SEARCH_TIMEOUT_MS = 10_000
+READERS_MAX = 8
+"""How many readings and tails there are at once."""
+FETCH_BYTES = 4 * 1024 * 1024
+TAIL_RECORDS = 100
+"""How many records of a tail one event has at most; older ones are skipped."""
+TAIL_INTERVAL_S = 0.3
+TAIL_WAIT_MS = 5_000
+BEHIND_MAX = 1_000
+"""A tail that is further behind the end of a partition skips records."""
+
+NEWEST, OLDEST, OFFSET, TIME = "newest", "oldest", "offset", "time"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuery:
+    topic: str
+    partition: int | None
+    start: str = NEWEST
+    """``newest``, ``oldest``, ``offset`` or ``time``."""
+    at: int = 0
+    """The offset, or the time in ms since the epoch."""
+    key: bytes | None = None
+    """Only records with this key."""
+    count: int = 50
+    committed: bool = False
+    """Only committed records: those below the last stable offset and of no aborted transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    records: tuple[ConsumerRecord, ...]
+    searched: int
+    """How many records were read."""
+    is_cut: bool
+    """Whether the search ended before the end of the partitions, other than by finding enough."""
+    next_offset: int | None
+    """Where the next page of a single partition begins; None at its end and for several partitions."""
+    logs: tuple[tuple[TopicPartition, LogRange], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TailPart:
+    records: tuple[ConsumerRecord, ...]
+    skipped: int
+
+
+class RecordReader:
+    def __init__(self, connection: ClusterConnection) -> None:
+        self._connection = connection
+        self._clock = connection.runtime.clock
+        self._slots = asyncio.Semaphore(READERS_MAX)
+        self._tails: dict[Consumer, None] = {}
+
+    async def close(self) -> None:
+        """End the tails."""
+        for consumer in list(self._tails):
+            await consumer.close()
+
+    async def read(self, query: RecordQuery) -> Found:
+        """Return the records that a query selects. Raises KafkaError."""
+        async with self._slots, self._consumer(committed=query.committed) as consumer:
+            partitions = await self._partitions(consumer, query.topic, query.partition)
+            consumer.assign(partitions)
+            if query.start == NEWEST and query.key is None:
+                logs = await log_ranges(consumer, partitions)
+                records = tuple(await read_tail(consumer, partitions, query.count))
+                return Found(records, len(records), False, None, tuple(logs.items()))
+            return await self._search(consumer, partitions, query)
+
+    async def tail(self, topic: str, partition: int | None) -> AsyncGenerator[TailPart]:
+        """Yield nothing once it has begun, then records as they are appended. Raises KafkaError."""
+        async with self._slots, self._consumer(committed=False) as consumer:
+            self._tails[consumer] = None
+            try:
+                async for part in self._follow(consumer, topic, partition):
+                    yield part
+            finally:
+                del self._tails[consumer]
+
+    async def _follow(
+        self, consumer: Consumer, topic: str, partition: int | None
+    ) -> AsyncGenerator[TailPart]:
+        partitions = await self._partitions(consumer, topic, partition)
+        consumer.assign(partitions)
+        for one, log in (await log_ranges(consumer, partitions)).items():
+            consumer.seek(one, log.end)
+        yield TailPart((), 0)
+        while True:
+            records = await consumer.poll(BEHIND_MAX, timeout_ms=TAIL_WAIT_MS)
+            if consumer.closed:
+                return
+            kept = records[-TAIL_RECORDS:]
+            skipped = len(records) - len(kept) + await self._skip(consumer, partitions)
+            yield TailPart(tuple(kept), skipped)
+            await asyncio.sleep(TAIL_INTERVAL_S)
+
+    async def produce(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> RecordMetadata:
+        """Write one record, and return where it is when all in-sync replicas have it. Raises KafkaError."""
+        settings = {
+            **self._connection.common,
+            "delivery.timeout.ms": 2 * API_TIMEOUT_MS,
+            "max.block.ms": API_TIMEOUT_MS,
+            "linger.ms": 0,
+            "allow.auto.create.topics": "false",
+        }
+        async with self._slots, Producer(self._connection.runtime, settings) as producer:
+            delivery = await producer.send(topic, value, key=key, headers=headers, partition=partition)
+            return await delivery
+
+    def _consumer(self, *, committed: bool) -> Consumer:
+        return Consumer(
+            self._connection.runtime,
+            {
+                **self._connection.common,
+                "request.timeout.ms": REQUEST_TIMEOUT_MS + TAIL_WAIT_MS,
+                "default.api.timeout.ms": API_TIMEOUT_MS,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "auto.offset.reset": "earliest",
+                "fetch.max.bytes": FETCH_BYTES,
+                "max.partition.fetch.bytes": FETCH_BYTES // 4,
+                "allow.auto.create.topics": "false",
+            },
+        )
+
+    async def _partitions(
+        self, consumer: Consumer, topic: str, partition: int | None
+    ) -> list[TopicPartition]:
+        found = await consumer.partitions_for(topic)
+        if partition is None:
+            return found
+        if partition >= len(found):
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition,
+                f"topic {topic} has {len(found)} partitions; there is no partition {partition}",
+            )
+        return [found[partition]]
+
+    async def _search(
+        self, consumer: Consumer, partitions: Sequence[TopicPartition], query: RecordQuery
+    ) -> Found:
+        logs = await log_ranges(consumer, partitions)
+        await self._seek(consumer, partitions, query, logs)
+        matching: deque[ConsumerRecord] = deque(maxlen=query.count)
+        takes_last = query.start == NEWEST  # of a search by key: the last records with it
+        deadline_ms = self._clock.monotonic_ms() + SEARCH_TIMEOUT_MS
+        searched = 0
+        unread = await _unread(consumer, partitions, logs)
+        while unread and searched < SEARCHED_MAX:
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0 or (len(matching) == query.count and not takes_last):
+                break
+            room = query.count - len(matching) if query.key is None else BEHIND_MAX
+            for record in await consumer.poll(room, timeout_ms=min(left_ms, 1_000)):
+                one = TopicPartition(record.topic, record.partition)
+                searched += 1
+                if record.offset >= logs[one].end or (query.key is not None and record.key != query.key):
+                    continue
+                if len(matching) < query.count or takes_last:
+                    matching.append(record)
+            unread = await _unread(consumer, partitions, logs)
+        is_full = len(matching) == query.count and not takes_last
+        after = None
+        if unread and len(partitions) == 1:
+            after = matching[-1].offset + 1 if is_full else await consumer.position(partitions[0])
+        by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for record in matching:
+            by_partition.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        records = tuple(newest(by_partition, query.count))
+        return Found(records, searched, bool(unread) and not is_full, after, tuple(logs.items()))
+
+    async def _seek(
+        self,
+        consumer: Consumer,
+        partitions: Sequence[TopicPartition],
+        query: RecordQuery,
+        logs: dict[TopicPartition, LogRange],
+    ) -> None:
+        if query.start == TIME:
+            times = await consumer.offsets_for_times(dict.fromkeys(partitions, query.at))
+            for one in partitions:
+                listed = times.get(one)
+                consumer.seek(one, logs[one].end if listed is None else listed.offset)
+            return
+        for one in partitions:
+            log = logs[one]
+            consumer.seek(one, min(max(query.at, log.start), log.end) if query.start == OFFSET else log.start)
+
+    async def _skip(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> int:
+        """Move the positions that are too far behind the end; return how many offsets were skipped."""
+        skipped = 0
+        for one in partitions:
+            end = consumer.high_watermark(one)
+            behind = 0 if end is None else end - await consumer.position(one)
+            if end is not None and behind > BEHIND_MAX:
+                consumer.seek(one, end - TAIL_RECORDS)
+                skipped += behind - TAIL_RECORDS
+        return skipped
+
+
+async def _unread(
+    consumer: Consumer, partitions: Sequence[TopicPartition], logs: dict[TopicPartition, LogRange]
+) -> list[TopicPartition]:
+    """Return the partitions that are not read to the end yet; the others are paused."""
+    unread = [one for one in partitions if await consumer.position(one) < logs[one].end]
+    consumer.pause(*(one for one in partitions if one not in unread))
+    return unread

@@ -1,0 +1,193 @@
+"""The page of one partition: its replicas as their brokers describe them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
+from nilometer.console.views.figure import Figure, ReplicaOffsets, figures
+from nilometer.console.views.hold import Hold, why_held
+from nilometer.identifiers import NO_LEADER
+from nilometer.wire.describe_replicas import LEADER, LeaderState, ReplicaState
+
+IN_SYNC, ELIGIBLE, OUT_OF_SYNC, UNKNOWN = "ISR", "ELR", "OSR", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """Replicas outside the ISR that certainly have all acknowledged records (KIP-966)."""
+
+    replicas: tuple[int, ...] = ()
+    last_known_leader: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    broker_id: int
+    role: str
+    """As its broker reports it, or ``unreachable``."""
+    membership: str
+    """``ISR``, ``ELR``, ``OSR`` or ``unknown``."""
+    is_reachable: bool
+    failure: str | None
+    """Why its broker does not describe it."""
+    is_waited_for: bool
+    """Whether the high watermark waits for it."""
+    leader_epoch: int | None = None
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    high_watermark: int | None = None
+    last_stable_offset: int | None = None
+    flushed_offset: int | None = None
+    size_bytes: int | None = None
+    remote_log_end_offset: int | None = None
+    """Its log end offset as the leader knows it; None for the leader."""
+    lag: int | None = None
+    """How many offsets the leader's log end is ahead of what the leader knows of it."""
+    caught_up_age_ms: int | None = None
+    epoch_chain: tuple[tuple[int, int], ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    topic: str
+    partition: int
+    partitions: int
+    """The number of partitions of the topic."""
+    leader_id: int | None
+    leader_epoch: int | None
+    epoch_start_offset: int | None
+    partition_epoch: int | None
+    assigned: tuple[int, ...]
+    isr: tuple[int, ...]
+    pending_isr: tuple[int, ...] | None
+    """The ISR that the leader has requested from the controller."""
+    maximal_isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known_leader: int | None
+    osr: tuple[int, ...]
+    needed_in_sync: int | None
+    log_start_offset: int | None
+    high_watermark: int | None
+    last_stable_offset: int | None
+    log_end_offset: int | None
+    hold: Hold
+    replicas: tuple[ReplicaView, ...]
+    figures: tuple[Figure, ...]
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """The leader's epoch chain, or the longest that is known."""
+        chains = [one.epoch_chain for one in self.replicas]
+        of_leader = [one.epoch_chain for one in self.replicas if one.broker_id == self.leader_id]
+        return of_leader[0] if of_leader and of_leader[0] else max(chains, key=len, default=())
+
+
+def partition_view(survey: Survey, topic: str, partition: int, eligible: Eligible) -> PartitionView:
+    """Return the page of a partition from a survey of it.
+
+    ``eligible``: its ELR, as a broker's metadata has it.
+    """
+    rows = [row for row in survey.rows if (row.topic, row.partition) == (topic, partition)]
+    newest = _newest(rows)
+    leader_id = _leader_id(survey, newest, topic, partition)
+    led = next((row.state for row in rows if row.broker_id == leader_id), None)
+    leader = led.leader if led is not None and led.role == LEADER else None
+    isr = leader.isr if leader is not None else newest.isr if newest is not None else ()
+    assigned = newest.replicas if newest is not None else tuple(row.broker_id for row in rows)
+    elr = tuple(one for one in eligible.replicas if one not in isr)
+    hold = why_held(rows, leader_id)
+    replicas = tuple(_replica(row, isr, elr, led if leader is not None else None, hold) for row in rows)
+    return PartitionView(
+        topic=topic,
+        partition=partition,
+        partitions=survey.metadata.partition_count(topic),
+        leader_id=None if leader_id == NO_LEADER else leader_id,
+        leader_epoch=None if newest is None else newest.leader_epoch,
+        epoch_start_offset=None if leader is None else leader.epoch_start_offset,
+        partition_epoch=None if newest is None else newest.partition_epoch,
+        assigned=assigned,
+        isr=isr,
+        pending_isr=None if leader is None else leader.pending_isr,
+        maximal_isr=isr if leader is None else leader.maximal_isr,
+        elr=elr,
+        last_known_leader=eligible.last_known_leader,
+        osr=tuple(one for one in assigned if one not in isr),
+        needed_in_sync=None if leader is None else leader.needed_in_sync,
+        log_start_offset=_of(led, "log_start_offset") if leader is not None else None,
+        high_watermark=_of(led, "high_watermark") if leader is not None else None,
+        last_stable_offset=_of(led, "last_stable_offset") if leader is not None else None,
+        log_end_offset=_of(led, "log_end_offset") if leader is not None else None,
+        hold=hold,
+        replicas=replicas,
+        figures=figures([_offsets(one) for one in replicas]),
+    )
+
+
+def _newest(rows: Sequence[ReplicaRow]) -> ReplicaState | None:
+    states = [row.state for row in rows if row.state is not None]
+    return max(states, key=lambda state: (state.partition_epoch, state.leader_epoch), default=None)
+
+
+def _leader_id(survey: Survey, newest: ReplicaState | None, topic: str, partition: int) -> int:
+    if newest is not None:
+        return newest.leader_id
+    listed = survey.metadata.topics.get(topic)
+    if listed is None or partition >= len(listed.partitions):
+        return NO_LEADER
+    return listed.partitions[partition].leader_id
+
+
+def _replica(
+    row: ReplicaRow, isr: Sequence[int], elr: Sequence[int], led: ReplicaState | None, hold: Hold
+) -> ReplicaView:
+    state, seen = row.state, row.seen_by_leader
+    remote = None if seen is None or seen.log_end_offset < 0 else seen.log_end_offset
+    return ReplicaView(
+        broker_id=row.broker_id,
+        role="unreachable" if state is None else state.role,
+        membership=_membership(row, isr, elr),
+        is_reachable=state is not None,
+        failure=row.failure,
+        is_waited_for=row.broker_id in hold.replicas,
+        leader_epoch=_of(state, "leader_epoch"),
+        log_start_offset=_of(state, "log_start_offset"),
+        log_end_offset=_of(state, "log_end_offset"),
+        high_watermark=_of(state, "high_watermark"),
+        last_stable_offset=_of(state, "last_stable_offset"),
+        flushed_offset=_of(state, "flushed_offset"),
+        size_bytes=_of(state, "size_bytes"),
+        remote_log_end_offset=remote,
+        lag=None if led is None or remote is None else max(0, led.log_end_offset - remote),
+        caught_up_age_ms=None if seen is None else seen.caught_up_age_ms,
+        epoch_chain=() if state is None else state.epoch_chain,
+        problems=() if state is None else state.problems,
+    )
+
+
+def _membership(row: ReplicaRow, isr: Sequence[int], elr: Sequence[int]) -> str:
+    if row.broker_id in isr:
+        return IN_SYNC
+    if row.in_sync is None:
+        return UNKNOWN
+    return ELIGIBLE if row.broker_id in elr else OUT_OF_SYNC
+
+
+def _of(state: ReplicaState | LeaderState | None, name: str) -> int | None:
+    """Return a number that the broker reports; None if it does not (-1)."""
+    value: int = -1 if state is None else getattr(state, name)
+    return None if value < 0 else value
+
+
+def _offsets(one: ReplicaView) -> ReplicaOffsets:
+    return ReplicaOffsets(
+        broker_id=one.broker_id,
+        log_start_offset=one.log_start_offset,
+        log_end_offset=one.log_end_offset,
+        high_watermark=one.high_watermark,
+        last_stable_offset=one.last_stable_offset,
+        remote_end_offset=one.remote_log_end_offset,
+        epoch_chain=one.epoch_chain,
+    )

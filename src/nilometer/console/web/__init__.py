@@ -1,0 +1,1 @@
+"""Routes, templates and server-sent events; who may send requests."""

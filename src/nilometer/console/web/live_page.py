@@ -1,0 +1,91 @@
+"""A page that repeats its reading while a browser shows it: as HTML, as JSON, and as server-sent events.
+
+All three have the same address: the request's ``Accept`` header chooses. A browser loads the page, and then
+asks for its events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from nilometer.console.reading.feeds import Feeds, Read, TooManyWatchers, Update
+from nilometer.console.web.rendering import Rendering
+
+EVENTS, JSON_TYPE = "text/event-stream", "application/json"
+NOT_FOUND, UNAVAILABLE = 404, 503
+TOO_MANY = "Too many pages of this console are open: close some and load this one again."
+
+
+@dataclass(frozen=True, slots=True)
+class LivePage:
+    section: str
+    """The entry of the navigation that it belongs to."""
+    title: str
+    template: str
+    read: Read
+    """Returns the view that the template shows."""
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    """More values for the template."""
+
+
+class LivePages:
+    def __init__(self, feeds: Feeds, rendering: Rendering) -> None:
+        self._feeds = feeds
+        self._rendering = rendering
+
+    async def respond(self, request: Request, page: LivePage) -> Response:
+        accepted = request.headers.get("accept", "")
+        subject = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        try:
+            if EVENTS in accepted:
+                return await self._events(subject, page)
+            update = await self._feeds.first(subject, page.read)
+        except TooManyWatchers:
+            update = Update(0, None, TOO_MANY)
+        status = 200 if update.error is None else NOT_FOUND if update.is_missing else UNAVAILABLE
+        if accepted.startswith(JSON_TYPE):
+            content = {"error": update.error} if update.error is not None else as_json(update.value)
+            return Response(json.dumps(content), status, media_type=JSON_TYPE)
+        body = "" if update.error is not None else self._fragment(page, update)
+        html = self._rendering.render(
+            "page.html", page=page, body=body, error=update.error, is_live=not update.is_missing
+        )
+        return HTMLResponse(html, status, headers={"Vary": "Accept"})
+
+    async def _events(self, subject: str, page: LivePage) -> Response:
+        headers = {"Cache-Control": "no-store", "Vary": "Accept", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._stream(subject, page), media_type=EVENTS, headers=headers)
+
+    async def _stream(self, subject: str, page: LivePage) -> AsyncGenerator[str]:
+        sent: str | None = None
+        try:
+            async with aclosing(self._feeds.watch(subject, page.read)) as updates:
+                async for update in updates:
+                    if update.error is not None:
+                        yield event("failure", update.error)
+                        continue
+                    html = self._fragment(page, update)
+                    yield event("tick", "") if html == sent else event("update", html)
+                    sent = html
+        except TooManyWatchers:
+            yield event("failure", TOO_MANY)
+
+    def _fragment(self, page: LivePage, update: Update) -> str:
+        return self._rendering.render(page.template, view=update.value, page=page, **page.values)
+
+
+def event(name: str, data: str) -> str:
+    """Return a server-sent event; its data is a JSON string, so that it has no line breaks."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+def as_json(view: object) -> object:
+    return msgspec.to_builtins(view, str_keys=True)

@@ -1,0 +1,193 @@
+"""The page of a topic's messages: a search, a live tail, and a form that writes a record."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from nilometer.console.reading.cluster_reader import ClusterReader
+from nilometer.console.reading.record_reader import COUNT_MAX, Found, RecordReader
+from nilometer.console.views.records import FORMATS, SHOWN_BYTES, WHOLE_BYTES, RecordView, record_view
+from nilometer.console.web.live_page import EVENTS, JSON_TYPE, NOT_FOUND, UNAVAILABLE, as_json, event
+from nilometer.console.web.message_form import (
+    STARTS,
+    BadEntry,
+    Entered,
+    new_record,
+    partition_of,
+    record_query,
+)
+from nilometer.console.web.rendering import Rendering
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.console")
+
+BODY_BYTES_MAX = 2 * 1024 * 1024
+READ_ONLY = "This console is read-only: it was started with --read-only."
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesView:
+    topic: str
+    records: tuple[RecordView, ...]
+    searched: int
+    is_cut: bool
+    next_offset: int | None
+    logs: tuple[tuple[int, int, int], ...]
+    """(partition, first offset, end) of each partition that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the page shows besides the records."""
+
+    entered: Entered
+    error: str | None = None
+    written: Mapping[str, str] | None = None
+    """The entries of the form that writes a record, to be shown again after an error."""
+
+
+class MessagePages:
+    def __init__(
+        self, reader: ClusterReader, records: RecordReader, rendering: Rendering, *, read_only: bool
+    ) -> None:
+        self._reader = reader
+        self._records = records
+        self._rendering = rendering
+        self._read_only = read_only
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route("/topics/{topic}/messages", self._messages, methods=["GET"]),
+            Route("/topics/{topic}/messages", self._produce, methods=["POST"]),
+            Route("/topics/{topic}/tail", self._tail),
+        ]
+
+    async def _messages(self, request: Request) -> Response:
+        topic: str = request.path_params["topic"]
+        entered = Entered.of(request.query_params)
+        limit = WHOLE_BYTES if request.query_params.get("whole") == "1" else SHOWN_BYTES
+        try:
+            found = await self._records.read(record_query(topic, entered))
+        except BadEntry as error:
+            return await self._page(request, None, _Shown(entered, str(error)), 400)
+        except KafkaError as error:
+            return await self._page(request, None, _Shown(entered, _message(error)), _status(error))
+        view = _view(topic, found, entered, limit)
+        return await self._page(request, view, _Shown(entered), 200)
+
+    async def _produce(self, request: Request) -> Response:
+        topic: str = request.path_params["topic"]
+        if self._read_only:
+            return PlainTextResponse(f"{READ_ONLY}\n", 403)
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_BYTES_MAX:
+                return PlainTextResponse(f"A record may have at most {BODY_BYTES_MAX:,} bytes here.\n", 413)
+        given = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        try:
+            record = new_record(given)
+            await self._reader.partition_count(topic)  # a producer would wait for a topic that does not exist
+            written = await self._records.produce(
+                topic, record.partition, record.key, record.value, record.headers
+            )
+        except BadEntry as error:
+            return await self._page(request, None, _Shown(Entered(), str(error), given), 400)
+        except KafkaError as error:
+            shown = _Shown(Entered(), f"The record is not written: {_message(error)}", given)
+            return await self._page(request, None, shown, _status(error))
+        query = {
+            "partition": str(written.partition),
+            "start": "offset",
+            "at": str(max(0, written.offset)),
+            "count": "1",
+            "written": "1",
+        }
+        return RedirectResponse(f"{request.url.path}?{urlencode(query)}", 303)
+
+    async def _tail(self, request: Request) -> Response:
+        topic: str = request.path_params["topic"]
+        form = request.query_params.get("form", FORMATS[0])
+        try:
+            partition = partition_of(request.query_params.get("partition", ""))
+            if form not in FORMATS:
+                raise BadEntry(f"form must be one of {', '.join(FORMATS)}.")
+        except BadEntry as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._stream(topic, partition, form), media_type=EVENTS, headers=headers)
+
+    async def _stream(self, topic: str, partition: int | None, form: str) -> AsyncGenerator[str]:
+        skipped = 0
+        try:
+            async with aclosing(self._records.tail(topic, partition)) as parts:
+                async for part in parts:
+                    skipped += part.skipped
+                    if not part.records:
+                        yield event("tick", "")
+                        continue
+                    records = [record_view(record, form) for record in reversed(part.records)]
+                    html = self._rendering.render("record_rows.html", records=records, form=form)
+                    yield event("records", html)
+                    if part.skipped:
+                        yield event("skipped", f"{skipped:,}")
+        except KafkaError as error:
+            yield event("failure", _message(error))
+
+    async def _page(
+        self, request: Request, view: MessagesView | None, shown: _Shown, status: int
+    ) -> Response:
+        topic: str = request.path_params["topic"]
+        if request.headers.get("accept", "").startswith(JSON_TYPE):
+            content = {"error": shown.error} if view is None else as_json(view)
+            return Response(json.dumps(content), status, media_type=JSON_TYPE)
+        html = self._rendering.render(
+            "messages.html",
+            topic=topic,
+            view=view,
+            shown=shown,
+            written=shown.written or {},
+            is_written=request.query_params.get("written") == "1",
+            starts=STARTS,
+            forms=FORMATS,
+            count_max=COUNT_MAX,
+            partitions=await self._partition_count(topic),
+        )
+        return HTMLResponse(html, status, headers={"Vary": "Accept"})
+
+    async def _partition_count(self, topic: str) -> int | None:
+        try:
+            return await self._reader.partition_count(topic)
+        except KafkaError as error:
+            logger.info("The partitions of %s are not known: %s", topic, error)
+            return None
+
+
+def _view(topic: str, found: Found, entered: Entered, limit: int) -> MessagesView:
+    return MessagesView(
+        topic,
+        tuple(record_view(record, entered.form, limit) for record in found.records),
+        found.searched,
+        found.is_cut,
+        found.next_offset,
+        tuple((one.partition, log.start, log.end) for one, log in found.logs),
+    )
+
+
+def _message(error: KafkaError) -> str:
+    return error.message or error.name
+
+
+def _status(error: KafkaError) -> int:
+    missing = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
+    return NOT_FOUND if error.code in missing else UNAVAILABLE

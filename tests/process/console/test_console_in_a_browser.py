@@ -1,0 +1,234 @@
+"""The console in Chromium: each page shows what the brokers say, live, also while a broker is killed.
+
+With NILOMETER_SCREENSHOTS=FOLDER in the environment the tests write screenshots there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from playwright.sync_api import Page, expect
+
+from nilometer.client.admin.descriptions import ResourceType
+from support.brokers.nilometer_cluster import NilometerCluster
+
+SCRIPT = "<script>window.injected = true</script><img src=x onerror='window.injected = true'>"
+TIMEOUT_MS = 30_000
+expect.set_options(timeout=TIMEOUT_MS)
+
+
+def produce(cluster: NilometerCluster, topic: str, count: int, acks: str = "all") -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": acks, "log_level": 0})
+    for number in range(count):
+        producer.produce(topic, b'{"order": %d}' % number, key=b"k%d" % number, partition=0)
+    assert producer.flush(30) == 0
+
+
+def screenshot(page: Page, name: str) -> None:
+    folder = os.environ.get("NILOMETER_SCREENSHOTS")
+    if folder:
+        page.wait_for_timeout(600)  # until the bars have moved
+        page.screenshot(path=Path(folder) / f"console-{name}.png", caret="initial")
+
+
+def cells(page: Page, row: str) -> list[str]:
+    return [text.strip() for text in page.locator(f"{row} > *").all_inner_texts()]
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: NilometerCluster) -> NilometerCluster:
+    """Topics with records, a setting of its own, and a group that has read a part."""
+    cluster.create_topic(
+        "orders",
+        assignments={0: (1, 2, 3), 1: (2, 3, 1)},
+        configs={"retention.ms": "123456789", "min.insync.replicas": "3"},
+    )
+    produce(cluster, "orders", 30)
+    cluster.create_topic("hostile", 1)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    producer.produce("hostile", SCRIPT.encode(), key=SCRIPT.encode(), headers=[(SCRIPT, SCRIPT.encode())])
+    assert producer.flush(30) == 0
+    for group in ("readers", SCRIPT):
+        consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False}
+        )
+        consumer.commit(offsets=[TopicPartition("orders", 0, 10)], asynchronous=False)
+        consumer.close()
+    return cluster
+
+
+def test_each_page_shows_what_the_brokers_say(filled: NilometerCluster, page: Page) -> None:
+    page.goto("/")
+    expect(page.locator("h1")).to_contain_text("healthy")
+    for broker in filled.brokers:
+        expect(page.locator(f"#broker-{broker}")).to_contain_text("running")
+    controller = filled.controller()
+    expect(page.locator(f"#broker-{controller} .tag")).to_have_text("controller")
+    expect(page.locator("#status")).to_have_text("live")
+    screenshot(page, "overview")
+
+    page.goto("/topics?internal=1")
+    names = page.locator("tbody th a").all_inner_texts()
+    assert names == sorted(filled.topics())
+    page.fill("#q", "ORD")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("q=ORD"))
+    assert page.locator("tbody th a").all_inner_texts() == ["orders"]
+
+    page.goto("/topics/orders")
+    row = cells(page, "#partition-0")
+    assert row[1].split() == ["1", "2", "3"] or row[1] == "123"
+    assert row[3:7] == ["0", "30", "30", "30"]
+
+    page.goto("/topics/orders/settings")
+    known = filled.operate(lambda admin: admin.describe_configs(ResourceType.TOPIC, "orders"))
+    setting = cells(page, '[id="setting-retention.ms"]')
+    assert setting[1:] == ["123456789", "topic", "604800000"]
+    assert page.locator("tbody tr").count() == len(known)
+
+    page.goto("/brokers/2")
+    expect(page.locator("main")).to_contain_text(str(filled.folder / "broker-2"))
+
+    page.goto("/groups")
+    page.get_by_role("link", name="readers").click()
+    expect(page.locator("#lag-1")).to_be_visible()
+    assert cells(page, "#lag-1")[:7] == ["orders", "0", "10", "30", "30", "20", "20"]
+
+
+def test_what_records_and_groups_hold_never_becomes_markup(filled: NilometerCluster, page: Page) -> None:
+    page.goto("/topics/hostile/messages")
+    assert page.locator("#record-0-0 .key pre").inner_text() == SCRIPT
+    assert page.locator("#record-0-0 .value > pre").inner_text() == SCRIPT
+    assert page.locator("#record-0-0 .headers dt").inner_text() == SCRIPT
+    page.goto("/groups")
+    page.get_by_role("link", name=SCRIPT).click()
+    expect(page.locator("h1")).to_have_text(SCRIPT)
+    page.goto("/topics/__consumer_offsets/messages")
+    expect(page.locator("pre.decoded").filter(has_text='"OffsetCommit"').first).to_contain_text(
+        '"offset": 10'
+    )
+    assert page.evaluate("window.injected") is None
+    assert page.locator("main script, main img").count() == 0
+
+
+def test_a_record_is_written_found_and_followed(filled: NilometerCluster, page: Page) -> None:
+    filled.create_topic("written", 1)
+    page.goto("/topics/written/messages")
+    page.locator(".produce summary").click()
+    page.fill("#produce [name=key]", "a key")
+    page.fill("#produce [name=value]", '{"a": [1, 2]}')
+    page.fill("#produce [name=headers]", "trace: 17")
+    page.get_by_role("button", name="Write").click()
+    expect(page.locator(".done")).to_be_visible()
+    record = page.locator("#record-0-0")
+    expect(record.locator(".key")).to_have_text("a key")
+    assert record.locator(".value > pre").inner_text().split() == ["{", '"a":', "[", "1,", "2", "]", "}"]
+    expect(record.locator(".headers")).to_contain_text("trace")
+
+    page.goto("/topics/written/messages?partition=0&start=offset&at=x")
+    expect(page.locator("#banner")).to_contain_text("The offset must be a whole number")
+
+    page.goto("/topics/written/messages")
+    page.get_by_role("button", name="Follow").click()
+    expect(page.locator("#status")).to_have_text("live")
+    produce(filled, "written", 300)
+    expect(page.locator("#record-0-300")).to_be_visible()
+    assert page.locator("#records tr").count() <= 200
+    page.goto("/topics/written/messages?key=k7&start=oldest")
+    assert page.locator("#records tr").count() == 1
+    expect(page.locator("#record-0-8 .key")).to_have_text("k7")
+    screenshot(page, "messages")
+
+
+def test_it_is_used_by_keys_in_the_dark_and_on_a_phone(filled: NilometerCluster, page: Page) -> None:
+    page.goto("/")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url(re.compile("/topics$"))
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.locator("h1").click()
+    for _ in range(2):
+        page.keyboard.press("j")
+    chosen = page.evaluate("document.activeElement.textContent")
+    assert chosen == page.locator("tbody th a").nth(1).inner_text()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"/topics/{chosen}$"))
+    page.keyboard.press("u")
+    page.wait_for_url(re.compile("/topics$"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.set_viewport_size({"width": 360, "height": 740})
+    places = (
+        "/",
+        "/topics",
+        "/topics/orders",
+        "/topics/orders/0",
+        "/topics/orders/messages",
+        "/group?id=readers",
+    )
+    for place in places:
+        page.goto(place)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
+
+
+def test_a_foreign_name_is_refused(url: str) -> None:
+    """DNS rebinding: a page of a foreign name whose address is this machine's."""
+    address = urlsplit(url)
+    for host, status in ((address.netloc, 200), (f"rebound.example:{address.port}", 421)):
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        connection.request("GET", "/", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+def test_the_partition_page_follows_the_replicas_while_brokers_are_killed(
+    filled: NilometerCluster, page: Page
+) -> None:
+    """The last test of the module: it leaves a broker dead."""
+    page.goto("/topics/orders/0")
+    loaded = page.evaluate("performance.timeOrigin")
+    hold, high_watermark = page.locator("#hold"), page.locator("#offsets .count").nth(2).locator("dd")
+    expect(high_watermark).to_have_text("30")
+    expect(hold).to_contain_text("Not held")
+
+    produce(filled, "orders", 4)
+    expect(page.locator("#offsets .count").nth(3).locator("dd")).to_have_text("34")
+    for broker in (1, 2, 3):
+        expect(page.locator(f"#replica-{broker} > :nth-child(7)")).to_have_text("34")
+
+    filled.kill(3)
+    expect(page.locator("#replica-3")).to_contain_text("unreachable")
+    expect(page.locator("#replica-3 .set")).to_have_text("ELR")
+    produce(filled, "orders", 3, acks="1")
+    expect(hold).to_have_class("hold held")
+    expect(hold).to_contain_text("Held at 34: 2 of 3 replicas")
+    expect(page.locator("#offsets .count").nth(3).locator("dd")).to_have_text("37")
+    expect(high_watermark).to_have_text("34")
+    expect(page.locator("rect.uncommitted").first).to_be_attached()
+
+    filled.start(3)
+    expect(high_watermark).to_have_text("37")
+    expect(hold).to_contain_text("Not held")
+    filled.wait_full_isr("orders")
+    filled.kill(1)
+    expect(page.locator("main")).to_contain_text("broker 2, in epoch 1 from offset 37")
+    expect(page.locator("#replica-1")).to_contain_text("unreachable")
+    produce(filled, "orders", 5, acks="1")
+    expect(hold).to_contain_text("Held at 37: 2 of 3 replicas")
+    expect(page.locator("#replica-2 .chain")).to_contain_text("1:37")
+    expect(page.locator("#replica-3 > :nth-child(7)")).to_have_text("42")
+    assert page.locator("figure").first.locator(".epoch-1").count() == 2
+    screenshot(page, "partition")
+    page.emulate_media(color_scheme="dark")
+    screenshot(page, "partition-dark")
+    assert page.evaluate("performance.timeOrigin") == loaded, "the page was never loaded again"

@@ -1,0 +1,258 @@
+"""The pages with a reader that has the answers: status codes, escaping, forms, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource
+from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription
+from nilometer.client.admin.group_offsets import PartitionLag
+from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.health.cluster_health import Findings, cluster_health
+from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
+from nilometer.client.producer.delivery import RecordMetadata
+from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
+from nilometer.console.reading.feeds import Feeds
+from nilometer.console.reading.record_reader import Found, RecordQuery, RecordReader
+from nilometer.console.views.configs import config_rows
+from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_view
+from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
+from nilometer.console.views.partition import Eligible, PartitionView, partition_view
+from nilometer.console.views.topics import TopicsView, TopicView, topic_view, topics_view
+from nilometer.console.web.application import application
+from nilometer.console.web.guard import allowed_hosts
+from nilometer.runtime.clock import SystemClock
+from nilometer.wire.errors import ErrorCode, KafkaError
+from support.console.asgi_client import Answer, ask
+from support.console.replica_states import Partition
+
+SCRIPT = "<script>alert(1)</script>"
+HOSTILE = f"\"'>{SCRIPT}<img src=x onerror=alert(1)>"
+OWN = ("origin", "http://127.0.0.1:8080")
+JSON = ("accept", "application/json")
+
+
+class Reader(ClusterReader):
+    """Answers with hostile names wherever a cluster can have them."""
+
+    def __init__(self) -> None:
+        self.topics_by_name = {"t": TopicMetadata("t", None, (PartitionMetadata(0, 1, 0, (1,), (1,)),))}
+
+    async def overview(self) -> OverviewView:
+        survey = Partition(topic="t", ends={1: 10, 2: 10, 3: None}, isr=(1, 2)).survey()
+        found = Findings(survey=survey, unknown=(HOSTILE,))
+        return overview_view(cluster_health(found), survey, 12.5)
+
+    async def broker(self, broker_id: int) -> BrokerView:
+        directory = LogDirRow(HOSTILE, HOSTILE, 1, 10, None, 5)
+        return BrokerView(broker_id, (directory,), config_rows(_hostile_settings()))
+
+    async def topics(self, query: str, number: int, *, internal: bool) -> TopicsView:
+        return topics_view(self.topics_by_name, query, number, internal=internal)
+
+    async def topic(self, name: str) -> TopicView:
+        self._check(name)
+        return topic_view(Partition().survey(), "t")
+
+    async def partition(self, topic: str, partition: int) -> PartitionView:
+        self._check(topic)
+        return partition_view(Partition().survey(), "t", 0, Eligible())
+
+    async def topic_configs(self, topic: str) -> TopicConfigs:
+        self._check(topic)
+        return TopicConfigs(topic, config_rows(_hostile_settings()))
+
+    async def partition_count(self, topic: str) -> int:
+        self._check(topic)
+        return 1
+
+    async def groups(self, query: str, number: int) -> GroupsView:
+        return groups_view([GroupListing(HOSTILE, "classic", "Stable", "consumer")], query, number)
+
+    async def group(self, group_id: str) -> GroupView:
+        member = MemberDescription(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (TopicPartition("t", 0),))
+        described = GroupDescription(group_id, "classic", "Stable", "consumer", HOSTILE, 1, (member,))
+        return group_view(described, [PartitionLag(TopicPartition("t", 0), 1, 0, 0, 3, 2, HOSTILE)])
+
+    def _check(self, topic: str) -> None:
+        if topic != "t":
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {topic} does not exist")
+
+
+def _hostile_settings() -> dict[str, ConfigEntry]:
+    entry = ConfigEntry(HOSTILE, HOSTILE, ConfigSource.DYNAMIC_TOPIC_CONFIG, False, False, HOSTILE)
+    return {HOSTILE: entry}
+
+
+class Records(RecordReader):
+    def __init__(self) -> None:
+        self.queries: list[RecordQuery] = []
+        self.written: list[tuple[Any, ...]] = []
+
+    async def read(self, query: RecordQuery) -> Found:
+        self.queries.append(query)
+        data = HOSTILE.encode()
+        record = ConsumerRecord("t", 0, 7, 1_000, 0, data, data, ((HOSTILE, data),), 0)
+        json_record = record._replace(offset=8, value=b'{"a": "' + SCRIPT.encode() + b'"}')
+        return Found((record, json_record), 2, False, None, ())
+
+    async def produce(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> RecordMetadata:
+        self.written.append((topic, partition, key, value, tuple(headers)))
+        return RecordMetadata(topic, 0, 9, 1_000)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[str] = []
+        self.scripts: list[str | None] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+        if tag == "script":
+            self.scripts.append(dict(attrs).get("src"))
+
+
+def send(target: str, records: Records | None = None, *, read_only: bool = False, **more: Any) -> Answer:
+    feeds = Feeds(SystemClock(), interval_s=60, linger_s=0)
+    hosts = allowed_hosts("127.0.0.1", 8080)
+    app = application(Reader(), records or Records(), feeds, hosts, read_only=read_only)
+    return ask(app, target, **more)
+
+
+PAGES = [
+    "/",
+    "/brokers",
+    "/brokers/1",
+    "/topics",
+    "/topics?" + urlencode({"q": HOSTILE}),
+    "/topics/t",
+    "/topics/t/0",
+    "/topics/t/settings",
+    "/topics/t/messages",
+    "/topics/t/messages?" + urlencode({"key": HOSTILE, "at": HOSTILE, "start": "newest"}),
+    "/topics/t/messages?" + urlencode({"partition": HOSTILE}),
+    "/groups",
+    "/group?" + urlencode({"id": HOSTILE}),
+    "/" + SCRIPT,
+    "/topics/" + SCRIPT,
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_cluster_holds_never_becomes_markup(page: str) -> None:
+    answer = send(page)
+    found = Elements(answer.text)
+    assert found.scripts == ["/static/console.js"]
+    assert "img" not in found.tags
+    assert not any(name.startswith("on") for name in found.attributes)
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_hostile_text_is_there_as_text() -> None:
+    escaped = "&lt;script&gt;alert(1)&lt;/script&gt;"
+    for page in ("/topics/t/messages", "/groups", "/group?id=g", "/topics/t/settings", "/brokers/1", "/"):
+        assert escaped in send(page).text, page
+
+
+def test_each_page_answers_json_with_its_view() -> None:
+    found = send("/topics/t/0", headers=[JSON]).document
+    assert (found["high_watermark"], found["isr"], found["hold"]["is_held"]) == (10, [1, 2, 3], False)
+    assert send("/", headers=[JSON]).document["records_per_s"] == 12.5
+    assert send("/topics/t/messages", headers=[JSON]).document["records"][0]["offset"] == 7
+
+
+def test_what_does_not_exist_is_not_found() -> None:
+    assert send("/nowhere").status == 404
+    missing = send("/topics/gone")
+    assert (missing.status, "topic gone does not exist" in missing.text) == (404, True)
+    assert "data-live" not in missing.text
+    assert send("/topics/gone/0", headers=[JSON]).document == {"error": "topic gone does not exist"}
+
+
+def test_a_foreign_name_and_a_foreign_page_are_refused_before_anything_is_read() -> None:
+    rebound = send("/", host="rebound.example:8080")
+    assert (rebound.status, "served as 127.0.0.1:8080" in rebound.text) == (421, True)
+    assert send("/", headers=[("origin", "http://foreign.example")]).status == 403
+    records = Records()
+    form = urlencode({"value": "v"}).encode()
+    assert send("/topics/t/messages", records, method="POST", body=form).status == 403
+    assert records.written == []
+
+
+def test_a_record_is_written_and_then_shown() -> None:
+    records = Records()
+    entries = {"partition": "", "key": "k", "value": "a\r\nb", "headers": "one: 1\r\ntwo:"}
+    done = send("/topics/t/messages", records, method="POST", headers=[OWN], body=urlencode(entries).encode())
+    assert (done.status, done.headers["location"]) == (
+        303,
+        "/topics/t/messages?partition=0&start=offset&at=9&count=1&written=1",
+    )
+    assert records.written == [("t", None, b"k", b"a\nb", (("one", b"1"), ("two", b"")))]
+
+
+def test_a_tombstone_is_a_null_and_needs_a_key() -> None:
+    records = Records()
+    body = urlencode({"key": "k", "tombstone": "1"}).encode()
+    assert send("/topics/t/messages", records, method="POST", headers=[OWN], body=body).status == 303
+    assert records.written == [("t", None, b"k", None, ())]
+    refused = send("/topics/t/messages", method="POST", headers=[OWN], body=b"tombstone=1")
+    assert (refused.status, "A tombstone needs a key." in refused.text) == (400, True)
+
+
+def test_a_console_that_is_read_only_writes_nothing() -> None:
+    records = Records()
+    answer = send(
+        "/topics/t/messages", records, read_only=True, method="POST", headers=[OWN], body=b"value=v"
+    )
+    assert (answer.status, records.written) == (403, [])
+    assert 'method="post"' not in send("/topics/t/messages", read_only=True).text
+    assert 'method="post"' in send("/topics/t/messages").text
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("start=offset&at=1", "choose one"),
+        ("start=offset&at=x&partition=0", "The offset must be a whole number"),
+        ("start=time&at=soon", "The time must be as in"),
+        ("partition=-1", "The partition must be a whole number"),
+        ("count=many", "The number of records"),
+        ("start=middle", "Start must be one of"),
+        ("form=xml", "Show as must be one of"),
+    ],
+)
+def test_a_bad_entry_is_named(query: str, error: str) -> None:
+    answer = send(f"/topics/t/messages?{query}")
+    assert (answer.status, error in answer.text) == (400, True)
+
+
+def test_entries_select_records() -> None:
+    records = Records()
+    send("/topics/t/messages?start=time&at=2026-01-31+12:00&key=k&count=900&committed=1", records)
+    send("/topics/t/messages?start=offset&at=5&partition=0", records)
+    first, second = records.queries
+    assert first == RecordQuery("t", None, "time", 1_769_860_800_000, b"k", 200, True)
+    assert second == RecordQuery("t", 0, "offset", 5, None, 50, False)
+
+
+def test_a_large_body_is_refused() -> None:
+    body = b"value=" + b"x" * (2 * 1024 * 1024)
+    assert send("/topics/t/messages", method="POST", headers=[OWN], body=body).status == 413
