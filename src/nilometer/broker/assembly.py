@@ -167,7 +167,7 @@ def _acceptor(given: Prerequisites, control: ControlParts, dispatcher: RequestDi
             settings,
             lambda: control.metadata.image,
             lambda: given.secrets.secrets.current.key,
-            given.runtime.entropy,
+            given.runtime,
         )
         for name, settings in given.config.sasl.items()
     }

@@ -117,6 +117,7 @@ class Broker:
             parts = await self._assemble(directories, await self._open_store(directories))
             await self._join_cluster(parts)
             self._start_services(parts)
+            await parts.acceptor.open(self._tasks)
             await self._listeners.start()
             if self._monitoring is not None:
                 self._monitoring.note_serving(True)

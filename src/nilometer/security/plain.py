@@ -6,13 +6,13 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from nilometer.security.sasl import SaslRejected
+from nilometer.security.sasl import SaslRejected, SaslServer
 
 PLAIN = "PLAIN"
 _PARTS = 3
 
 
-class PlainServer:
+class PlainServer(SaslServer):
     """Checks the password against those in the broker's settings."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:

@@ -18,7 +18,10 @@ class SaslRejected(Exception):
 
 
 class SaslServer(Protocol):
-    """The accepting side of an exchange, which the client begins."""
+    """The accepting side of an exchange, which the client begins.
+
+    Mechanisms inherit the properties that not all of them have.
+    """
 
     def respond(self, message: bytes) -> bytes:
         """Return the answer to the client's next message. Raises SaslRejected; then the exchange is over."""
@@ -28,6 +31,21 @@ class SaslServer(Protocol):
     def user(self) -> str | None:
         """The authenticated user; None before the exchange is complete."""
         ...
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When the user's credential expires, in milliseconds since the Unix epoch; None: never."""
+        return None
+
+    @property
+    def is_token_login(self) -> bool:
+        """Whether the credential is a delegation token (KIP-48)."""
+        return False
+
+    @property
+    def failure(self) -> str | None:
+        """Why the exchange fails as soon as the client has acknowledged it; None: it has not failed."""
+        return None
 
 
 class SaslClient(Protocol):
@@ -49,3 +67,15 @@ class SaslClient(Protocol):
     def is_complete(self) -> bool:
         """Whether the exchange is complete, with the server authenticated where the mechanism does that."""
         ...
+
+
+def session_lifetime_ms(expires_ms: int | None, now_ms: int, max_reauth_ms: int) -> int | None:
+    """Return how long a connection may be used before its client must authenticate again (KIP-368).
+
+    ``expires_ms``: of the credential; ``max_reauth_ms``: ``connections.max.reauth.ms``, 0 for no limit.
+    None: for as long as it is open.
+    """
+    limits = [] if expires_ms is None else [max(0, expires_ms - now_ms)]
+    if max_reauth_ms > 0:
+        limits.append(max_reauth_ms)
+    return min(limits, default=None)

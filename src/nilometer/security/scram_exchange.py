@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
-from nilometer.security.sasl import SaslRejected
+from nilometer.security.sasl import SaslRejected, SaslServer
 from nilometer.security.scram import (
     ITERATIONS_MIN,
     ClientFirst,
@@ -30,7 +30,7 @@ ITERATIONS_ACCEPTED_MAX = 1_000_000
 """A client refuses more: a process in a broker's place could keep it busy for hours."""
 
 
-class ScramServer:
+class ScramServer(SaslServer):
     """Invariants: an unknown user fails at the last message, as one with a wrong password does; the two cases
     take the same steps."""
 

@@ -15,11 +15,11 @@ import nilometer
 from nilometer.client.settings.client_security import MODULES
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.authority import Authority
-from support.brokers.sasl_broker import PASSWORDS, SaslBroker, sasl_broker
+from support.brokers.sasl_broker import MECHANISMS, PASSWORDS, SaslBroker, sasl_broker
 from support.ports import HOST, free_ports
 
 TOPIC = "secured"
-WAYS = [("SSL", None), *((p, m) for p in ("SASL_PLAINTEXT", "SASL_SSL") for m in MODULES)]
+WAYS = [("SSL", None), *((p, m) for p in ("SASL_PLAINTEXT", "SASL_SSL") for m in MECHANISMS)]
 
 
 class Secured:
@@ -77,7 +77,7 @@ def test_the_client_connects_with_the_right_credentials(
     assert TOPIC in topics_of(secured.bootstrap(protocol), secured.settings(protocol, mechanism))
 
 
-@pytest.mark.parametrize("mechanism", MODULES)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_is_an_error_at_once(secured: Secured, mechanism: str) -> None:
     with pytest.raises(KafkaError) as refused:
         topics_of(secured.bootstrap("SASL_PLAINTEXT"), secured.settings("SASL_PLAINTEXT", mechanism, "wrong"))

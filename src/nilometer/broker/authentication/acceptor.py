@@ -12,6 +12,7 @@ from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.connection import Connection, Dispatcher, Reserve
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.tasks import Tasks
 from nilometer.security.principal_mapping import PrincipalMapping
 
 logger = logging.getLogger("nilometer.broker")
@@ -32,6 +33,14 @@ class Acceptor:
         self._sasl = sasl
         self._mappings = mappings
         self._reserve = Reserve()
+
+    async def open(self, tasks: Tasks) -> None:
+        """Fetch the keys of tokens, and go on fetching them. Call it before the listeners are opened."""
+        for name, sasl in self._sasl.items():
+            keys = None if sasl.tokens is None else sasl.tokens.fetched
+            if keys is not None:
+                await keys.fetch()
+                tasks.service(f"keys of tokens for the listener {name}", keys.run())
 
     def new_connection(self, endpoint: Endpoint) -> Connection:
         dispatcher, limit = self._dispatcher, self._frame_bytes_max

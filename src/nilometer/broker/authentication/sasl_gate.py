@@ -1,4 +1,4 @@
-"""The requests of one connection before it has authenticated: ApiVersions and the SASL exchange, no others.
+"""The requests of one connection while it authenticates: ApiVersions and the SASL exchange, no others.
 
 ```
 ApiVersions, as often as wanted ─▶ SaslHandshake: names the mechanism ─▶ SaslAuthenticate, until complete
@@ -6,7 +6,8 @@ ApiVersions, as often as wanted ─▶ SaslHandshake: names the mechanism ─▶
 
 After a SaslHandshake of version 0 the messages of the exchange come as frames without a header. When the
 exchange is complete, the connection's requests go to the dispatcher of all authenticated connections, so that
-they cost no more than those of a PLAINTEXT listener.
+they cost no more than those of a PLAINTEXT listener; where the session has an end, by way of
+:mod:`nilometer.broker.authentication.expiring_session`, which begins the exchange again (KIP-368).
 
 Invariants:
 
@@ -14,6 +15,7 @@ Invariants:
   at most ``sasl.server.max.receive.size``.
 - A failure is answered after ``connection.failed.authentication.delay.ms``; meanwhile nothing is read, and
   then the connection ends. One connection has one attempt.
+- A client that authenticates again has the same principal and the same mechanism, or its connection ends.
 - No log line has a message of the exchange, nor any part of one.
 """
 
@@ -26,10 +28,11 @@ from typing import cast
 
 from typing_extensions import Buffer
 
+from nilometer.broker.authentication.expiring_session import REAUTHENTICATION_INTERVAL_MS, ExpiringSession
 from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.connection import CloseConnection, Connection, Dispatcher, Reply
 from nilometer.security.principal import USER, Principal
-from nilometer.security.sasl import SaslRejected, SaslServer
+from nilometer.security.sasl import SaslRejected, SaslServer, session_lifetime_ms
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import ErrorCode, MalformedMessage
@@ -40,32 +43,42 @@ HANDSHAKE_VERSIONS = (0, 1)
 AUTHENTICATE_VERSIONS = (0, 2)
 FIRST_WITH_AUTHENTICATE = 1
 """The first version of SaslHandshake after which messages come in SaslAuthenticate requests."""
+FIRST_WITH_LIFETIME = 1
+"""The first version of SaslAuthenticate whose response says how long the session may last."""
 
 
 class SaslGate:
     """Implements :class:`~nilometer.broker.connection.Dispatcher` for one connection."""
 
-    def __init__(self, listener: SaslListener, served: Dispatcher, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        listener: SaslListener,
+        served: Dispatcher,
+        frame_bytes_max: int,
+        former_mechanism: str | None = None,
+    ) -> None:
         """``served`` processes the requests of authenticated connections, with frames of up to
-        ``frame_bytes_max``."""
+        ``frame_bytes_max``. ``former_mechanism``: by which a client authenticated that does so again."""
         self._listener = listener
+        self._former_mechanism = former_mechanism
         self._served = served
         self._frame_bytes_max = frame_bytes_max
         self._timer: asyncio.TimerHandle | None = None
         self._mechanism = ""
         self._server: SaslServer | None = None
         self._has_headers = True
-        self._is_rejected = False
+        self._is_counted = False
+        self._is_failure_logged = False
+        self._next_begin_ms = 0
+        """The monotonic time from which the client may authenticate again."""
 
     # --- the connection's side
 
     def connection_opened(self, connection: Connection) -> bool:
         if not self._listener.unauthenticated.take(connection.peer[0]):
             return False
-        timeout_ms = self._listener.settings.timeout_ms
-        self._timer = asyncio.get_running_loop().call_later(
-            timeout_ms / 1000, connection.abort, f"has not authenticated within {timeout_ms} ms"
-        )
+        self._is_counted = True
+        self._start_timer(connection)
         if self._served.connection_opened(connection):
             return True
         self._leave(connection)
@@ -75,11 +88,26 @@ class SaslGate:
         self._leave(connection)
         self._served.connection_closed(connection)
 
+    def begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+        """Process the SaslHandshake by which the client of a session begins to authenticate again."""
+        connection.hand_over(self, self._listener.settings.receive_bytes_max)
+        self._start_timer(connection)
+        self._next_begin_ms = self._listener.clock.monotonic_ms() + REAUTHENTICATION_INTERVAL_MS
+        return self.dispatch(frame, connection)
+
+    def _start_timer(self, connection: Connection) -> None:
+        timeout_ms = self._listener.settings.timeout_ms
+        self._timer = asyncio.get_running_loop().call_later(
+            timeout_ms / 1000, connection.abort, f"has not authenticated within {timeout_ms} ms"
+        )
+
     def _leave(self, connection: Connection) -> None:
         """Count the connection as unauthenticated no longer."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._is_counted:
+            self._is_counted = False
             self._listener.unauthenticated.release(connection.peer[0])
 
     def request_failed(self, error: BaseException) -> None:
@@ -97,7 +125,7 @@ class SaslGate:
         try:
             header = messages.decode_request_header(data)
             key, version = header.api_key, header.api_version
-            if key == ApiKey.API_VERSIONS and self._server is None:
+            if key == ApiKey.API_VERSIONS and self._server is None and self._former_mechanism is None:
                 return self._served.dispatch(frame, connection)
             if key == ApiKey.SASL_HANDSHAKE and self._server is None:
                 _check_version(version, HANDSHAKE_VERSIONS)
@@ -107,7 +135,11 @@ class SaslGate:
                 return self._on_authenticate(self._server, *messages.decode_request(data), connection)
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request before authentication: {error.message}") from None
-        raise CloseConnection(f"sent {_name(key)} before it has authenticated")
+        raise CloseConnection(f"sent {_name(key)} before it has authenticated{self._again}")
+
+    @property
+    def _again(self) -> str:
+        return "" if self._former_mechanism is None else " again"
 
     def _on_handshake(
         self, header: messages.RequestHeader, body: messages.Message, connection: Connection
@@ -118,6 +150,9 @@ class SaslGate:
             reply = _respond(header, error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=enabled)
             return self._reject(connection, "asked for a SASL mechanism that is not enabled", reply)
         self._mechanism = mechanism
+        if self._former_mechanism not in (None, mechanism):
+            reply = _respond(header, error_code=ErrorCode.none, mechanisms=enabled)
+            return self._reject(connection, f"authenticated by {self._former_mechanism} before", reply)
         self._server = self._listener.server(mechanism)
         self._has_headers = header.api_version >= FIRST_WITH_AUTHENTICATE
         return _respond(header, error_code=ErrorCode.none, mechanisms=enabled)
@@ -131,9 +166,11 @@ class SaslGate:
     ) -> asyncio.Future[Reply] | Reply:
         try:
             answer = server.respond(body.auth_bytes)
+            lifetime_ms = self._maybe_admit(server, connection)
         except SaslRejected as error:
+            during = "authentication" if self._former_mechanism is None else "re-authentication"
             shown = error.shown or (
-                "Authentication failed during authentication due to invalid credentials "
+                f"Authentication failed during {during} due to invalid credentials "
                 f"with SASL mechanism {self._mechanism}"
             )
             reply = _respond(
@@ -143,38 +180,54 @@ class SaslGate:
                 auth_bytes=b"",
             )
             return self._reject(connection, str(error), reply)
-        self._maybe_admit(server, connection)
-        return _respond(header, error_code=ErrorCode.none, error_message=None, auth_bytes=answer)
+        fields = {"session_lifetime_ms": lifetime_ms} if header.api_version >= FIRST_WITH_LIFETIME else {}
+        return _respond(header, error_code=ErrorCode.none, error_message=None, auth_bytes=answer, **fields)
 
     def _on_bare_message(self, message: bytes, connection: Connection) -> asyncio.Future[Reply] | Reply:
         server = self._server
         assert server is not None, "a mechanism was chosen before"
         try:
             answer = server.respond(message)
+            self._maybe_admit(server, connection)
         except SaslRejected as error:
             return self._reject(connection, str(error), None)
-        self._maybe_admit(server, connection)
         return (len(answer).to_bytes(4, "big"), answer)
 
     # --- the outcome
 
-    def _maybe_admit(self, server: SaslServer, connection: Connection) -> None:
+    def _maybe_admit(self, server: SaslServer, connection: Connection) -> int:
+        """Let the client's requests be processed if it has authenticated.
+
+        Returns for how many milliseconds, 0 for no limit. Raises SaslRejected.
+        """
         if server.user is None:
-            return
+            if server.failure is not None:
+                self._log_failure(connection, server.failure)
+            return 0
+        principal = Principal(USER, server.user)
+        if self._former_mechanism is None:
+            connection.context = dataclasses.replace(connection.context, principal=principal)
+        elif connection.context.principal != principal:
+            raise _changed(connection.context.principal, principal)
         self._leave(connection)
-        connection.context = dataclasses.replace(connection.context, principal=Principal(USER, server.user))
-        connection.hand_over(self._served, self._frame_bytes_max)
+        max_ms = self._listener.settings.max_reauth_ms.get(self._mechanism, 0)
+        clock = self._listener.clock
+        lifetime_ms = session_lifetime_ms(server.expires_ms, clock.wall_ms(), max_ms)
+        if lifetime_ms is None:
+            connection.hand_over(self._served, self._frame_bytes_max)
+            return 0
+        session = ExpiringSession(self._served, clock, lifetime_ms, self._begin_again, self._next_begin_ms)
+        connection.hand_over(session, self._frame_bytes_max)
+        return lifetime_ms
+
+    def _begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
+        gate = SaslGate(self._listener, self._served, self._frame_bytes_max, self._mechanism)
+        return gate.begin_again(frame, connection)
 
     def _reject(self, connection: Connection, why: str, reply: Reply) -> asyncio.Future[Reply]:
         """Log the failure; return the future of the reply, after which the connection ends."""
         connection.stop_reading()
-        logger.warning(
-            "Authentication failed: %s:%d, listener %s, mechanism %s: %s",
-            *connection.peer,
-            connection.context.listener,
-            self._mechanism or "none",
-            why,
-        )
+        self._log_failure(connection, why)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Reply] = loop.create_future()
 
@@ -185,6 +238,25 @@ class SaslGate:
 
         loop.call_later(self._listener.settings.failure_delay_ms / 1000, finish)
         return answered
+
+    def _log_failure(self, connection: Connection, why: str) -> None:
+        if not self._is_failure_logged:
+            self._is_failure_logged = True
+            logger.warning(
+                "Authentication failed: %s:%d, listener %s, mechanism %s: %s",
+                *connection.peer,
+                connection.context.listener,
+                self._mechanism or "none",
+                why,
+            )
+
+
+def _changed(former: Principal, principal: Principal) -> SaslRejected:
+    return SaslRejected(
+        f"the client of {former} authenticated again as {principal}",
+        "Cannot change principals during re-authentication from "
+        f"{former.type}.{former.name}: {principal.type}.{principal.name}",
+    )
 
 
 def _respond(header: messages.RequestHeader, **fields: object) -> Reply:

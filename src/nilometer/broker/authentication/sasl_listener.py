@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from nilometer.broker.authentication.unauthenticated import UnauthenticatedConnections
 from nilometer.broker.settings.sasl_settings import SaslSettings
 from nilometer.cluster.image import ClusterImage
-from nilometer.runtime import Entropy
+from nilometer.runtime import Runtime
+from nilometer.security.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from nilometer.security.plain import PLAIN, PlainServer
 from nilometer.security.sasl import SaslServer
 from nilometer.security.scram import ScramCredential, ScramMechanism
 from nilometer.security.scram_exchange import ScramServer
+
+if TYPE_CHECKING:
+    from nilometer.broker.authentication.token_keys import TokenValidator
 
 NONCE_BYTES = 24
 
@@ -23,19 +28,25 @@ class SaslListener:
         settings: SaslSettings,
         image: Callable[[], ClusterImage],
         placeholder_key: Callable[[], bytes],
-        entropy: Entropy,
+        runtime: Runtime,
     ) -> None:
         """``placeholder_key`` returns the secret from which salts of unknown users are made."""
         self.settings = settings
+        self.clock = runtime.clock
         self.unauthenticated = UnauthenticatedConnections(settings.unauthenticated_max_per_address)
         self._image = image
         self._placeholder_key = placeholder_key
-        self._entropy = entropy
+        self._entropy = runtime.entropy
+        self.tokens = _token_validator(settings, runtime)
+        """Validates the tokens of OAUTHBEARER; None if that is not enabled."""
 
     def server(self, mechanism: str) -> SaslServer:
         """Begin an exchange of an enabled mechanism."""
         if mechanism == PLAIN:
             return PlainServer(self.settings.passwords)
+        if mechanism == OAUTHBEARER:
+            assert self.tokens is not None, "the mechanism is enabled"
+            return OAuthBearerServer(self.tokens.validate)
         scram = ScramMechanism(mechanism)
 
         def find(user: str) -> ScramCredential | None:
@@ -43,3 +54,11 @@ class SaslListener:
 
         nonce = base64.b64encode(self._entropy.bytes(NONCE_BYTES)).decode()
         return ScramServer(scram, find, nonce, self._placeholder_key())
+
+
+def _token_validator(settings: SaslSettings, runtime: Runtime) -> TokenValidator | None:
+    if settings.oauth is None:
+        return None
+    from nilometer.broker.authentication.token_keys import TokenValidator  # needs the extra oauth
+
+    return TokenValidator(runtime, settings.oauth)

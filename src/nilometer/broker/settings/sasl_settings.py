@@ -7,17 +7,23 @@ from dataclasses import dataclass, field
 
 from nilometer.broker.settings.listener_overrides import PREFIX
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.settings.oauth_settings import OAuthSettings, check_allowed, oauth_settings
+from nilometer.broker.settings.security_config_keys import MECHANISM_KEYS, SASL_KEYS
 from nilometer.client.settings.client_security import ClientSecurity, security_of
-from nilometer.config import ConfigError, Settings
+from nilometer.client.settings.oauth_login import TOKEN_URL
+from nilometer.config import ConfigDefinition, ConfigError, Settings
 from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
+from nilometer.security.oauthbearer import OAUTHBEARER
 from nilometer.security.plain import PLAIN
 from nilometer.security.scram import ScramMechanism
 
 SCRAM_MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
-SASL_MECHANISMS = (PLAIN, *SCRAM_MECHANISMS)
+SASL_MECHANISMS = (PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)
 ENABLED = "sasl.enabled.mechanisms"
 JAAS = "sasl.jaas.config"
 INTER_BROKER_MECHANISM = "sasl.mechanism.inter.broker.protocol"
+MAX_REAUTH = "connections.max.reauth.ms"
+_OF_MECHANISMS = ConfigDefinition.of("broker", [key for key in SASL_KEYS if key.name in MECHANISM_KEYS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,10 @@ class SaslSettings:
     failure_delay_ms: int
     timeout_ms: int
     unauthenticated_max_per_address: int
+    max_reauth_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By mechanism, how long a session may last; 0: for as long as its credential is valid."""
+    oauth: OAuthSettings | None = None
+    """Of OAUTHBEARER, if that is enabled."""
 
 
 def sasl_settings(settings: Settings, texts: Mapping[str, str], listener: str) -> SaslSettings:
@@ -55,7 +65,21 @@ def sasl_settings(settings: Settings, texts: Mapping[str, str], listener: str) -
         settings.integer("connection.failed.authentication.delay.ms"),
         settings.integer("nilometer.authentication.timeout.ms"),
         settings.integer("nilometer.unauthenticated.connections.max.per.ip"),
+        {name: mechanism_settings(texts, name).integer(MAX_REAUTH) for name in mechanisms},
+        _oauth(texts, listener) if OAUTHBEARER in mechanisms else None,
     )
+
+
+def mechanism_settings(texts: Mapping[str, str], mechanism: str) -> Settings:
+    """Return what may be set for single mechanisms, else for the listener, else for the broker."""
+    own = f"{mechanism.lower()}."
+    given = {key: texts.get(own + key, texts.get(key)) for key in MECHANISM_KEYS}
+    return Settings(_OF_MECHANISMS, {key: text for key, text in given.items() if text is not None})
+
+
+def _oauth(texts: Mapping[str, str], listener: str) -> OAuthSettings:
+    module = login_module(texts, listener, OAUTHBEARER)
+    return oauth_settings(mechanism_settings(texts, OAUTHBEARER), module, jaas_key(listener, OAUTHBEARER))
 
 
 def _passwords(texts: Mapping[str, str], listener: str) -> dict[str, str]:
@@ -94,4 +118,6 @@ def inter_broker_security(settings: Settings, texts: Mapping[str, str], listener
     mechanism = settings.string(INTER_BROKER_MECHANISM).upper() if listener.protocol.has_sasl else None
     module = None if mechanism is None else login_module(texts, listener.name, mechanism)
     key = jaas_key(listener.name, mechanism or "")
+    if mechanism == OAUTHBEARER:
+        check_allowed(settings, TOKEN_URL)
     return security_of(settings, listener.protocol, mechanism, module, INTER_BROKER_MECHANISM, key)

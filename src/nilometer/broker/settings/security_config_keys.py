@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nilometer.broker.settings.oauth_config_keys import OAUTH_KEYS
+from nilometer.client.settings.oauth_login import OAUTH_LOGIN_KEYS
 from nilometer.client.settings.tls_keys import STORE_KEYS
 from nilometer.config import ConfigKey, ConfigKind
 
@@ -10,7 +12,7 @@ SASL_KEYS = [
         name="sasl.enabled.mechanisms",
         kind=ConfigKind.LIST,
         default=("GSSAPI",),
-        doc="The SASL mechanisms that clients may use: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
+        doc="The SASL mechanisms that clients may use: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     ),
     ConfigKey(
         name="sasl.jaas.config",
@@ -23,7 +25,7 @@ SASL_KEYS = [
         name="sasl.mechanism.inter.broker.protocol",
         kind=ConfigKind.STRING,
         default="GSSAPI",
-        doc="The SASL mechanism by which this broker authenticates to others: PLAIN, SCRAM-SHA-256 or -512.",
+        doc="The SASL mechanism by which this broker authenticates to others; see sasl.enabled.mechanisms.",
     ),
     ConfigKey(
         name="sasl.server.max.receive.size",
@@ -40,6 +42,13 @@ SASL_KEYS = [
         minimum=0,
     ),
     ConfigKey(
+        name="connections.max.reauth.ms",
+        kind=ConfigKind.LONG,
+        default=0,
+        doc="A client must authenticate again within this time, or its connection is closed. 0: never.",
+        minimum=0,
+    ),
+    ConfigKey(
         name="nilometer.authentication.timeout.ms",
         kind=ConfigKind.LONG,
         default=10_000,
@@ -53,6 +62,8 @@ SASL_KEYS = [
         doc="How many connections of one address may be open that have not authenticated yet.",
         minimum=1,
     ),
+    *OAUTH_KEYS,
+    *OAUTH_LOGIN_KEYS,
 ]
 
 TLS_KEYS = [
@@ -76,5 +87,7 @@ LISTENER_KEYS = frozenset(["max.connections", *(key.name for key in [*SASL_KEYS,
     "sasl.mechanism.inter.broker.protocol"
 }
 """The keys that may be set for a single listener."""
-MECHANISM_KEYS = frozenset({"sasl.jaas.config"})
+MECHANISM_KEYS = frozenset(
+    {"sasl.jaas.config", "connections.max.reauth.ms", *(key.name for key in OAUTH_KEYS)}
+)
 """The keys that may be set for a single mechanism of a listener."""

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 
 from nilometer.client.network.finalized_features import FinalizedFeatures
 from nilometer.client.network.response_frames import ResponseFrames
-from nilometer.client.network.sasl_login import log_in
+from nilometer.client.network.sasl_login import LoginSession
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.runtime import Runtime
 from nilometer.runtime.tls import TlsUnusable
@@ -120,6 +120,9 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: dict[int, _InFlight] = {}
         self._writable: asyncio.Future[None] | None = None
         self._frames = ResponseFrames()
+        self._session: LoginSession | None = None
+        self._held: list[bytes] | None = None
+        """Frames that wait until this client has authenticated again; None while it does not do that."""
 
     @classmethod
     async def open(
@@ -152,7 +155,8 @@ class Connection(asyncio.BufferedProtocol):
                 await runtime.network.connect(make, host, port, security.tls)
                 assert connection is not None
                 if security.mechanism is not None:
-                    await log_in(connection, security, runtime)
+                    connection._session = LoginSession(connection, security, runtime)
+                    await connection._session.begin()
                 if before_use is not None:
                     await before_use(connection)
                 await connection._negotiate()
@@ -207,13 +211,21 @@ class Connection(asyncio.BufferedProtocol):
         """
         return await self.send(make(self.api(api_key, at_most)), timeout_ms=timeout_ms)
 
-    def send(self, request: Message, *, timeout_ms: int | None = None) -> asyncio.Future[Message]:
-        """Send at once; return the future of the response. Raises ConnectionLost if the connection ended."""
+    def send(
+        self, request: Message, *, timeout_ms: int | None = None, is_login: bool = False
+    ) -> asyncio.Future[Message]:
+        """Send at once; return the future of the response. Raises ConnectionLost if the connection ended.
+
+        ``is_login``: a request of SASL, which does not wait while others do.
+        """
         transport, correlation_id = self._begin()
         frame = encode_request(correlation_id, self._client_id, request)
         future: asyncio.Future[Message] = self._loop.create_future()
         self._expect(correlation_id, request.__api_key__, request.__version__, future, timeout_ms, None)
-        transport.write(frame)
+        if is_login:
+            transport.write(frame)
+        else:
+            self._write(transport, frame)
         return future
 
     def send_body(
@@ -227,13 +239,29 @@ class Connection(asyncio.BufferedProtocol):
         header = request_header(codec, correlation_id, self._client_id)
         future: asyncio.Future[T] = self._loop.create_future()
         self._expect(correlation_id, codec.key, codec.version, future, timeout_ms, read)
-        transport.write(b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
+        self._write(transport, b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
         return future
 
     def send_without_response(self, request: Message) -> None:
         """Send a request that has no response: a Produce request with acks=0. Raises ConnectionLost."""
         transport, correlation_id = self._begin()
-        transport.write(encode_request(correlation_id, self._client_id, request))
+        self._write(transport, encode_request(correlation_id, self._client_id, request))
+
+    def _write(self, transport: asyncio.Transport, frame: bytes) -> None:
+        if self._held is None:
+            transport.write(frame)
+        else:
+            self._held.append(frame)
+
+    def hold_requests(self) -> None:
+        """Send no request but those of SASL until :meth:`release_requests`."""
+        self._held = [] if self._held is None else self._held
+
+    def release_requests(self) -> None:
+        """Send the requests that waited, in their order."""
+        held, self._held = self._held, None
+        if self._transport is not None and held and self._lost is None:
+            self._transport.write(b"".join(held))
 
     async def wait_writable(self) -> None:
         """Return once the transport's buffer has room. Raises ConnectionLost."""
@@ -369,6 +397,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             return
         self._lost = error
+        if self._session is not None:
+            self._session.stop()
         in_flight, self._in_flight = self._in_flight, {}
         for waiting in in_flight.values():
             if waiting.timer is not None:

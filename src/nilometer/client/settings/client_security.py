@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nilometer.client.settings.oauth_login import OAUTH_LOGIN_KEYS, OAuthLogin, oauth_login
 from nilometer.client.settings.tls_files import client_tls
 from nilometer.client.settings.tls_keys import STORE_KEYS
 from nilometer.config import ConfigError, ConfigKey, ConfigKind, Settings
 from nilometer.runtime.tls import ClientTls
-from nilometer.security.jaas import PLAIN_MODULE, SCRAM_MODULE, InvalidJaas, LoginModule, parse_jaas
+from nilometer.security.jaas import (
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    InvalidJaas,
+    LoginModule,
+    parse_jaas,
+)
+from nilometer.security.oauthbearer import OAUTHBEARER
 from nilometer.security.plain import PLAIN
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.security.scram import ScramMechanism
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
-MODULES = {PLAIN: PLAIN_MODULE, **{mechanism.value: SCRAM_MODULE for mechanism in ScramMechanism}}
+MODULES = {
+    PLAIN: PLAIN_MODULE,
+    **{mechanism.value: SCRAM_MODULE for mechanism in ScramMechanism},
+    OAUTHBEARER: OAUTHBEARER_MODULE,
+}
 """The login module of each mechanism that clients support."""
 
 SECURITY_KEYS: tuple[ConfigKey, ...] = (
@@ -38,6 +51,7 @@ SECURITY_KEYS: tuple[ConfigKey, ...] = (
         doc="The login module, with the user's name and password.",
         sensitive=True,
     ),
+    *OAUTH_LOGIN_KEYS,
     *STORE_KEYS,
 )
 
@@ -49,6 +63,8 @@ class ClientSecurity:
     """The SASL mechanism; None: the connection has no SASL."""
     user: str = ""
     password: str = field(default="", repr=False)
+    oauth: OAuthLogin | None = None
+    """Where the token of OAUTHBEARER comes from."""
 
 
 NO_SECURITY = ClientSecurity()
@@ -87,6 +103,11 @@ def security_of(
             f"{', '.join(MODULES)}",
         )
     wanted = MODULES[mechanism]
+    if mechanism == OAUTHBEARER:
+        if module is not None and module.name != wanted:
+            raise ConfigError(jaas_key, f"{jaas_key} must be: {wanted} required;")
+        login = oauth_login(settings, {} if module is None else module.options)
+        return ClientSecurity(tls, mechanism, oauth=login)
     if module is None or module.name != wanted:
         raise ConfigError(jaas_key, f'{jaas_key} must be: {wanted} required username="…" password="…";')
     user, password = module.options.get("username", ""), module.options.get("password", "")

@@ -1,0 +1,96 @@
+"""The settings of OAUTHBEARER on one listener, checked: where the keys are, and which tokens are accepted."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nilometer.broker.settings.oauth_config_keys import CALLBACK_HANDLER, VALIDATORS
+from nilometer.client.settings.oauth_login import FILE_PREFIX, file_path, oauth_tls
+from nilometer.config import ConfigError, Settings
+from nilometer.http.client import HttpUrl, parse_url
+from nilometer.runtime.tls import ClientTls
+from nilometer.security.bearer_token import TokenRules
+from nilometer.security.jaas import OAUTHBEARER_MODULE, LoginModule
+from nilometer.security.oauthbearer import OAUTHBEARER
+
+ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthSettings:
+    rules: TokenRules
+    keys_url: HttpUrl | None
+    """Where the public keys are fetched; None: they are in ``keys_file``."""
+    keys_file: str = ""
+    tls: ClientTls
+    """The authorities that are trusted for ``keys_url``: the system's, unless the login module has others."""
+    refresh_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+    @property
+    def where(self) -> str:
+        """Where the public keys are, for the log."""
+        url = self.keys_url
+        return self.keys_file if url is None else f"{url.scheme}://{url.authority}{url.target}"
+
+
+def oauth_settings(settings: Settings, module: LoginModule | None, jaas_key: str) -> OAuthSettings:
+    """Return the settings of OAUTHBEARER. ``module`` may have TLS options. Raises ConfigError."""
+    if importlib.util.find_spec("joserfc") is None:
+        raise ConfigError(
+            "sasl.enabled.mechanisms",
+            f"{OAUTHBEARER} needs the package joserfc: install nilometer[oauth]",
+        )
+    if module is not None and module.name != OAUTHBEARER_MODULE:
+        raise ConfigError(jaas_key, f"{jaas_key}: the login module of {OAUTHBEARER} is {OAUTHBEARER_MODULE}")
+    assert settings.string("sasl.server.callback.handler.class") == CALLBACK_HANDLER
+    assert settings.string("sasl.oauthbearer.jwt.validator.class") in VALIDATORS
+    keys_url, keys_file = _keys_location(settings)
+    options: Mapping[str, str] = {} if module is None else module.options
+    return OAuthSettings(
+        rules=_rules(settings),
+        keys_url=keys_url,
+        keys_file=keys_file,
+        tls=oauth_tls(options),
+        refresh_ms=settings.integer("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+        retry_backoff_ms=settings.integer("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+        retry_backoff_max_ms=settings.integer("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+    )
+
+
+def _keys_location(settings: Settings) -> tuple[HttpUrl | None, str]:
+    url = (settings.optional_string(JWKS_URL) or "").strip()
+    if not url:
+        raise ConfigError(
+            JWKS_URL,
+            f"{OAUTHBEARER} needs {JWKS_URL}: where the public keys of the tokens' issuer are. "
+            "Tokens that are not signed are never accepted",
+        )
+    check_allowed(settings, JWKS_URL)
+    if url.startswith(FILE_PREFIX):
+        return None, file_path(JWKS_URL, url)
+    try:
+        return parse_url(url), ""
+    except ValueError as error:
+        raise ConfigError(JWKS_URL, f"{JWKS_URL} {error}, nor file:///path") from None
+
+
+def check_allowed(settings: Settings, key: str) -> None:
+    """Raise ConfigError if the URL in ``key`` is not one of those that may be used."""
+    url = (settings.optional_string(key) or "").strip()
+    if url and url not in settings.strings(ALLOWED_URLS):
+        raise ConfigError(key, f"{key} is {url}, which is none of the URLs in {ALLOWED_URLS}")
+
+
+def _rules(settings: Settings) -> TokenRules:
+    return TokenRules(
+        issuer=settings.optional_string("sasl.oauthbearer.expected.issuer") or None,
+        audiences=settings.strings("sasl.oauthbearer.expected.audience"),
+        subject_claim=settings.string("sasl.oauthbearer.sub.claim.name"),
+        scope_claim=settings.string("sasl.oauthbearer.scope.claim.name"),
+        clock_skew_s=settings.integer("sasl.oauthbearer.clock.skew.seconds"),
+    )
