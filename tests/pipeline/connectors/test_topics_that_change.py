@@ -122,6 +122,15 @@ def test_a_topic_created_again_between_two_batches(topics, stream, count):
     assert tolerant.plan() == []
 
 
+def test_a_worker_that_knows_the_deleted_topic_reads_the_one_that_was_planned(topics, stream):
+    topic = topics.create(1)
+    send(topics, topic, 5)
+    driver, worker = (stream(topic, **TOLERANT, **{"kafka.client.id": name}) for name in ("driver", "worker"))
+    assert worker.read(driver.plan()) == offsets(0, 5)
+    created_again(topics, topic, 5)
+    assert worker.read(driver.plan()) == offsets(0, 5)
+
+
 def test_a_topic_created_again_between_plan_and_reading_gives_none_of_its_records(topics, stream):
     topic = topics.create(1)
     send(topics, topic, 5)

@@ -235,6 +235,9 @@ class _RangeFetcher:
     async def _attempt(self, client: Client) -> Fetched | Throttled:
         self._ends_early = ""
         topic = client.metadata.topics.get(self._wanted.topic)
+        if topic is not None and self._wanted.topic_id not in ("", str(topic.topic_id)):
+            # A process that Spark reuses may know the topic from before the plan.
+            topic = (await client.refresh()).topics.get(self._wanted.topic)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {self._wanted.topic}")
         if self._wanted.topic_id and str(topic.topic_id) != self._wanted.topic_id:
