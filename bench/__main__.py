@@ -26,12 +26,13 @@ from .opening_rows import OPENING_ROWS
 from .recovery_rows import RECOVERY_ROWS
 from .rows import Row
 from .run import Bench, Pace, RowSamples, console
+from .scrape_row import SCRAPE_ROW
 from .soak_row import SOAK_ROWS
 from .systems import SYSTEMS, compile_nilometer
 from .transaction_rows import TRANSACTION_ROWS
 
 SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
-    ("One broker", (*BROKER_ROWS, *CURVE_ROWS[:1])),
+    ("One broker", (*BROKER_ROWS, SCRAPE_ROW, *CURVE_ROWS[:1])),
     ("Other clients, one broker", (*CLIENT_ROWS, *CATCH_UP_ROWS, *SOAK_ROWS)),
     ("Three brokers", (*CLUSTER_ROWS, *CURVE_ROWS[1:])),
     ("The loss of a leader, three brokers", FAILOVER_ROWS),

@@ -65,6 +65,13 @@ class Nilometer:
         self.log_dir = self._broker.data_dir
         self.bootstrap = self._broker.bootstrap
 
+    @property
+    def metrics_url(self) -> str:
+        """The page of its metrics. Raises RuntimeError if it serves none."""
+        if self._broker.metrics_url is None:
+            raise RuntimeError("the broker serves no metrics: metrics.listener is not set")
+        return self._broker.metrics_url
+
     @staticmethod
     def version() -> str:
         return importlib.metadata.version("nilometer")

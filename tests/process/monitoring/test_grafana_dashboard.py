@@ -5,96 +5,21 @@ Every query of the dashboard is run: one with a misspelt metric finds nothing, a
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
-import confluent_kafka
 import pytest
 
-from support.brokers.nilometer_cluster import NilometerCluster
-from support.documentation.code_blocks import DOCS
 from support.eventually import eventually
-from support.metrics.exporter_process import exporter
-from support.metrics.prometheus_server import PrometheusServer, findings_of_promtool, is_installed
+from support.metrics.observed_cluster import TOPIC, WAIT_S, Observed, observed_cluster, queries
+from support.metrics.prometheus_server import findings_of_promtool, is_installed
 from support.metrics.scrape import Scrape
-from support.ports import HOST, free_ports
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="Debian's package prometheus is not installed")
-
-DASHBOARD = DOCS / "grafana" / "nilometer.json"
-TOPIC, GROUP, PARTITIONS = "orders", "billing", 6
-VARIABLES = {"$job": ".*", "$__rate_interval": "30s"}
-WAIT_S = 120.0
-
-
-def queries() -> dict[str, str]:
-    """Return the queries by panel and reference, with the variables replaced."""
-    found: dict[str, str] = {}
-    for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]:
-        for target in panel.get("targets", ()):
-            expression = target["expr"]
-            for name, text in VARIABLES.items():
-                expression = expression.replace(name, text)
-            found[f"{panel['title']} {target['refId']}"] = expression
-    assert len(found) > 20
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    cluster: NilometerCluster
-    prometheus: PrometheusServer
-    ports: list[int]
-    exporter_port: int
-
-    def values(self, expression: str) -> list[float]:
-        found: list[dict[str, Any]] = self.prometheus.query(expression)
-        return [float(one["value"][1]) for one in found]
-
-    def has_values(self, expression: str) -> bool:
-        return any(not math.isnan(value) for value in self.values(expression))
-
-    def produce(self) -> None:
-        """Write records with an acknowledgement to all partitions."""
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.cluster.bootstrap})
-        for number in range(60):
-            producer.produce(TOPIC, b"x" * 100, partition=number % PARTITIONS)
-        assert producer.flush(WAIT_S) == 0
-
-    def consume(self) -> None:
-        """Consume some of the records in a group, and commit."""
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.cluster.bootstrap,
-                "group.id": GROUP,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-            }
-        )
-        consumer.subscribe([TOPIC])
-        assert len(consumer.consume(10, WAIT_S)) == 10
-        consumer.commit(asynchronous=False)
-        consumer.close()
 
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
-    folder, ports = tmp_path_factory.mktemp("observed"), free_ports(3)
-    own = {number: {"metrics.listener": f"{HOST}:{port}"} for number, port in enumerate(ports, start=1)}
-    with (
-        NilometerCluster(folder / "cluster", own_overrides=own) as cluster,
-        exporter("--bootstrap-server", cluster.bootstrap) as exporter_port,
-        PrometheusServer(
-            folder / "prometheus", {"nilometer": ports, "nilometer-exporter": [exporter_port]}
-        ) as server,
-    ):
-        cluster.create_topic(TOPIC, PARTITIONS)
-        found = Observed(cluster, server, ports, exporter_port)
-        found.produce()
-        found.consume()
+    with observed_cluster(tmp_path_factory.mktemp("observed")) as found:
         yield found
 
 

@@ -56,6 +56,8 @@ class NilometerBroker:
         """Python's arguments that start the broker: another version, when the process is started next."""
         self._process: subprocess.Popen[bytes] | None = None
         self._ready_fd: int | None = None
+        self.metrics_url: str | None = None
+        """The page of its metrics since it is ready; None if it serves none."""
 
     @property
     def log_dirs(self) -> list[Path]:
@@ -127,6 +129,7 @@ class NilometerBroker:
         if not address or address.startswith(b"!"):  # "!" and the reason: it is fenced
             outcome = "ended or is fenced" if told else f"was not ready after {READY_TIMEOUT_S:.0f} s"
             raise RuntimeError(f"the broker {outcome}:\n{self.output[-4000:]}")
+        self.metrics_url = address.decode().strip().partition(" ")[2] or None
 
     def _forget_readiness(self) -> None:
         if self._ready_fd is not None:
