@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from nilometer.local.local_cluster import LocalCluster
 from support.eventually import eventually
-from support.pipeline.filled_topics import Sent
 
 pytestmark = pytest.mark.spark
 
@@ -69,29 +66,3 @@ def test_a_demo_without_input_says_how_to_name_one(tmp_path):
     done = subprocess.run([*DEMO, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "make demo INPUT=path" in " ".join(done.stdout.split())
-
-
-def test_the_command_runs_a_pipeline_through_sparks_own_connector(topics, tmp_path, connector_jars):
-    topic = topics.create(2, prefix="lines")
-    topics.send(topic, [Sent(n % 2, None, line) for n, line in enumerate(LINES)])
-    command = [
-        sys.executable,
-        "-m",
-        "nilometer.cli.main",
-        "pipeline",
-        "run",
-        "logs",
-        "--available-now",
-        "--json",
-    ]
-    where = ["--topic", topic, "--output", str(tmp_path / "out"), "--bootstrap-server", topics.bootstrap]
-    through = ["--connector", "kafka", "--connector-jars", str(connector_jars)]
-    quick = ["--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
-    done = subprocess.run([*command, *where, *through, *quick], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    by_format = {row["format"]: row["lines"] for row in answer["results"]["Lines by format"]}
-    assert by_format == Counter(access=301, unparsed=1, blank=1)
-    assert sum(answer["offsets"][topic].values()) == len(LINES)
-    assert answer["lines"]["by_format"] == {"access": 301}
-    assert answer["lines"]["samples"] == ["no format at all"]

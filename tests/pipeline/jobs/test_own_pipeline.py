@@ -1,4 +1,7 @@
-"""A pipeline in a file of the user's own, run by the command in a process, with the counts of its lines."""
+"""A pipeline in a file of the user's own, run by the command in a process, with the counts of its lines.
+
+It reads through Spark's own connector; most other tests of pipelines read through Nilometer's.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ ACCESS = b'::1 - - [01/Jan/2024:00:00:00 +0000] "GET /a HTTP/1.1" 200 5'
 QUICK = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def test_a_changed_copy_runs_and_says_what_it_skipped_and_then_knows_another_topic(topics, tmp_path):
+def test_a_changed_copy_runs_through_sparks_own_connector_and_says_what_it_skipped(
+    topics, tmp_path, connector_jars
+):
     path, _ = write_copy("mine", "logs", tmp_path)
     text = path.read_text()
     changed = text.replace('"Lines by format": ', '"My lines": ')
@@ -31,18 +36,22 @@ def test_a_changed_copy_runs_and_says_what_it_skipped_and_then_knows_another_top
     )
     path.write_text(changed)
     topic = topics.create(1, prefix="own")
-    rows = [(ACCESS, b"a.log")] * 6 + [(b"zorp", b"b.log")] * 3 + [(b"dpkg", b"b.log")]
+    rows = [(ACCESS, b"a.log")] * 6 + [(b"zorp", b"b.log")] * 3 + [(b"dpkg", b"b.log"), (b"", b"b.log")]
     topics.send(topic, [Sent(0, None, line, headers=(("path", file),)) for line, file in rows])
-    done = run(path, topic, topics, tmp_path, "--report", str(tmp_path / "r.html"))
+    through = ["--connector", "kafka", "--connector-jars", str(connector_jars)]
+    done = run(path, topic, topics, tmp_path, *through, "--report", str(tmp_path / "r.html"))
     assert done.returncode == 3, done.stderr
     assert "WARNING: 4 of 10 lines (40.0%) are of no known format" in done.stderr
     answer = json.loads(done.stdout)
     assert {row["format"]: row["lines"] for row in answer["results"]["My lines"]} == {
         "access": 6,
         "unparsed": 4,
+        "blank": 1,
     }
+    assert answer["offsets"][topic] == {"0": len(rows)}
     lines = answer["lines"]
-    assert (lines["lines"], lines["recognised"], lines["unrecognised"]) == (10, 6, 4)
+    assert (lines["lines"], lines["recognised"], lines["unrecognised"]) == (11, 6, 4)
+    assert lines["by_format"] == {"access": 6}
     assert {one["path"]: one["recognised"] for one in lines["files"]} == {"a.log": 6, "b.log": 0}
     assert set() < set(lines["samples"]) <= {"zorp", "dpkg"}
     page = (tmp_path / "r.html").read_text()

@@ -14,6 +14,7 @@ from support.kafka.apache_kafka import ensure_java
 
 FILES = files_of("testing.md")
 SPARK = "test_spark.py"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def run(folder: Path, names: list[str]) -> None:
@@ -24,6 +25,7 @@ def run(folder: Path, names: list[str]) -> None:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     environment.pop("PYSPARK_PYTHON", None)
+    environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{QUICK_JAVA}' pyspark-shell"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers"],
         cwd=folder,

@@ -42,6 +42,9 @@ SOCKET_FOLDER_MAX = 60
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _QUICK_JAVA = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_QUICK_SETTINGS = {
+    "spark.python.daemon.module": "nilometer.pipeline.spark.worker_daemon",
+}
 
 _QUICK_PYTHON = """#!/bin/sh
 set -f
@@ -103,8 +106,9 @@ def build_session(
 ) -> SparkSession:
     """Start Spark and return its session. Raises PipelineError if there is no suitable Java.
 
-    ``quick`` is for jobs of seconds: it turns off Java's optimising compiler, which takes nearly half the
-    processor time of such a job and pays off only in longer ones.
+    ``quick`` is for jobs of seconds on this machine: it turns off Java's optimising compiler, which takes
+    nearly half the processor time of such a job and pays off only in longer ones, and forks Python workers
+    from a process that has imported the data sources (``worker_daemon``).
     """
     require_java()
     from pyspark.sql import SparkSession
@@ -126,6 +130,7 @@ def build_session(
     builder = builder.config(
         map={
             **_SETTINGS,
+            **(_QUICK_SETTINGS if quick and master.startswith("local") else {}),
             "spark.sql.session.timeZone": timezone,
             "spark.sql.warehouse.dir": str(Path(work, "warehouse")),
             **_socket_folder(master, work),
