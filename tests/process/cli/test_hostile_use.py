@@ -24,6 +24,8 @@ NOWHERE = "127.0.0.1:1"
 ARGUMENTS = {
     "acl add": "allow --principal User:a --operation read --topic t",
     "acl remove": "--topic t",
+    "quota set": "producer_byte_rate=1000 --user a",
+    "quota remove": "--user a",
     "topic alter": "t --partitions 2",
     "topic config": "t",
     "topic create": "t",
