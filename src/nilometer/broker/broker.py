@@ -246,6 +246,7 @@ class Broker:
             local_folder=self._default_store_folder,
             session_timeout_ms=config.session_timeout_ms,
             cluster_id=directories.cluster_id,
+            zookeeper=config.zookeeper,
         )
         await store.open()
         await directories.assign_cluster_id(store.cluster_id)

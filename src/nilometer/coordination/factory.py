@@ -15,7 +15,9 @@ from nilometer.coordination.local.reader import LocalReader
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
 from nilometer.coordination.zookeeper import ZooKeeperStore
 from nilometer.coordination.zookeeper.ensemble import Connect
+from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
 from nilometer.runtime import Runtime
+from nilometer.runtime.tls import TlsUnusable, client_context
 
 
 def make_store(
@@ -25,10 +27,12 @@ def make_store(
     local_folder: str,
     session_timeout_ms: int = 6000,
     cluster_id: str | None = None,
+    zookeeper: ZooKeeperSecurity = OPEN,
 ) -> CoordinationStore:
     """Return a store that is not open yet. Raises StoreRefused if the setting is invalid.
 
-    ``local_folder``: the default folder; ``cluster_id``: the id that the store must have, if known.
+    ``local_folder``: the default folder; ``cluster_id``: the id that the store must have, if known;
+    ``zookeeper``: the credentials for ZooKeeper, if the store is there.
     """
     scheme, colon, rest = setting.partition(":")
     if scheme == "local" and (not colon or rest):
@@ -39,7 +43,7 @@ def make_store(
         return ZooKeeperStore(
             runtime,
             str(where),
-            _connect(where),
+            _connect(where, zookeeper),
             session_timeout_ms=session_timeout_ms,
             cluster_id=cluster_id,
         )
@@ -56,23 +60,36 @@ class StoreReader(Protocol):
     async def close(self) -> None: ...
 
 
-async def open_reader(setting: str, runtime: Runtime) -> StoreReader:
+async def open_reader(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecurity = OPEN) -> StoreReader:
     """Open an existing store for reading, without a session. Raises StoreRefused if there is no store."""
     scheme, _, rest = setting.partition(":")
     if scheme == "local" and rest:
         return LocalReader(runtime.disk, rest)
     if scheme == "zookeeper" and rest.startswith("//"):
         where = _parsed(setting, rest[2:])
-        store = ZooKeeperStore(runtime, str(where), _connect(where), create=False)
+        store = ZooKeeperStore(runtime, str(where), _connect(where, zookeeper), create=False)
         await store.open()
         return store
     raise _invalid(setting)
 
 
-def _connect(where: ConnectString) -> Connect:
+def _connect(where: ConnectString, security: ZooKeeperSecurity) -> Connect:
+    """Raises StoreRefused if keys or certificates cannot be used."""
     from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge  # loaded only where it is used
 
-    return lambda timeout_ms, on_connected, on_lost: KazooBridge(where, timeout_ms, on_connected, on_lost)
+    if security.set_acl and not where.chroot:
+        raise StoreRefused(
+            f"zookeeper.set.acl needs a chroot, as in {where}/nilometer: the root of ZooKeeper's tree, "
+            "which others use too, keeps its own ACL"
+        )
+    try:
+        if security.tls is not None:
+            client_context(security.tls)
+    except TlsUnusable as error:
+        raise StoreRefused(f"the connection to ZooKeeper has TLS, but {error}") from None
+    return lambda timeout_ms, on_connected, on_lost: KazooBridge(
+        where, timeout_ms, on_connected, on_lost, security
+    )
 
 
 def _parsed(setting: str, text: str) -> ConnectString:

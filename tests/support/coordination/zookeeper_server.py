@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ JARS = Path("/usr/share/java")
 CLASSPATH = [JARS / "zookeeper.jar", JARS / "slf4j-log4j12.jar", JARS / "log4j-1.2.jar"]
 JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """A fast start and little memory."""
+NETTY = [
+    JARS / f"netty-{part}.jar"
+    for part in (
+        *("common", "buffer", "transport", "handler", "codec", "resolver"),
+        *("transport-native-epoll", "transport-native-unix-common"),
+    )
+]
+"""What serves TLS."""
 START_PATIENCE_S = 60
 
 LOG4J = """log4j.rootLogger=WARN, console
@@ -28,6 +37,15 @@ log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %-5p %c{1} %m%n
 """
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    """The PEM files of a server with TLS; ``client_auth`` is ``none`` or ``need``."""
+
+    key: Path
+    trusted: Path
+    client_auth: str = "none"
 
 
 def is_installed() -> bool:
@@ -47,17 +65,19 @@ class ZooKeeperServer:
         entered: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         sync_limit: int = 10,
         session_timeouts_ms: tuple[int, int] = (400, 60_000),
+        tls: ServerTls | None = None,
     ) -> None:
         """``members`` are host and the two ports between servers of each server, by number.
 
         ``entered`` makes a context manager in which the process is started. ``sync_limit`` is the number of
         ticks of 200 ms without its leader after which a follower stops serving. ``session_timeouts_ms`` are
-        the minimum and maximum session timeout.
+        the minimum and maximum session timeout. With ``tls`` the server has a port for it, too.
         """
         self._folder = folder
         self._entered = entered
         self.host = host
         self.port = port
+        self.tls_port = free_ports(1)[0] if tls is not None else 0
         (folder / "data").mkdir(parents=True)
         (folder / "data" / "myid").write_text(str(number))
         (folder / "log4j.properties").write_text(LOG4J)
@@ -73,13 +93,23 @@ class ZooKeeperServer:
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
         ]
+        if tls is not None:
+            lines += [
+                f"secureClientPort={self.tls_port}",
+                f"secureClientPortAddress={host}",
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+                f"ssl.keyStore.location={tls.key}",
+                f"ssl.trustStore.location={tls.trusted}",
+                f"ssl.clientAuth={tls.client_auth}",
+            ]
         if len(members) > 1:
             lines += [f"server.{id}={at}:{peer}:{vote}" for id, (at, peer, vote) in sorted(members.items())]
         (folder / "zoo.cfg").write_text("\n".join(lines) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        classpath = ":".join(str(part) for part in [*CLASSPATH, self._folder])
+        parts = [*CLASSPATH, *(NETTY if self.tls_port else ()), self._folder]
+        classpath = ":".join(map(str, parts))
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         with self._entered(), (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -158,6 +188,10 @@ class ZooKeeperEnsemble:
     @property
     def hosts(self) -> str:
         return ",".join(f"{server.host}:{server.port}" for server in self.servers)
+
+    @property
+    def tls_hosts(self) -> str:
+        return ",".join(f"{server.host}:{server.tls_port}" for server in self.servers)
 
     def start(self) -> None:
         for server in self.servers:

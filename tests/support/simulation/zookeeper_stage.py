@@ -42,12 +42,19 @@ class Stage:
         timeout_ms: int = 3000,
         on_connected: Callable[[], None] = _nothing,
         on_lost: Callable[[], None] = _nothing,
+        chroot: str = "",
+        user: str = "",
+        protects: bool = False,
     ) -> tuple[Ensemble, Process]:
-        """A started client, in a process of its own on a machine of that name."""
+        """A started client, in a process of its own on a machine of that name.
+
+        ``user``: the user that it authenticates as; ``protects``: whether its nodes get an ACL.
+        """
         made: asyncio.Future[Ensemble] = self.world.loop.create_future()
 
         async def main(runtime: Runtime) -> None:
-            client = self.ensemble.connect(process)(timeout_ms, on_connected, on_lost)
+            connect = self.ensemble.connect(process, chroot, user=user, protects=protects)
+            client = connect(timeout_ms, on_connected, on_lost)
             await client.start(30)
             made.set_result(client)
             await self.world.loop.create_future()

@@ -34,10 +34,12 @@ from nilometer.broker.settings.sasl_settings import (
 )
 from nilometer.broker.settings.tls_settings import TlsSettings, tls_settings
 from nilometer.broker.settings.transaction_settings import transaction_config
+from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings.client_security import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
+from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
 from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
 
 
@@ -88,6 +90,7 @@ class BrokerConfig(Settings):
         self.replica_lag_time_max_ms = self.integer("replica.lag.time.max.ms")
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
+        self.zookeeper = self._zookeeper_security()
         self.accepts_unproved_brokers = self.string("nilometer.inter.broker.authentication") == "accept"
         self.super_users = super_users(self.string("super.users"))
         self.groups = group_config(self)
@@ -195,6 +198,13 @@ class BrokerConfig(Settings):
             f"Invalid value {text} for configuration nilometer.coordination: "
             "use local, local:/path/of/a/folder, or zookeeper://host:port,…",
         )
+
+    def _zookeeper_security(self) -> ZooKeeperSecurity:
+        security = zookeeper_security(self)
+        if security != OPEN and not self.coordination.startswith("zookeeper://"):
+            key = next(key for key in ZOOKEEPER_CONFIG.keys if self.is_given(key))
+            raise ConfigError(key, f"{key} is given, but zookeeper.connect is not")
+        return security
 
     def _check_connect_string(self, name: str, value: str, text: str) -> None:
         try:

@@ -14,6 +14,7 @@ from nilometer.broker.settings.log_settings import LOG_KEYS
 from nilometer.broker.settings.quota_config_keys import QUOTA_KEYS
 from nilometer.broker.settings.security_config_keys import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
+from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.config import ConfigKey, ConfigKind
 from nilometer.security.protocol import SecurityProtocol
 
@@ -408,6 +409,7 @@ OWN_KEYS = [
     *TOPICS,
     *REPLICATION,
     *COORDINATION,
+    *ZOOKEEPER_SECURITY_KEYS,
     *SECURITY,
     *MONITORING,
     *GROUP_KEYS,

@@ -116,4 +116,13 @@ SIZING_KEYS = frozenset(
 )
 """What waits is not kept in purgatories; sockets have the system's buffers and the time-outs of requests."""
 
-KAFKA_KEYS_WITHOUT_EFFECT = KRAFT_KEYS | SHARE_GROUP_KEYS | STREAMS_GROUP_KEYS | SIZING_KEYS
+ZOOKEEPER_KEYS = frozenset(
+    {
+        "zookeeper.clientCnxnSocket",
+        "zookeeper.connection.timeout.ms",
+        "zookeeper.max.in.flight.requests",
+    }
+)
+"""The client of ZooKeeper is not Java's: it needs no class for TLS, and waits for two session timeouts."""
+
+KAFKA_KEYS_WITHOUT_EFFECT = KRAFT_KEYS | SHARE_GROUP_KEYS | STREAMS_GROUP_KEYS | SIZING_KEYS | ZOOKEEPER_KEYS

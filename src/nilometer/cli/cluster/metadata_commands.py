@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cli.cluster_options import (
     always_json_option,
     json_option,
@@ -22,12 +23,15 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
+from nilometer.config import ConfigError, parse_properties
 from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, open_reader
+from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
 from nilometer.runtime import Runtime
 
 DEFAULT_DATA_DIR = ".nilometer/data"
 READ_ENTRIES_MAX = 256
+COORDINATION_CONFIG_VARIABLE = "NILOMETER_COORDINATION_CONFIG"
 FOLLOW_POLL_S = 0.1
 
 data_dir_option = click.option(
@@ -40,6 +44,14 @@ coordination_option = click.option(
     metavar="STORE",
     help="The brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot].",
 )
+coordination_config_option = click.option(
+    "--coordination-config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=COORDINATION_CONFIG_VARIABLE,
+    show_envvar=True,
+    help="A properties file with the settings of connections to ZooKeeper: a broker's server.properties.",
+)
 
 
 @click.group()
@@ -50,24 +62,32 @@ def metadata() -> None:
 @metadata.command()
 @data_dir_option
 @coordination_option
+@coordination_config_option
 @click.option(
     "--from", "first", type=click.IntRange(0), default=0, help="Start at the entry with this number."
 )
 @click.option("--follow", is_flag=True, help="Print new entries as they are appended, until Ctrl-C.")
 @json_option
-def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bool, as_json: bool) -> None:
+def dump(
+    data_dir: Path | None,
+    coordination: str | None,
+    coordination_config: Path | None,
+    first: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
     """Print the metadata log, a line for each record; with --json, a document for each entry.
 
     A snapshot is one line. An entry marked "void" was written by a controller that had been deposed, and
     changed nothing.
     """
-    setting = store_setting(data_dir, coordination)
+    setting, security = store_setting(data_dir, coordination), store_security(coordination_config)
 
     async def work() -> None:
         stop = asyncio.Event()
         if follow:
             stop_on_signals(stop.set)
-        log = _Log(await open_reader(setting, Runtime.system()))
+        log = _Log(await open_reader(setting, Runtime.system(), security))
         try:
             async for item in log.entries(stop, follow=follow):
                 _print(item, log, first, as_json)
@@ -80,6 +100,7 @@ def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bo
 @metadata.command()
 @data_dir_option
 @coordination_option
+@coordination_config_option
 @click.option(
     "--at",
     "number",
@@ -87,12 +108,14 @@ def dump(data_dir: Path | None, coordination: str | None, first: int, follow: bo
     help="The metadata up to the entry with this number. [default: the newest]",
 )
 @always_json_option
-def image(data_dir: Path | None, coordination: str | None, number: int | None) -> None:
+def image(
+    data_dir: Path | None, coordination: str | None, coordination_config: Path | None, number: int | None
+) -> None:
     """Print the metadata that the log results in, as JSON: brokers, topics, partitions, settings."""
-    setting = store_setting(data_dir, coordination)
+    setting, security = store_setting(data_dir, coordination), store_security(coordination_config)
 
     async def work() -> dict[str, Any]:
-        log = _Log(await open_reader(setting, Runtime.system()))
+        log = _Log(await open_reader(setting, Runtime.system(), security))
         try:
             async for item in log.entries(asyncio.Event(), follow=False):
                 if number is not None and isinstance(item, DecodedEntry) and item.number >= number:
@@ -211,6 +234,18 @@ def store_setting(data_dir: Path | None, coordination: str | None) -> str:
     raise click.ClickException(
         f"no coordination store in {folder}: give --data-dir, or --coordination as the brokers have it"
     )
+
+
+def store_security(config: Path | None) -> ZooKeeperSecurity:
+    """Return how to connect to ZooKeeper by the settings in a file. Raises BadParameter."""
+    if config is None:
+        return OPEN
+    try:
+        return security_from(parse_properties(config.read_text(encoding="utf-8"), str(config)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {config}: {error}") from None
+    except ConfigError as error:
+        raise click.BadParameter(f"{config}: {error}") from None
 
 
 def _run(work: Any) -> Any:

@@ -13,6 +13,8 @@ ensemble. Both keep these rules, which are ZooKeeper's:
   connection is lost and the watch with it. ``on_connected`` is called for a new connection.
 - Requests of one client are executed in the order in which they were made.
 - An ephemeral node is deleted when its session ends: all nodes of a session in one step.
+- A client that *protects* its nodes creates each with an ACL that permits everything to the user whose name
+  and password it sends on every connection, and nothing to others.
 """
 
 from __future__ import annotations
@@ -43,6 +45,13 @@ class Disconnected(Exception):
 
 class SessionEnded(Disconnected):
     """The servers ended the session. Requests in progress may have been executed before."""
+
+
+class AccessDenied(Disconnected):
+    """The ACL of a node, or of its parent, does not permit the request to this client: nothing was executed.
+
+    Handled as a server that does not respond, because the ACL of a running cluster can be repaired.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,11 @@ class Ensemble(Protocol):
         """The connected server, or the last one, as ``host:port``; empty before the first connection."""
         ...
 
+    @property
+    def protects(self) -> bool:
+        """Whether nodes are created with an ACL."""
+        ...
+
     async def start(self, timeout_s: float) -> None:
         """Connect and start a session. Raises Disconnected if no server responds within ``timeout_s``."""
         ...
@@ -140,7 +154,16 @@ class Ensemble(Protocol):
         ...
 
     async def ensure(self, path: str) -> None:
-        """Create ``path``, its parents and the chroot if they do not exist."""
+        """Create ``path``, its parents and the chroot if they do not exist. Parents of the chroot, which may
+        be shared with others, get no ACL."""
+        ...
+
+    async def is_protected(self, path: str) -> bool:
+        """Return whether the node's ACL permits nothing to everyone. Raises NoNode."""
+        ...
+
+    async def protect(self, path: str) -> None:
+        """Replace the node's ACL by the one that this client creates nodes with. Raises NoNode."""
         ...
 
     async def set(self, path: str, data: bytes, version: int) -> None:

@@ -23,10 +23,12 @@ from typing import Any
 
 from kazoo import exceptions as kazoo_exceptions
 from kazoo.client import KazooClient, KazooState
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from nilometer.coordination.connect_string import ConnectString
 from nilometer.coordination.zookeeper.ensemble import (
     RECONNECT_S,
+    AccessDenied,
     BadVersion,
     CheckExists,
     Create,
@@ -44,11 +46,14 @@ from nilometer.coordination.zookeeper.kazoo_connection import (
     ObservedConnection,
     QuietLogger,
 )
+from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
 
 logger = logging.getLogger(__name__)
 
 UNANSWERED_FRACTION = 1 / 4
 """If a server sends no response for this fraction of the session timeout, the client tries another one."""
+EVERYONE = "world"
+"""The scheme of ZooKeeper's ACLs that needs no credentials."""
 
 
 def _translated(error: BaseException) -> Exception:
@@ -61,6 +66,8 @@ def _translated(error: BaseException) -> Exception:
             return BadVersion(str(error))
         case kazoo_exceptions.SessionExpiredError():
             return SessionEnded("the session has ended")
+        case kazoo_exceptions.NoAuthError():
+            return AccessDenied("the ACL of a node, or of its parent, does not permit it")
         case _:
             return Disconnected(f"{type(error).__name__} {error}".strip())
 
@@ -80,7 +87,9 @@ class KazooBridge:
         timeout_ms: int,
         on_connected: Callable[[], None],
         on_lost: Callable[[], None],
+        security: ZooKeeperSecurity = OPEN,
     ) -> None:
+        self.protects = security.set_acl
         self._chroot = where.chroot
         self._asked_timeout_ms = timeout_ms
         self._on_connected = on_connected
@@ -93,8 +102,10 @@ class KazooBridge:
             hosts=",".join(where.servers),
             timeout=timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 0.25},
-            handler=ConnectTimeoutHandler(timeout_ms / 1000 / 2 / len(where.servers)),
+            handler=ConnectTimeoutHandler(timeout_ms / 1000 / 2 / len(where.servers), security.tls),
             logger=self._log,
+            auth_data=[("digest", security.credentials)] if security.credentials else None,
+            default_acl=CREATOR_ALL_ACL if security.set_acl else None,
         )
         self._connection = ObservedConnection(self._client, self._client._conn_retry.copy(), logger=self._log)
         self._client._connection = self._connection
@@ -158,7 +169,17 @@ class KazooBridge:
         await self._call(lambda: self._client.create_async(self._at(path), data, ephemeral=ephemeral))
 
     async def ensure(self, path: str) -> None:
+        shared = self._chroot.rpartition("/")[0]
+        if shared:
+            await self._call(self._client.ensure_path_async, shared, OPEN_ACL_UNSAFE)
         await self._call(self._client.ensure_path_async, self._at(path))
+
+    async def is_protected(self, path: str) -> bool:
+        acls, _ = await self._ask(self._client.get_acls_async, self._at(path))
+        return all(acl.id.scheme != EVERYONE for acl in acls)
+
+    async def protect(self, path: str) -> None:
+        await self._call(self._client.set_acls_async, self._at(path), CREATOR_ALL_ACL)
 
     async def set(self, path: str, data: bytes, version: int) -> None:
         await self._call(self._client.set_async, self._at(path), data, version)

@@ -5,7 +5,8 @@
 - A response that cannot be parsed does not end kazoo's thread; without the thread, the client would never
   connect again.
 - kazoo's own log lines (hundreds, while no server responds) are logged as debug; the bridge logs the
-  important ones.
+  important ones. Credentials are left out of them.
+- TLS by this project's settings; the files of keys and certificates are read for each connection.
 """
 
 # kazoo has no type hints.
@@ -16,13 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 from collections.abc import MutableMapping
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Auth, Connect
 from kazoo.protocol.states import KeeperState
+
+from nilometer.runtime.tls import ClientTls, TlsUnusable, client_context
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ class QuietLogger(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if level == logging.WARNING and str(msg).startswith("Connection "):
             self.last = str(msg) % args if args else str(msg)
+        args = tuple("Auth(...)" if isinstance(each, Auth) else each for each in args)
         super().log(level if level > logging.WARNING else min(level, logging.DEBUG), msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
@@ -46,15 +51,37 @@ class QuietLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class ConnectTimeoutHandler(SequentialThreadingHandler):
-    """Limits the connect timeout: kazoo would wait for a connection for a whole session timeout."""
+    """Limits the connect timeout: kazoo would wait for a connection for a whole session timeout.
 
-    def __init__(self, connect_timeout_s: float) -> None:
+    Connects by TLS if ``tls`` is given.
+    """
+
+    def __init__(self, connect_timeout_s: float, tls: ClientTls | None = None) -> None:
         super().__init__()
         self._connect_timeout_s = connect_timeout_s
+        self._tls = tls
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["timeout"] = min(kwargs["timeout"], self._connect_timeout_s)
-        return super().create_connection(*args, **kwargs)
+        connection: Any = super().create_connection(*args, **kwargs)
+        if self._tls is None:
+            return connection
+        try:
+            return client_context(self._tls).wrap_socket(connection, server_hostname=kwargs["hostname"])
+        except TlsUnusable as error:
+            connection.close()
+            raise OSError(0, str(error)) from error
+        except TimeoutError as error:
+            connection.close()
+            raise OSError(0, "the handshake of TLS took too long") from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        """Return connections at once whose TLS has content already: the socket beneath may have none left."""
+        readable = [one for one in args[0] if isinstance(one, ssl.SSLSocket) and one.pending()]
+        return (readable, [], []) if readable else super().select(*args, **kwargs)
 
 
 class ObservedConnection(ConnectionHandler):
@@ -70,7 +97,10 @@ class ObservedConnection(ConnectionHandler):
         connection: Any = self._socket
         if connection is not None:
             with contextlib.suppress(OSError):  # it is being closed
-                connection.shutdown(BOTH_WAYS)
+                if isinstance(connection, ssl.SSLSocket):  # the state of TLS belongs to kazoo's thread
+                    super(ssl.SSLSocket, connection).shutdown(BOTH_WAYS)
+                else:
+                    connection.shutdown(BOTH_WAYS)
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
         try:

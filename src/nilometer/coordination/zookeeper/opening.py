@@ -12,6 +12,7 @@ from nilometer.coordination.identity import new_id
 from nilometer.coordination.store import StoreDamaged, StoreRefused
 from nilometer.coordination.zookeeper.ensemble import Create, Ensemble, NodeExists, NoNode, Step
 from nilometer.coordination.zookeeper.layout import EMPTY_STORE, FORMAT, STORE, StoreNode
+from nilometer.coordination.zookeeper.protection import protect_tree
 from nilometer.runtime import Entropy
 
 ZOOKEEPER_NODE = "zookeeper"
@@ -41,6 +42,8 @@ async def find_or_make(
     for path, data in EMPTY_STORE:  # an earlier version created fewer nodes
         if await ensemble.exists(path) is None:
             await _create_if_absent(ensemble, path, data)
+    if ensemble.protects:
+        await protect_tree(ensemble)
     return found
 
 

@@ -27,6 +27,7 @@ from nilometer.coordination.store import (
 )
 from nilometer.coordination.zookeeper import secret
 from nilometer.coordination.zookeeper.ensemble import (
+    AccessDenied,
     BadVersion,
     CheckExists,
     Connect,
@@ -102,6 +103,12 @@ class ZooKeeperStore:
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} cannot be reached: {error}") from error
         try:
             found = await self._find()
+        except AccessDenied as error:
+            await self._ensemble.stop()
+            raise StoreRefused(
+                f"the nodes at {self._hosts} have ACLs that do not permit the access: set "
+                "nilometer.zookeeper.user and nilometer.zookeeper.password as on the cluster's brokers"
+            ) from error
         except Disconnected as error:
             await self._ensemble.stop()
             raise StoreUnavailable(f"ZooKeeper at {self._hosts} does not respond: {error}") from error
@@ -110,10 +117,11 @@ class ZooKeeperStore:
             raise
         self._cluster_id, self._created_zxid = found.cluster_id, found.created_zxid
         self._opened = True
-        if self._create:
+        if self._create and not self._ensemble.protects:
             logger.warning(
-                "ZooKeeper at %s is used without credentials: any process that reaches it can read the "
-                "cluster's secret and change the metadata. Make sure that only the brokers can reach it",
+                "ZooKeeper at %s is used without ACLs: any process that reaches it can read the "
+                "cluster's secret and change the metadata. Set zookeeper.set.acl=true, or make sure that "
+                "only the brokers can reach it",
                 self._hosts,
             )
         self._tasks.append(asyncio.get_running_loop().create_task(self._watches.run()))

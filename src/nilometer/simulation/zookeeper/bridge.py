@@ -9,6 +9,7 @@ from typing import Any
 
 from nilometer.coordination.zookeeper.ensemble import (
     RECONNECT_S,
+    AccessDenied,
     BadVersion,
     CheckExists,
     Create,
@@ -23,7 +24,7 @@ from nilometer.coordination.zookeeper.ensemble import (
 )
 from nilometer.simulation.world import Process
 from nilometer.simulation.zookeeper.client import Client, Request, SessionExpired
-from nilometer.simulation.zookeeper.messages import Asked, GetChildren, GetData, GetExists
+from nilometer.simulation.zookeeper.messages import Asked, GetAcl, GetChildren, GetData, GetExists
 from nilometer.simulation.zookeeper.tree import (
     CheckVersion,
     Code,
@@ -32,6 +33,7 @@ from nilometer.simulation.zookeeper.tree import (
     Multi,
     NodeState,
     Refusal,
+    SetAcl,
     SetData,
     Single,
     parent_of,
@@ -39,7 +41,12 @@ from nilometer.simulation.zookeeper.tree import (
 
 OVERHEAD_BYTES = 60
 """Bytes of a request besides its path and its data."""
-ERRORS = {Code.NO_NODE: NoNode, Code.NODE_EXISTS: NodeExists, Code.BAD_VERSION: BadVersion}
+ERRORS = {
+    Code.NO_NODE: NoNode,
+    Code.NODE_EXISTS: NodeExists,
+    Code.BAD_VERSION: BadVersion,
+    Code.NO_AUTH: AccessDenied,
+}
 
 
 class VirtualBridge:
@@ -53,7 +60,11 @@ class VirtualBridge:
         timeout_ms: int,
         on_connected: Callable[[], None],
         on_lost: Callable[[], None],
+        user: str = "",
+        protects: bool = False,
     ) -> None:
+        """``user``: the user that the client authenticates as; ``protects``: whether nodes get an ACL."""
+        self.protects = protects
         self._asked_ms = timeout_ms
         self._chroot = chroot
         self._stopped = False
@@ -61,7 +72,7 @@ class VirtualBridge:
         world = process.world
         chance = random.Random(f"{world.seed}/zookeeper client/{process.name}/{process.pid}")
         self._client = Client(
-            world.network, process, hosts, timeout_ms, chance, self._on_connected, self._on_lost
+            world.network, process, hosts, timeout_ms, chance, self._on_connected, self._on_lost, user
         )
 
     @property
@@ -103,10 +114,17 @@ class VirtualBridge:
         return sorted(await self._ask(GetChildren(self._full(path), watch is not None), watch))
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await self._call(CreateNode(self._full(path), data, ephemeral))
+        await self._call(CreateNode(self._full(path), data, ephemeral, self.protects))
 
     async def ensure(self, path: str) -> None:
         await self._ensure(self._full(path))
+
+    async def is_protected(self, path: str) -> bool:
+        node: NodeState = await self._ask(GetAcl(self._full(path)), None)
+        return node.user != ""
+
+    async def protect(self, path: str) -> None:
+        await self._call(SetAcl(self._full(path)))
 
     async def set(self, path: str, data: bytes, version: int) -> None:
         await self._call(SetData(self._full(path), data, version))
@@ -120,7 +138,7 @@ class VirtualBridge:
     def _step(self, step: Step) -> Single:
         match step:
             case Create(path, data, ephemeral):
-                return CreateNode(self._full(path), data, ephemeral)
+                return CreateNode(self._full(path), data, ephemeral, self.protects)
             case SetVersion(path, version):
                 return SetData(self._full(path), b"", version)
             case CheckExists(path):
@@ -133,8 +151,9 @@ class VirtualBridge:
             return
         if parent_of(full) != "/":
             await self._ensure(parent_of(full))
+        shared = self._chroot.startswith(full + "/")  # above the chroot
         try:
-            await self._call(CreateNode(full, b""))
+            await self._call(CreateNode(full, b"", protected=self.protects and not shared))
         except NodeExists:
             pass  # another client created it first
 

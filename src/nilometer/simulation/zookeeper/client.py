@@ -94,7 +94,9 @@ class Client:
         chance: random.Random,
         on_connected: Callable[[], None],
         on_lost: Callable[[], None],
+        user: str = "",
     ) -> None:
+        self._user = user
         self._fabric = fabric
         self._process = process
         self._hosts = list(hosts)
@@ -203,7 +205,7 @@ class Client:
         loop = asyncio.get_running_loop()
         self._end, self._lost, self._welcomed = end, loop.create_future(), loop.create_future()
         end.on_message, end.on_closed = self._on_message, self._on_closed
-        end.send(Hello(self._last_zxid, self._asked_ms, self.session, self._password))
+        end.send(Hello(self._last_zxid, self._asked_ms, self.session, self._password, self._user))
         try:
             welcome = await self._greeted(self._welcomed)
             if welcome is None:

@@ -56,13 +56,20 @@ class VirtualEnsemble:
         """Expire ``session``, as without pings; return False if no serving leader has it open."""
         return any(role.end_session(session) for _, role in self._leading())
 
-    def connect(self, process: Process, chroot: str = "") -> Connect:
-        """Return the factory of ZooKeeper clients for a broker that runs as ``process``."""
+    def connect(
+        self, process: Process, chroot: str = "", *, user: str = "", protects: bool = False
+    ) -> Connect:
+        """Return the factory of ZooKeeper clients for a broker that runs as ``process``.
+
+        ``user``: the user that the clients authenticate as; ``protects``: whether their nodes get an ACL.
+        """
 
         def make(
             timeout_ms: int, on_connected: Callable[[], None], on_lost: Callable[[], None]
         ) -> VirtualBridge:
-            return VirtualBridge(process, self.hosts, chroot, timeout_ms, on_connected, on_lost)
+            return VirtualBridge(
+                process, self.hosts, chroot, timeout_ms, on_connected, on_lost, user, protects
+            )
 
         return make
 

@@ -151,6 +151,13 @@ class Hello:
     timeout_ms: int
     session: int
     password: int
+    user: str = ""
+    """The user that the client authenticates as: in place of a request of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetAcl:
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +183,7 @@ class ClientPing:
     pass
 
 
-Read = GetData | GetExists | GetChildren
+Read = GetAcl | GetData | GetExists | GetChildren
 Asked = Read | ClientPing | Operation
 
 

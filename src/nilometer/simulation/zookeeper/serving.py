@@ -17,6 +17,7 @@ from nilometer.simulation.zookeeper.messages import (
     Ask,
     ClientPing,
     Fired,
+    GetAcl,
     GetChildren,
     GetData,
     GetExists,
@@ -215,7 +216,8 @@ class Serving:
                 self.upstream.revalidate(hello.session, request)
         else:
             connection.session = (peer.number << 56) + (int(self.now * 1000) << 16) + request % (1 << 16)
-            self.upstream.submit(connection.session, CreateSession(timeout_ms), (peer.number, request))
+            created = CreateSession(timeout_ms, hello.user)
+            self.upstream.submit(connection.session, created, (peer.number, request))
 
     def on_revalidated(self, request: int, timeout_ms: int) -> None:
         """Answer the handshake that waits as ``request``.
@@ -234,11 +236,13 @@ class Serving:
         self.upstream.submit(connection.session, operation, (self._peer.number, request))
 
     def read(self, connection: ClientConnection, what: object) -> Outcome:
+        tree = self._tree.tree
         try:
             self.upstream.check(connection.session)
+            if isinstance(what, GetAcl | GetData | GetChildren):
+                tree.check_permitted(what.path, connection.session)
         except Refusal as refusal:
             return refusal
-        tree = self._tree.tree
         match what:
             case ClientPing():
                 return None
@@ -246,6 +250,8 @@ class Serving:
                 if watch:
                     self._watch(connection, path, children=False)
                 return tree.nodes.get(path)
+            case GetAcl(path):
+                return tree.nodes.get(path, Refusal(Code.NO_NODE, path))
             case GetData(path, watch):
                 if path not in tree.nodes:
                     return Refusal(Code.NO_NODE, path)

@@ -1,5 +1,9 @@
 """The data tree: how transactions change nodes and sessions, and which watches they fire.
 
+A node with an ACL permits everything to one user, and nothing to others; the user is that of the session.
+(At real servers it is that of the connection, on which a client authenticates again; the clients of one
+session have the same user here.)
+
 No I/O. Every server applies the same transactions in zxid order, so each computes the same outcome here; the
 outcome is not part of a transaction.
 """
@@ -20,6 +24,8 @@ class Code(enum.Enum):
     BAD_VERSION = "BadVersion"
     NOT_EMPTY = "NotEmpty"
     NO_CHILDREN_FOR_EPHEMERALS = "NoChildrenForEphemerals"
+    NO_AUTH = "NoAuth"
+    INVALID_ACL = "InvalidACL"
     SESSION_EXPIRED = "SessionExpired"
     SESSION_MOVED = "SessionMoved"
 
@@ -38,6 +44,8 @@ class NodeState:
     version: int = 0
     owner: int = 0
     """The session whose end deletes this ephemeral node; 0 for a persistent node."""
+    user: str = ""
+    """The user that the ACL permits everything; empty: it permits everything to everyone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,15 @@ class CreateNode:
     path: str
     data: bytes
     ephemeral: bool = False
+    protected: bool = False
+    """Whether the node gets an ACL for the session's user."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAcl:
+    """Give a node an ACL for the session's user."""
+
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +85,13 @@ class CheckVersion:
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    steps: tuple[CreateNode | SetData | DeleteNode | CheckVersion, ...]
+    steps: tuple[CreateNode | SetData | DeleteNode | CheckVersion | SetAcl, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CreateSession:
     timeout_ms: int
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +106,7 @@ class Refuse:
     code: Code
 
 
-Single = CreateNode | SetData | DeleteNode | CheckVersion
+Single = CreateNode | SetData | DeleteNode | CheckVersion | SetAcl
 Operation = Single | Multi | CreateSession | CloseSession | Refuse
 
 
@@ -129,6 +147,8 @@ class DataTree:
         self.children: dict[str, dict[str, None]] = {"/": {}}
         self.sessions: dict[int, int] = {}
         """Session -> its timeout in ms."""
+        self.users: dict[int, str] = {}
+        """Session -> its user, if it authenticated."""
         self.ephemerals: dict[int, dict[str, None]] = {}
 
     def copy(self) -> DataTree:
@@ -137,8 +157,15 @@ class DataTree:
         made.nodes = dict(self.nodes)
         made.children = {path: dict(names) for path, names in self.children.items()}
         made.sessions = dict(self.sessions)
+        made.users = dict(self.users)
         made.ephemerals = {session: dict(paths) for session, paths in self.ephemerals.items()}
         return made
+
+    def check_permitted(self, path: str, session: int) -> None:
+        """Check the ACL of a node, if it exists. Raises Refusal."""
+        node = self.nodes.get(path)
+        if node is not None and node.user and node.user != self.users.get(session):
+            raise Refusal(Code.NO_AUTH, path)
 
     def apply(self, transaction: Transaction) -> Applied:
         check(transaction.zxid > self.zxid, "transactions are applied in their order", transaction.zxid)
@@ -155,12 +182,15 @@ class DataTree:
         match operation:
             case Refuse(code):
                 raise Refusal(code)
-            case CreateSession(timeout_ms):
+            case CreateSession(timeout_ms, user):
                 self.sessions[transaction.session] = timeout_ms
+                if user:
+                    self.users[transaction.session] = user
             case CloseSession():
                 for path in list(self.ephemerals.pop(transaction.session, {})):
                     self._remove(path, events)
                 self.sessions.pop(transaction.session, None)
+                self.users.pop(transaction.session, None)
             case Multi(steps):
                 self._do_all(steps, transaction, events)
             case _:
@@ -194,9 +224,14 @@ class DataTree:
     def _do_one(
         self, step: Single, transaction: Transaction, events: list[tuple[Event, str]]
     ) -> NodeState | None:
+        writes_parent = isinstance(step, CreateNode | DeleteNode)
+        self.check_permitted(parent_of(step.path) if writes_parent else step.path, transaction.session)
         match step:
-            case CreateNode(path, data, ephemeral):
-                return self._create(path, data, transaction if ephemeral else None, events)
+            case CreateNode():
+                return self._create(step, transaction.session, events)
+            case SetAcl(path):
+                node = self._checked(path, -1)
+                self.nodes[path] = replace(node, user=self._acl_user(transaction.session, path))
             case SetData(path, data, version):
                 node = self._checked(path, version)
                 changed = replace(node, data=data, version=node.version + 1, modified_zxid=self.zxid)
@@ -212,13 +247,15 @@ class DataTree:
                 self._checked(path, version)
         return None
 
-    def _create(
-        self,
-        path: str,
-        data: bytes,
-        owned_by: Transaction | None,
-        events: list[tuple[Event, str]],
-    ) -> NodeState:
+    def _acl_user(self, session: int, path: str) -> str:
+        """Return the user of a new ACL. Raises Refusal: an ACL needs an authenticated session."""
+        user = self.users.get(session, "")
+        if not user:
+            raise Refusal(Code.INVALID_ACL, path)
+        return user
+
+    def _create(self, step: CreateNode, session: int, events: list[tuple[Event, str]]) -> NodeState:
+        path = step.path
         parent = self.nodes.get(parent_of(path))
         if path in self.nodes:
             raise Refusal(Code.NODE_EXISTS, path)
@@ -226,8 +263,9 @@ class DataTree:
             raise Refusal(Code.NO_NODE, path)
         if parent.owner:
             raise Refusal(Code.NO_CHILDREN_FOR_EPHEMERALS, path)
-        owner = owned_by.session if owned_by is not None else 0
-        node = NodeState(data, self.zxid, self.zxid, owner=owner)
+        user = self._acl_user(session, path) if step.protected else ""
+        owner = session if step.ephemeral else 0
+        node = NodeState(step.data, self.zxid, self.zxid, owner=owner, user=user)
         self._link(path, node)
         events += [(Event.CREATED, path), (Event.CHILDREN, parent_of(path))]
         return node

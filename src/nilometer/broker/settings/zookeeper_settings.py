@@ -1,0 +1,120 @@
+"""How brokers and tools connect to ZooKeeper: TLS and ``zookeeper.set.acl`` with Kafka's names, and a user.
+
+Kafka's brokers authenticate to ZooKeeper by SASL, with the login module ``Client`` of a JAAS file: DIGEST-MD5
+or Kerberos. Here the user and its password are those of ZooKeeper's authentication scheme ``digest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind, Settings
+from nilometer.config.definition import ConfigValue
+from nilometer.coordination.zookeeper.security import ZooKeeperSecurity
+from nilometer.runtime.tls import ClientTls, TlsFiles
+
+SET_ACL = "zookeeper.set.acl"
+USER, PASSWORD = "nilometer.zookeeper.user", "nilometer.zookeeper.password"
+TLS_ENABLE = "zookeeper.ssl.client.enable"
+KEYSTORE, TRUSTSTORE = "zookeeper.ssl.keystore", "zookeeper.ssl.truststore"
+VERSIONS = "zookeeper.ssl.enabled.protocols"
+IDENTIFICATION = "zookeeper.ssl.endpoint.identification.algorithm"
+HTTPS = "https"
+PEM = "PEM"
+
+
+def _text(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
+    return ConfigKey(name=name, kind=ConfigKind.STRING, default=None, doc=doc, sensitive=secret)
+
+
+def _flag(name: str, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=ConfigKind.BOOLEAN, default=False, doc=doc)
+
+
+def _why_no_algorithm(value: ConfigValue) -> str | None:
+    return None if str(value).lower() in (HTTPS, "") else f"must be {HTTPS}, or empty"
+
+
+ZOOKEEPER_SECURITY_KEYS = (
+    _flag(SET_ACL, "Whether nodes in ZooKeeper get an ACL: only nilometer.zookeeper.user may use them."),
+    _text(USER, "The user of ZooKeeper's authentication scheme digest."),
+    _text(PASSWORD, "The password of nilometer.zookeeper.user.", secret=True),
+    _flag(TLS_ENABLE, "Whether to connect to ZooKeeper by TLS."),
+    _text(f"{KEYSTORE}.location", "The PEM file with the own key and certificate chain, for ZooKeeper."),
+    _text(f"{KEYSTORE}.type", "The format of the key's file: PEM, the default for files named .pem."),
+    _text(f"{KEYSTORE}.password", "The password of the private key for ZooKeeper.", secret=True),
+    _text(f"{TRUSTSTORE}.location", "The PEM file with the certificates of ZooKeeper's authorities."),
+    _text(
+        f"{TRUSTSTORE}.type", "The format of the authorities' file: PEM, the default for files named .pem."
+    ),
+    ConfigKey(
+        name=VERSIONS,
+        kind=ConfigKind.LIST,
+        default=("TLSv1.2", "TLSv1.3"),
+        choices=("TLSv1.2", "TLSv1.3"),
+        doc="The versions of TLS for connections to ZooKeeper.",
+    ),
+    ConfigKey(
+        name=IDENTIFICATION,
+        kind=ConfigKind.STRING,
+        default="HTTPS",
+        validate=_why_no_algorithm,
+        doc="https: the certificate of a ZooKeeper server must be for its host. Empty: not checked.",
+    ),
+)
+ZOOKEEPER_CONFIG = ConfigDefinition.of("ZooKeeper", ZOOKEEPER_SECURITY_KEYS)
+
+
+def zookeeper_security(settings: Settings) -> ZooKeeperSecurity:
+    """Return how to connect to ZooKeeper. Raises ConfigError."""
+    user, password = settings.optional_string(USER) or "", settings.optional_string(PASSWORD) or ""
+    if bool(user) != bool(password):
+        raise ConfigError(USER if password else PASSWORD, f"{USER} and {PASSWORD} belong together")
+    if ":" in user:
+        raise ConfigError(USER, f"{USER} must not contain a colon")
+    set_acl = settings.boolean(SET_ACL)
+    if set_acl and not user:
+        raise ConfigError(
+            SET_ACL,
+            f"{SET_ACL} needs {USER} and {PASSWORD}: an ACL is for an authenticated user. "
+            "SASL (Kerberos, DIGEST-MD5) is not supported",
+        )
+    return ZooKeeperSecurity(user=user, password=password, set_acl=set_acl, tls=_tls(settings))
+
+
+def security_from(texts: Mapping[str, str]) -> ZooKeeperSecurity:
+    """Return how to connect to ZooKeeper by the settings of a broker, whose other settings are ignored.
+
+    Raises ConfigError.
+    """
+    known = {key: text for key, text in texts.items() if key in ZOOKEEPER_CONFIG.keys}
+    return zookeeper_security(Settings(ZOOKEEPER_CONFIG, known))
+
+
+def _tls(settings: Settings) -> ClientTls | None:
+    if not settings.boolean(TLS_ENABLE):
+        return None
+    versions = settings.strings(VERSIONS)
+    if not versions:
+        raise ConfigError(VERSIONS, f"{VERSIONS} must name a version of TLS")
+    files = TlsFiles(
+        key_file=_store(settings, KEYSTORE),
+        key_password=settings.optional_string(f"{KEYSTORE}.password"),
+        trusted_file=_store(settings, TRUSTSTORE),
+        versions=versions,
+    )
+    return ClientTls(files=files, checks_hostname=settings.string(IDENTIFICATION) != "")
+
+
+def _store(settings: Settings, prefix: str) -> str | None:
+    """Return the location of a PEM file. As in ZooKeeper the name tells the format unless a type is given."""
+    location = settings.optional_string(f"{prefix}.location")
+    kind = settings.optional_string(f"{prefix}.type")
+    if location is None:
+        return None
+    if (kind or location.rpartition(".")[2]).upper() != PEM:
+        raise ConfigError(
+            f"{prefix}.type",
+            f"{prefix}.type must be PEM, or {prefix}.location a file named .pem: JKS is not supported",
+        )
+    return location
