@@ -61,6 +61,25 @@ class Authority:
         new.write_text(key.read_text() + issued.read_text())
         return new.replace(whole)
 
+    def key_store(self, name: str, subject: str, password: str) -> Path:
+        """Return a PKCS12 store with a new private key and its certificate chain."""
+        whole, store = self.issue(name, subject), self._folder / f"{name}.p12"
+        new = store.with_suffix(".new")
+        _openssl(
+            *("pkcs12", "-export", "-in", str(whole), "-certfile", str(self.certificate)),
+            *("-passout", f"pass:{password}", "-out", str(new)),
+        )
+        return new.replace(store)
+
+    def trust_store(self, password: str) -> Path:
+        """Return a PKCS12 store with the authority's certificate only."""
+        store = self._folder / "trusted.p12"
+        _openssl(
+            *("pkcs12", "-export", "-nokeys", "-in", str(self.certificate)),
+            *("-passout", f"pass:{password}", "-out", str(store)),
+        )
+        return store
+
     def context(self, key: Path | None = None, *, checks_hostname: bool = True) -> ssl.SSLContext:
         """Return the context of a client that trusts this authority; ``key``: its key and certificate."""
         context = ssl.create_default_context(cafile=str(self.certificate))

@@ -20,6 +20,7 @@ EXTRAS = {
         "yaml",
     ),
     "postgres": ("psycopg",),
+    "secure": ("cryptography",),
     "console": ("starlette", "uvicorn", "jinja2"),
 }
 """The extras of the package, and the modules that come with each: the base package does not need them."""

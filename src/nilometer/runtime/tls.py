@@ -1,7 +1,8 @@
 """TLS of listeners and connections: settings as data, and the contexts that sockets are made with.
 
-Certificates are PEM: a file, or the text itself. A listener whose files change uses the new ones for the next
-handshake, without a restart; if they cannot be read, it keeps the previous ones and logs why.
+Certificates are PEM, as a file or the text itself, or a file in PKCS12. A listener whose files change uses
+the new ones for the next handshake, without a restart; if they cannot be read, it keeps the previous ones and
+logs why.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from nilometer.runtime.pkcs12 import UnreadableStore, certificates_of, key_of
+
 logger = logging.getLogger("nilometer.tls")
 
+PEM, PKCS12 = "PEM", "PKCS12"
+"""The formats of files."""
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -32,10 +37,16 @@ class TlsFiles:
     """The private key and the certificate chain."""
     key: str | None = field(default=None, repr=False)
     """The private key and the certificate chain, as text."""
+    key_type: str = PEM
+    """The format of ``key_file``; ``trusted_type`` that of ``trusted_file``."""
     key_password: str | None = field(default=None, repr=False)
+    """The password of the private key, or of a PKCS12 store."""
     trusted_file: str | None = None
     """Certificates of authorities; without them and ``trusted``, those of the system."""
     trusted: str | None = None
+    trusted_type: str = PEM
+    trusted_password: str | None = field(default=None, repr=False)
+    """The password of a PKCS12 store."""
     versions: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
 
     @property
@@ -89,16 +100,30 @@ def _load(context: ssl.SSLContext, files: TlsFiles, purpose: ssl.Purpose) -> Non
     known = [VERSIONS[name] for name in files.versions]
     context.minimum_version, context.maximum_version = min(known), max(known)
     if files.key_file is not None or files.key is not None:
-        with _as_file(files.key_file, files.key) as path:
-            _load_key(context, path, files.key_password, files.key_file or "the given key")
+        _load_own_key(context, files)
     try:
-        if files.trusted_file is not None or files.trusted is not None:
+        if files.trusted_file is not None and files.trusted_type == PKCS12:
+            context.load_verify_locations(cadata=certificates_of(files.trusted_file, files.trusted_password))
+        elif files.trusted_file is not None or files.trusted is not None:
             context.load_verify_locations(files.trusted_file, cadata=files.trusted)
         elif context.verify_mode is not ssl.CERT_NONE:
             context.load_default_certs(purpose)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+    except (OSError, ValueError, UnreadableStore) as error:  # ssl.SSLError is an OSError
         where = files.trusted_file or "the given certificates"
         raise TlsUnusable(f"{where}: no trusted certificates can be read: {_reason(error)}") from None
+
+
+def _load_own_key(context: ssl.SSLContext, files: TlsFiles) -> None:
+    location, text, password = files.key_file, files.key, files.key_password
+    shown = files.key_file or "the given key"
+    if files.key_file is not None and files.key_type == PKCS12:
+        try:
+            text, password = key_of(files.key_file, files.key_password)
+        except UnreadableStore as error:
+            raise TlsUnusable(f"{shown}: no private key can be read: {error}") from None
+        location = None
+    with _as_file(location, text) as path:
+        _load_key(context, path, password, shown)
 
 
 def _load_key(context: ssl.SSLContext, path: str, password: str | None, shown: str) -> None:

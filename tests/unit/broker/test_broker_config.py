@@ -188,7 +188,7 @@ def test_tls_that_is_not_supported_or_incomplete_is_refused_by_name():
 
     assert refusal(**without("ssl.keystore.location")).key == "ssl.keystore.location"
     assert "JKS, the default" in str(refusal(**without("ssl.keystore.type")))
-    assert "only PEM is supported" in str(refusal(**SSL | {"ssl.truststore.type": "PKCS12"}))
+    assert "must be PEM or PKCS12" in str(refusal(**SSL | {"ssl.truststore.type": "BCFKS"}))
     assert "belong together" in str(refusal(**SSL, **{"ssl.keystore.key": "k"}))
     both = {"ssl.keystore.key": "k", "ssl.keystore.certificate.chain": "c"}
     assert "give one" in str(refusal(**SSL | both))

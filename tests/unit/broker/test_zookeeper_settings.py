@@ -51,7 +51,7 @@ def test_a_broker_has_what_its_file_says() -> None:
         ({"nilometer.zookeeper.user": "x"}, "nilometer.zookeeper.password", "belong together"),
         ({"nilometer.zookeeper.password": "x"}, "nilometer.zookeeper.user", "belong together"),
         ({**USER, "nilometer.zookeeper.user": "a:b"}, "nilometer.zookeeper.user", "colon"),
-        ({**TLS, "zookeeper.ssl.truststore.location": "a.jks"}, "zookeeper.ssl.truststore.type", "PEM"),
+        ({**TLS, "zookeeper.ssl.truststore.location": "a.jks"}, "zookeeper.ssl.truststore.type", "PKCS12"),
         (
             {**TLS, "zookeeper.ssl.keystore.location": "a.pem", "zookeeper.ssl.keystore.type": "JKS"},
             "zookeeper.ssl.keystore.type",
@@ -89,6 +89,22 @@ def test_tls() -> None:
     unchecked = security_from({**given, "zookeeper.ssl.endpoint.identification.algorithm": ""}).tls
     assert unchecked is not None and not unchecked.checks_hostname
     assert security_from({**given, "zookeeper.ssl.client.enable": "false"}).tls is None
+
+
+def test_the_format_of_a_store() -> None:
+    given = {
+        **TLS,
+        "zookeeper.ssl.keystore.location": "/etc/broker.p12",
+        "zookeeper.ssl.keystore.password": "one",
+        "zookeeper.ssl.truststore.location": "/etc/trusted",
+        "zookeeper.ssl.truststore.type": "PKCS12",
+        "zookeeper.ssl.truststore.password": "two",
+    }
+    tls = security_from(given).tls
+    assert tls is not None
+    files = tls.files
+    assert (files.key_type, files.key_password) == ("PKCS12", "one")
+    assert (files.trusted_type, files.trusted_password) == ("PKCS12", "two")
 
 
 def test_settings_of_zookeeper_without_zookeeper_are_refused() -> None:

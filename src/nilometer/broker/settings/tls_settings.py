@@ -33,7 +33,7 @@ def tls_settings(
         raise ConfigError(
             "ssl.keystore.location",
             f"the listener {listener} needs a private key: "
-            "set ssl.keystore.location and ssl.keystore.type=PEM",
+            "set ssl.keystore.location, and ssl.keystore.type to PEM or PKCS12",
         )
     text = settings.string(MAPPING_RULES)
     try:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.zookeeper.security import ZooKeeperSecurity
-from nilometer.runtime.tls import ClientTls, TlsFiles
+from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
 
 SET_ACL = "zookeeper.set.acl"
 USER, PASSWORD = "nilometer.zookeeper.user", "nilometer.zookeeper.password"
@@ -20,7 +20,8 @@ KEYSTORE, TRUSTSTORE = "zookeeper.ssl.keystore", "zookeeper.ssl.truststore"
 VERSIONS = "zookeeper.ssl.enabled.protocols"
 IDENTIFICATION = "zookeeper.ssl.endpoint.identification.algorithm"
 HTTPS = "https"
-PEM = "PEM"
+FORMATS = {"PEM": PEM, "PKCS12": PKCS12, "P12": PKCS12, "PFX": PKCS12}
+"""The formats by their names, and by the endings of file names."""
 
 
 def _text(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
@@ -40,13 +41,12 @@ ZOOKEEPER_SECURITY_KEYS = (
     _text(USER, "The user of ZooKeeper's authentication scheme digest."),
     _text(PASSWORD, "The password of nilometer.zookeeper.user.", secret=True),
     _flag(TLS_ENABLE, "Whether to connect to ZooKeeper by TLS."),
-    _text(f"{KEYSTORE}.location", "The PEM file with the own key and certificate chain, for ZooKeeper."),
-    _text(f"{KEYSTORE}.type", "The format of the key's file: PEM, the default for files named .pem."),
-    _text(f"{KEYSTORE}.password", "The password of the private key for ZooKeeper.", secret=True),
-    _text(f"{TRUSTSTORE}.location", "The PEM file with the certificates of ZooKeeper's authorities."),
-    _text(
-        f"{TRUSTSTORE}.type", "The format of the authorities' file: PEM, the default for files named .pem."
-    ),
+    _text(f"{KEYSTORE}.location", "The file with the own key and certificate chain, for ZooKeeper."),
+    _text(f"{KEYSTORE}.type", "PEM or PKCS12; by default as the file's name ends: .pem, .p12, .pfx."),
+    _text(f"{KEYSTORE}.password", "The password of the key's file for ZooKeeper.", secret=True),
+    _text(f"{TRUSTSTORE}.location", "The file with the certificates of ZooKeeper's authorities."),
+    _text(f"{TRUSTSTORE}.type", "PEM or PKCS12; by default as the file's name ends: .pem, .p12, .pfx."),
+    _text(f"{TRUSTSTORE}.password", "The password of a PKCS12 trust store for ZooKeeper.", secret=True),
     ConfigKey(
         name=VERSIONS,
         kind=ConfigKind.LIST,
@@ -98,23 +98,24 @@ def _tls(settings: Settings) -> ClientTls | None:
     if not versions:
         raise ConfigError(VERSIONS, f"{VERSIONS} must name a version of TLS")
     files = TlsFiles(
-        key_file=_store(settings, KEYSTORE),
+        key_file=settings.optional_string(f"{KEYSTORE}.location"),
+        key_type=_format(settings, KEYSTORE),
         key_password=settings.optional_string(f"{KEYSTORE}.password"),
-        trusted_file=_store(settings, TRUSTSTORE),
+        trusted_file=settings.optional_string(f"{TRUSTSTORE}.location"),
+        trusted_type=_format(settings, TRUSTSTORE),
+        trusted_password=settings.optional_string(f"{TRUSTSTORE}.password"),
         versions=versions,
     )
     return ClientTls(files=files, checks_hostname=settings.string(IDENTIFICATION) != "")
 
 
-def _store(settings: Settings, prefix: str) -> str | None:
-    """Return the location of a PEM file. As in ZooKeeper the name tells the format unless a type is given."""
+def _format(settings: Settings, prefix: str) -> str:
+    """Return the format of a file. As in ZooKeeper the name tells it unless a type is given."""
     location = settings.optional_string(f"{prefix}.location")
     kind = settings.optional_string(f"{prefix}.type")
     if location is None:
-        return None
-    if (kind or location.rpartition(".")[2]).upper() != PEM:
-        raise ConfigError(
-            f"{prefix}.type",
-            f"{prefix}.type must be PEM, or {prefix}.location a file named .pem: JKS is not supported",
-        )
-    return location
+        return PEM
+    found = FORMATS.get((kind or location.rpartition(".")[2]).upper())
+    if found is None:
+        raise ConfigError(f"{prefix}.type", f"{prefix}.type must be PEM or PKCS12: JKS is not supported")
+    return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nilometer.config import ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
+from nilometer.runtime.tls import PEM, PKCS12
 
-PEM = "PEM"
 HTTPS = "https"
 
 
@@ -14,7 +14,8 @@ def _text(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
 
 
 def _why_no_store(value: ConfigValue) -> str | None:
-    return None if value == PEM else "only PEM is supported: convert JKS and PKCS12 stores with openssl"
+    known = value in (PEM, PKCS12)
+    return None if known else "must be PEM or PKCS12: convert JKS stores with keytool -importkeystore"
 
 
 def _store_type(name: str, doc: str) -> ConfigKey:
@@ -22,13 +23,17 @@ def _store_type(name: str, doc: str) -> ConfigKey:
 
 
 STORE_KEYS: tuple[ConfigKey, ...] = (
-    _text("ssl.keystore.location", "The PEM file with the own private key and certificate chain."),
-    _store_type("ssl.keystore.type", "The format of ssl.keystore.location: PEM must be given."),
-    _text("ssl.key.password", "The password of the private key.", secret=True),
+    _text("ssl.keystore.location", "The file with the own private key and certificate chain."),
+    _store_type("ssl.keystore.type", "The format of ssl.keystore.location, PEM or PKCS12: must be given."),
+    _text("ssl.keystore.password", "The password of a PKCS12 key store.", secret=True),
+    _text("ssl.key.password", "The password of the private key in a PEM file.", secret=True),
     _text("ssl.keystore.key", "The private key as PEM text, in place of a file.", secret=True),
     _text("ssl.keystore.certificate.chain", "The certificate chain of ssl.keystore.key, as PEM text."),
-    _text("ssl.truststore.location", "The PEM file with the certificates of trusted authorities."),
-    _store_type("ssl.truststore.type", "The format of ssl.truststore.location: PEM must be given."),
+    _text("ssl.truststore.location", "The file with the certificates of trusted authorities."),
+    _store_type(
+        "ssl.truststore.type", "The format of ssl.truststore.location, PEM or PKCS12: must be given."
+    ),
+    _text("ssl.truststore.password", "The password of a PKCS12 trust store.", secret=True),
     _text("ssl.truststore.certificates", "The certificates of trusted authorities, as PEM text."),
     ConfigKey(
         name="ssl.enabled.protocols",
