@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import click
 
+from nilometer.cli.cluster.metadata_commands import (
+    coordination_config_option,
+    coordination_option,
+    data_dir_option,
+)
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     connection_options,
@@ -79,6 +85,15 @@ def list_users(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
     help="How often the password is hashed: more makes guessing, and each login, slower.",
 )
 @password_file_option
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Write to the coordination store while no broker runs: the first users of a cluster. The store is "
+    "named by --data-dir or --coordination, and created if it does not exist.",
+)
+@data_dir_option
+@coordination_option
+@coordination_config_option
 @json_option
 @connection_options
 def add(
@@ -86,6 +101,10 @@ def add(
     mechanisms: tuple[str, ...],
     iterations: int,
     password_file: TextIO | None,
+    offline: bool,
+    data_dir: Path | None,
+    coordination: str | None,
+    coordination_config: Path | None,
     as_json: bool,
     bootstrap: str,
 ) -> None:
@@ -93,9 +112,18 @@ def add(
 
     The password is hashed before it is sent: no broker sees it.
     """
+    if not offline and (data_dir is not None or coordination is not None):
+        raise click.UsageError("--data-dir and --coordination are for --offline")
     wanted = _chosen(mechanisms) or tuple(ScramMechanism)
     password = read_password(password_file)
-    _run(bootstrap, lambda admin: admin.set_password(name, password, wanted, iterations))
+    if offline:
+        from nilometer.cli.users.offline_user import add_offline
+        from nilometer.local.first_users import NewUser
+
+        user = NewUser(name=name, password=password, mechanisms=wanted, iterations=iterations)
+        add_offline(user, data_dir, coordination, coordination_config)
+    else:
+        _run(bootstrap, lambda admin: admin.set_password(name, password, wanted, iterations))
     _show([UserCredential(name, mechanism.value, iterations) for mechanism in wanted], as_json)
 
 
