@@ -21,8 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m compileall -q src  # installing does that for others' code, and every broker starts from it
 	@rm -f $(VENV)/.stamp-*; touch $@
 
-demo: setup  ## the main job on real log lines, with its numbers checked; INPUT=path names a file or folder
-	@$(BIN)/python -m nilometer.cli.demo $(if $(INPUT),"$(INPUT)")
+demo: setup  ## the main job on real log lines, with its numbers checked; INPUT=path names a file or folder, SECURE=1 uses TLS, users and ACLs
+	@$(BIN)/python -m nilometer.cli.demo $(if $(SECURE),--secure) $(if $(ZOOKEEPER),--zookeeper "$(ZOOKEEPER)") $(if $(INPUT),"$(INPUT)")
 
 java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, applications of Kafka, for tests and benchmarks
 	@KAFKA_VERSION=$(KAFKA_VERSION) tests/java/build.sh

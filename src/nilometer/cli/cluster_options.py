@@ -89,9 +89,13 @@ def connection_options(command: F) -> F:
 
 def client_config(bootstrap: str) -> dict[str, str]:
     """Return the settings of clients: the servers, and those of --command-config."""
+    return {**given_client_config(), "bootstrap.servers": bootstrap}
+
+
+def given_client_config() -> dict[str, str]:
+    """Return the settings of --command-config. Only the thread that runs the command has them."""
     context = click.get_current_context(silent=True)
-    given: dict[str, str] = {} if context is None else context.meta.get(CLIENT_CONFIG, {})
-    return {**given, "bootstrap.servers": bootstrap}
+    return {} if context is None else context.meta.get(CLIENT_CONFIG, {})
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

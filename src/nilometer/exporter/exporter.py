@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from nilometer.client.admin.admin import Admin
+from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.exporter.cluster_reading import ClusterReading, Selection
 from nilometer.exporter.cluster_state import ClusterState
 from nilometer.exporter.lag_metrics import registry_of
@@ -27,11 +28,12 @@ API_TIMEOUT_MS = 4_000
 
 
 class Exporter:
-    def __init__(self, runtime: Runtime, bootstrap: str, selection: Selection) -> None:
+    def __init__(self, runtime: Runtime, client: GivenConfig, selection: Selection) -> None:
+        """``client`` are the settings of the admin client: ``bootstrap.servers``, and how to connect."""
         self._runtime = runtime
         self._selection = selection
-        self._settings = {
-            "bootstrap.servers": bootstrap,
+        self._settings: GivenConfig = {
+            **client,
             "client.id": "nilometer-exporter",
             "request.timeout.ms": REQUEST_TIMEOUT_MS,
             "default.api.timeout.ms": API_TIMEOUT_MS,

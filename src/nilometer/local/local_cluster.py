@@ -24,7 +24,9 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import parse_properties
 from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.private_files import write_private
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
+from nilometer.local.secure_cluster import SecureFolder
 from nilometer.storage.names import CLEAN_SHUTDOWN
 
 LOG_FILE = "nilometer.log.file"
@@ -77,6 +79,7 @@ def _signals_held() -> Generator[None, None, None]:
 class LocalCluster:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.absolute()
+        self.security = SecureFolder(data_dir)
 
     def broker_dir(self, broker_id: int) -> Path:
         return self.data_dir / f"broker-{broker_id}"
@@ -133,7 +136,10 @@ class LocalCluster:
         return None
 
     def configure(self, broker_id: int, endpoint: Endpoint, properties: dict[str, str]) -> None:
-        """Write a new broker's ``server.properties``; an existing one is left as it is."""
+        """Write a new broker's ``server.properties``; an existing one is left as it is.
+
+        In a secure cluster it contains passwords.
+        """
         folder = self.broker_dir(broker_id)
         path = folder / "server.properties"
         if path.exists():
@@ -145,8 +151,9 @@ class LocalCluster:
             "log.dirs": str(folder / "logs"),
             "nilometer.coordination": self.coordination,
             **properties,
+            **(self.security.broker_settings(broker_id) if self.security.exists else {}),
         }
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+        write_private(path, "".join(f"{key}={value}\n" for key, value in settings.items()))
 
     def start(
         self,
@@ -168,7 +175,7 @@ class LocalCluster:
                     launches.append(_Launch(self, broker_id, settings))
             for launch in launches:
                 launch.wait_ready()
-            wait_all_registered(self.brokers)
+            wait_all_registered(self.brokers, self.security.admin_settings() if self.security.exists else {})
         except BaseException:
             for launch in launches:
                 launch.abandon()

@@ -6,13 +6,19 @@ machines do not count.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from nilometer.client.network.client import Client
+from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.client.settings.common_keys import COMMON_KEYS
+from nilometer.config import ConfigDefinition
 from nilometer.local.broker_process import BrokerProcess
+from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.errors import KafkaError, MalformedMessage
 from nilometer.wire.messages import api, decode_response, encode_request
 
 READY_TIMEOUT_S = 60.0
@@ -25,10 +31,13 @@ class LaunchFailed(Exception):
     """A broker did not start or did not become ready; the message says which, why, and where to look."""
 
 
-def wait_all_registered(look: Callable[[], Sequence[BrokerProcess]]) -> None:
+def wait_all_registered(
+    look: Callable[[], Sequence[BrokerProcess]], security: Mapping[str, str] | None = None
+) -> None:
     """Wait until every broker knows all brokers as registered and not fenced.
 
-    ``look`` returns the brokers with their present states. Raises LaunchFailed if one does not run, or after
+    ``look`` returns the brokers with their present states; ``security`` are the settings of a client, for
+    brokers whose listeners are not PLAINTEXT. Raises LaunchFailed if one does not run, or after
     ``READY_TIMEOUT_S``.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
@@ -38,7 +47,8 @@ def wait_all_registered(look: Callable[[], Sequence[BrokerProcess]]) -> None:
             if one.state != "running":
                 raise LaunchFailed(_not_running(one))
         reason = next(
-            (reason for one in brokers if (reason := _why_not_ready(one, brokers)) is not None), None
+            (reason for one in brokers if (reason := _why_not_ready(one, brokers, security)) is not None),
+            None,
         )
         if reason is None:
             return
@@ -53,10 +63,15 @@ def _not_running(one: BrokerProcess) -> str:
     return f"broker {one.id} is {one.state}: {one.reason}"
 
 
-def _why_not_ready(one: BrokerProcess, brokers: Sequence[BrokerProcess]) -> str | None:
+def _why_not_ready(
+    one: BrokerProcess, brokers: Sequence[BrokerProcess], security: Mapping[str, str] | None
+) -> str | None:
     try:
-        known = _registered_brokers(one.host, one.port)
-    except (OSError, MalformedMessage) as error:
+        if security:
+            known = asyncio.run(_brokers_that_it_knows(one.host, one.port, security))
+        else:
+            known = _registered_brokers(one.host, one.port)
+    except (OSError, MalformedMessage, KafkaError) as error:
         return f"broker {one.id} does not respond on {one.host}:{one.port}: {error!r}"
     missing = sorted({other.id for other in brokers} - known)
     return f"broker {one.id} does not know of broker {missing[0]}" if missing else None
@@ -73,6 +88,16 @@ def _registered_brokers(host: str, port: int) -> set[int]:
         size = int.from_bytes(_receive(connection, 4), "big")
         _, response = decode_response(ApiKey.METADATA, _METADATA_VERSION, _receive(connection, size))
     return {broker.node_id for broker in response.brokers}
+
+
+async def _brokers_that_it_knows(host: str, port: int, security: Mapping[str, str]) -> set[int]:
+    """Return the broker ids in the metadata of one broker, by an authenticated client. Raises KafkaError."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    timeout_ms = str(round(_ASK_TIMEOUT_S * 1000))
+    given = {**security, "bootstrap.servers": address, "request.timeout.ms": timeout_ms}
+    settings = ClientSettings(ConfigDefinition.of("client", COMMON_KEYS), given)
+    async with Client(Runtime.system(), settings) as client:
+        return set(client.metadata.brokers)
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 
+_SECRET = re.compile(r"jaas|passw|secret|token|\.key$", re.IGNORECASE)
+"""The options whose values are in no message."""
+
 
 class PipelineError(Exception):
     """An error that the user can correct: the message says what is wrong, where, and what to do."""
@@ -17,7 +20,7 @@ class OptionError(PipelineError):
     """An option of the source or the sink is unknown or has an invalid value."""
 
     def __init__(self, option: str, value: str | None, reason: str) -> None:
-        given = "" if value is None else f" = {value!r}"
+        given = "" if value is None else f" = {'(hidden)' if _SECRET.search(option) else repr(value)}"
         super().__init__(f"option {option}{given}: {reason}")
         self.option = option
 

@@ -39,6 +39,11 @@ class AsyncCluster:
         return self._cluster.bootstrap_servers
 
     @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client under Kafka's keys."""
+        return self._cluster.client_settings
+
+    @property
     def broker_ids(self) -> tuple[int, ...]:
         return self._cluster.broker_ids
 

@@ -42,14 +42,20 @@ class Cluster:
     """``with Cluster(brokers=3) as cluster: …``; broker ids count from 1.
 
     ``settings`` are broker settings under Kafka's keys, the same for all brokers; ``cluster_id`` is random
-    by default. Replication factors are 3,
+    by default. With ``secure`` the brokers have TLS, SCRAM and ACLs, and clients need
+    :attr:`client_settings`. Replication factors are 3,
     or the number of brokers if that is less; ``min.insync.replicas`` is one less, but at least 1.
 
     Methods raise ClusterError if a broker does not do what they ask for. They may be called from any thread.
     """
 
     def __init__(
-        self, brokers: int = 1, *, settings: Settings | None = None, cluster_id: str | None = None
+        self,
+        brokers: int = 1,
+        *,
+        settings: Settings | None = None,
+        cluster_id: str | None = None,
+        secure: bool = False,
     ) -> None:
         """Raises ValueError for a number of brokers out of range, and for a setting of :data:`OWN_KEYS`."""
         if not 1 <= brokers <= BROKERS_MAX:
@@ -60,6 +66,8 @@ class Cluster:
         self.broker_ids: tuple[int, ...] = tuple(range(1, brokers + 1))
         self._given = given
         self._cluster_id = cluster_id
+        self._secure = secure
+        self._connection: dict[str, str] = {}
         self._launcher: LauncherProcess | None = None
         self._folder: Path | None = None
         self._ports: dict[int, int] = {}
@@ -83,7 +91,9 @@ class Cluster:
                 brokers=len(self.broker_ids),
                 settings=self._settings(),
                 cluster_id=self._cluster_id,
+                secure=self._secure,
             )
+            self._connection = opened["connection"]
             self._folder = Path(opened["folder"])
             self._ports = {int(broker): port for broker, port in opened["ports"].items()}
             self._launcher.request("start", timeout_s, broker_ids=self.broker_ids)
@@ -124,6 +134,14 @@ class Cluster:
     def bootstrap_servers(self) -> str:
         """``host:port,…`` of all brokers, running or not; the value of Kafka's ``bootstrap.servers``."""
         return ",".join(self.address(broker) for broker in self.broker_ids)
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client under Kafka's keys: ``bootstrap.servers``, and how to connect.
+
+        The user of a secure cluster is one of ``super.users``.
+        """
+        return {**self._connection, "bootstrap.servers": self.bootstrap_servers}
 
     def address(self, broker: int) -> str:
         """Return ``host:port`` of one broker; it keeps them when it is restarted."""
@@ -179,18 +197,19 @@ class Cluster:
         ``replication_factor`` is 3 by default, or the number of brokers if that is less. Raises
         nilometer's ``KafkaError``, such as TOPIC_ALREADY_EXISTS.
         """
-        from nilometer.testing.topics import create_topic, run
+        from nilometer.testing.topics import Servers, create_topic, run
 
-        run(create_topic(self._running(), name, partitions, replication_factor, configs or {}))
+        where = Servers(self._running(), self._connection)
+        run(create_topic(where, name, partitions, replication_factor, configs or {}))
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Return the id of the broker that leads a partition; wait while none does.
 
         Raises nilometer's ``KafkaError``, such as UNKNOWN_TOPIC_OR_PARTITION.
         """
-        from nilometer.testing.topics import find_leader, run
+        from nilometer.testing.topics import Servers, find_leader, run
 
-        return run(find_leader(self._running(), topic, partition))
+        return run(find_leader(Servers(self._running(), self._connection), topic, partition))
 
     # --- helpers
 

@@ -14,6 +14,7 @@ no other process can get it, not even while the broker is down.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import gc
@@ -38,6 +39,7 @@ from nilometer.broker.process import run_broker
 from nilometer.broker.status_file import NOT_READY
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
+from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.directories import meta_properties
 from nilometer.storage.directories.meta_properties import MetaProperties
@@ -86,6 +88,8 @@ class Launcher:
         self._received = b""
         self._folder: Path | None = None
         self._brokers: dict[int, _Broker] = {}
+        self._connection: dict[str, str] = {}
+        """The settings by which clients connect."""
 
     def serve(self) -> None:
         """Perform requests until the parent ends; then clean up."""
@@ -105,9 +109,21 @@ class Launcher:
 
     # --- operations
 
-    def on_open(self, brokers: int, settings: dict[str, str], cluster_id: str | None) -> dict[str, Any]:
-        """Create the data folder and reserve the ports; return the folder, and the ports by broker id."""
+    def on_open(
+        self, brokers: int, settings: dict[str, str], cluster_id: str | None, secure: bool
+    ) -> dict[str, Any]:
+        """Create the data folder and reserve the ports.
+
+        Returns the folder, the ports by broker id, and the settings that clients need to connect, which are
+        none unless the cluster is ``secure``.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="nilometer-"))
+        security = SecureFolder(self._folder)
+        if secure:
+            security.create(zookeeper=False)
+            asyncio.run(security.write_users(f"local:{self._folder / 'coordination'}", cluster_id))
+            self._connection = security.admin_settings()
+        listener = PROTOCOL.value if secure else "PLAINTEXT"
         for broker_id in range(1, brokers + 1):
             reservation = _reserve_port()
             log_dir = self._folder / f"broker-{broker_id}"
@@ -115,15 +131,19 @@ class Launcher:
                 _write_identity(log_dir, broker_id, cluster_id)
             own = {
                 "node.id": str(broker_id),
-                "listeners": f"PLAINTEXT://{HOST}:{reservation.getsockname()[1]}",
+                "listeners": f"{listener}://{HOST}:{reservation.getsockname()[1]}",
                 "log.dirs": str(log_dir),
                 "nilometer.coordination": f"local:{self._folder / 'coordination'}",
             }
+            if secure:
+                security.issue(broker_id, HOST)
+                own |= security.broker_settings(broker_id)
             log_path = self._folder / f"broker-{broker_id}.log"
             self._brokers[broker_id] = _Broker(broker_id, reservation, settings | own, log_path)
         return {
             "folder": str(self._folder),
             "ports": {broker_id: broker.port for broker_id, broker in self._brokers.items()},
+            "connection": self._connection,
         }
 
     def on_start(self, broker_ids: Sequence[int]) -> None:
@@ -136,7 +156,7 @@ class Launcher:
             self._fork(broker)
         for broker in starting:
             self._wait_ready(broker)
-        wait_all_registered(self._processes)
+        wait_all_registered(self._processes, self._connection)
 
     def on_kill(self, broker_id: int) -> None:
         self._end(self._brokers[broker_id], signal.SIGKILL)

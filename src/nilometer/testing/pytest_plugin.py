@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from nilometer.testing.cluster import Cluster, Settings
 
 BROKERS, SETTINGS, TOPIC = "nilometer_brokers", "nilometer_settings", "nilometer_topic"
+SECURE = "nilometer_secure"
 TOPIC_NAME_MAX = 200
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(BROKERS, "The number of brokers of the fixture nilometer, 1 by default.", default="1")
+    parser.addini(
+        SECURE, "Whether the fixture nilometer has TLS, SCRAM and ACLs.", type="bool", default=False
+    )
     parser.addini(SETTINGS, "Broker settings of the fixture nilometer: KEY=VALUE lines.", type="linelist")
 
 
@@ -40,7 +44,11 @@ def nilometer(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     from nilometer.testing.cluster import Cluster
 
     try:
-        cluster = Cluster(int(pytestconfig.getini(BROKERS)), settings=_settings(pytestconfig))
+        cluster = Cluster(
+            int(pytestconfig.getini(BROKERS)),
+            settings=_settings(pytestconfig),
+            secure=bool(pytestconfig.getini(SECURE)),
+        )
     except ValueError as error:
         raise pytest.UsageError(f"{BROKERS}, {SETTINGS}: {error}") from None
     with cluster:
@@ -57,8 +65,8 @@ def nilometer_cluster() -> Iterator[Callable[..., Cluster]]:
 
     with ExitStack() as clusters:
 
-        def start(brokers: int = 1, *, settings: Settings | None = None) -> Cluster:
-            return clusters.enter_context(Cluster(brokers, settings=settings))
+        def start(brokers: int = 1, *, settings: Settings | None = None, secure: bool = False) -> Cluster:
+            return clusters.enter_context(Cluster(brokers, settings=settings, secure=secure))
 
         yield start
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 
 from nilometer.local.local_cluster import LocalCluster
+from support.coordination.zookeeper_server import running_ensemble
 from support.eventually import eventually
 
 pytestmark = pytest.mark.spark
@@ -28,25 +33,66 @@ LINES = [
 ]
 
 
-def running_brokers(folder: Path) -> list[int]:
-    return [
-        one.id for one in LocalCluster(folder / ".nilometer" / "demo").brokers() if one.state == "running"
-    ]
+def running_brokers(folder: Path, name: str = "demo") -> list[int]:
+    cluster = LocalCluster(folder / ".nilometer" / name)
+    return [one.id for one in cluster.brokers() if one.state == "running"]
 
 
 @pytest.mark.long
 def test_the_demo_verifies_its_numbers_and_leaves_nothing_running(tmp_path):
+    """By the one command of docs/security.md: TLS, users, ACLs, and ACLs in ZooKeeper."""
+    logs = input_folder(tmp_path)
+    with running_ensemble(1) as ensemble:
+        done = subprocess.run(
+            [*DEMO, "--secure", "--zookeeper", f"{ensemble.hosts}/demo", str(logs)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        stranger: Any = KazooClient(ensemble.hosts)
+        stranger.start()
+        try:
+            with pytest.raises(NoAuthError):
+                stranger.get("/demo/secret")
+        finally:
+            stranger.stop()
+            stranger.close()
+    assert f"Verified: {2 * len(LINES):,} lines" in done.stdout
+    assert running_brokers(tmp_path, "secure-demo") == []
+    check_secrets(tmp_path / ".nilometer" / "secure-demo", done.stdout + done.stderr)
+
+
+def check_secrets(data: Path, printed: str) -> None:
+    """No password is printed, or in a file that others could read, or in any file but those for it."""
+    private = sorted((data / "security").glob("*.properties"))
+    passwords = {
+        found
+        for path in private
+        for found in re.findall(r'(?:password="|zookeeper\.password=)([^";\n]+)', path.read_text())
+    }
+    assert len(passwords) == 4, "of admin, demo, the brokers, and at ZooKeeper"
+    allowed = {*private, *data.glob("broker-*/server.properties")}
+    assert data.stat().st_mode & 0o077 == 0
+    for path in data.rglob("*"):
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        found = [password for password in passwords if password.encode() in content]
+        assert not found or path in allowed, path
+        assert not found or path.stat().st_mode & 0o077 == 0, path
+    assert not any(password in printed for password in passwords)
+
+
+def input_folder(tmp_path: Path) -> Path:
     logs = tmp_path / "logs"
     (logs / "old").mkdir(parents=True)
     (logs / "access.log").write_bytes(b"\n".join(LINES))  # the last line has no newline
     (logs / "old" / "access.log.1.gz").write_bytes(gzip.compress(b"\r\n".join(LINES) + b"\r\n"))
     (logs / ".hidden").write_bytes(b"not to be read\n")
     (logs / "binary").write_bytes(b"\0\1\2\n")
-    done = subprocess.run([*DEMO, str(logs)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    total = 2 * len(LINES)
-    assert f"Verified: {total:,} lines" in done.stdout
-    assert running_brokers(tmp_path) == []
+    return logs
 
 
 def test_an_interrupted_demo_stops_its_brokers(tmp_path):

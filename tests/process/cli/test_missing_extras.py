@@ -29,6 +29,7 @@ sys.exit(run(sys.argv[2:]))
         ("spark", "pipeline run logs --topic t"),
         ("spark", "pipeline report logs --output ."),
         ("console", "console --port 0"),
+        ("secure", "up --secure --detach"),
         ("postgres", "pipeline capture --dsn postgresql://localhost --table a.b"),
     ],
 )

@@ -16,6 +16,8 @@ from nilometer.runtime import Runtime
 from nilometer.testing import Cluster, ClusterError
 from nilometer.wire.errors import ErrorCode, KafkaError
 
+CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
+
 
 async def send(servers: str, topic: str, values: list[bytes]) -> None:
     async with Producer(Runtime.system(), {"bootstrap.servers": servers}) as producer:
@@ -131,3 +133,31 @@ def test_errors_name_what_is_wrong():
             cluster.pause(1)
         with pytest.raises(ClusterError, match="no broker runs"):
             cluster.leader("orders")
+
+
+def test_a_secure_cluster():
+    """TLS, SCRAM and ACLs: clients connect by `client_settings`, and by nothing else."""
+
+    async def users(settings: dict[str, str]) -> None:
+        async with Producer(Runtime.system(), settings) as producer:
+            await (await producer.send("orders", b"one"))
+        async with Consumer(Runtime.system(), settings) as consumer:
+            consumer.assign([TopicPartition("orders", 0)])
+            consumer.seek_to_beginning()
+            async for record in consumer:
+                assert record.value == b"one"
+                return
+
+    with Cluster(brokers=2, secure=True, cluster_id=CLUSTER_ID) as cluster:
+        cluster.create_topic("orders", replication_factor=2)
+        leader = cluster.leader("orders")
+        assert cluster.client_settings["security.protocol"] == "SASL_SSL"
+        asyncio.run(users(cluster.client_settings))
+        cluster.kill(leader)
+        assert cluster.leader("orders") != leader
+        cluster.restart(leader)
+        wrong = {**cluster.client_settings, "sasl.mechanism": "SCRAM-SHA-256"}
+        with pytest.raises(KafkaError, match=r"SASL|mechanism|[Aa]uthentication"):
+            asyncio.run(users(wrong))
+    with Cluster(brokers=1) as cluster:
+        assert cluster.client_settings == {"bootstrap.servers": cluster.bootstrap_servers}

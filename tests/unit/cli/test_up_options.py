@@ -45,6 +45,14 @@ def test_another_coordination_store() -> None:
     assert refused([], coordination="zookeeper://127.0.0.1:2181") is None
 
 
+def test_brokers_that_were_created_without_security() -> None:
+    text = refused(brokers(1), secure=True)
+    assert text is not None and "--secure: the brokers in data were created without it" in text
+    assert refused([], secure=True) is None
+    given = UpOptions(secure=True)
+    assert why_refused(brokers(1), LOCAL, given, "data", is_secure=True) is None
+
+
 def test_ports_that_do_not_exist() -> None:
     text = refused([], brokers=3, port=65_534)
     assert text is not None and "port 65536" in text
@@ -52,6 +60,7 @@ def test_ports_that_do_not_exist() -> None:
 
 
 def test_endpoints() -> None:
+    assert str(endpoint(2, [], UpOptions(), "h", 1, "SASL_SSL")) == "SASL_SSL://h:2"
     assert where(2, []) == "PLAINTEXT://127.0.0.1:9093"
     assert where(2, [], host="::1", port=1000) == "PLAINTEXT://[::1]:1001"
     moved = brokers(2, port=15_000)

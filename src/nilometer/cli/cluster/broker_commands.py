@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER
 from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brokers
 from nilometer.cli.cluster.console_command import DEFAULT_HOST, console_port_type, serve_console
+from nilometer.cli.cluster.secure_up import create_secure
 from nilometer.cli.cluster.up_options import (
     UpOptions,
     endpoint,
@@ -29,6 +30,7 @@ from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.readiness import LaunchFailed
 from nilometer.local.replication import replication_settings
+from nilometer.local.secure_cluster import PROTOCOL
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,6 +139,12 @@ broker.add_command(broker_config)
     show_default=True,
     help="The port of broker 1's metrics on 127.0.0.1; broker N has PORT + N - 1. 0: the system chooses.",
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Create the cluster with TLS, users and ACLs, in ZooKeeper too. It stays so: later starts need no "
+    "option.",
+)
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready. The brokers keep running.")
 @click.option("--console", "console_port", type=console_port_type, metavar="PORT", help=_CONSOLE_HELP)
 @_override
@@ -149,6 +157,7 @@ def up(
     port: int,
     coordination: str,
     metrics_port: int,
+    secure: bool,
     detach: bool,
     console_port: int | None,
     overrides: tuple[str, ...],
@@ -175,40 +184,63 @@ def up(
         port if _is_given("port") else None,
         store if _is_given("coordination") else None,
         metrics_port if _is_given("metrics_port") else None,
+        secure,
     )
-    if (reason := why_refused(existing, configured, given, os.fspath(data_dir))) is not None:
+    is_secure = cluster.security.exists
+    if console_port is not None and (secure or is_secure):
+        raise click.UsageError(
+            "--console: it has no login, and a secure cluster has users. `nilometer console "
+            "--command-config FILE` acts with the rights of one of them"
+        )
+    if reason := why_refused(existing, configured, given, os.fspath(data_dir), is_secure=is_secure):
         raise click.UsageError(reason)
+    if (secure or is_secure) and not existing:
+        create_secure(cluster.security, store)
+    listener = PROTOCOL.value if cluster.security.exists else "PLAINTEXT"
+    at = {
+        one: endpoint(one, existing, given, host, port, listener)
+        for one in range(1, max(brokers, len(existing)) + 1)
+    }
     properties = {
         "nilometer.coordination": configured or store,
         **replication_settings(brokers),
     }
-    for broker_id in range(1, max(brokers, len(existing)) + 1):
+    for broker_id, where in at.items():
         own = {METRICS_LISTENER: metrics_listener(broker_id, metrics_port)}
-        at = endpoint(broker_id, existing, given, host, port)
-        cluster.configure(broker_id, at, {**properties, **own})
+        cluster.configure(broker_id, where, {**properties, **own})
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
     if settings and (running := ", ".join(str(one.id) for one in existing if one.state != "down")):
         click.echo(f"Warning: settings have no effect on brokers that run: {running}", err=True)
-    of_start = {one: settings_of_start(one, existing, given, host, port) for one in down_ids}
+    of_start = {one: settings_of_start(one, existing, given, host, port, listener) for one in down_ids}
+    if cluster.security.exists:
+        for one in down_ids:
+            cluster.security.issue(one, at[one].host)
     exit_on_sigterm()
     try:
         started = cluster.start(down_ids, settings, of_start)
     except LaunchFailed as error:
         raise click.ClickException(str(error)) from None
     _show_metrics(cluster.brokers())
-    ready = _ready_text(cluster.brokers(), as_json)
+    ready = _ready_text(cluster, as_json)
     if detach:
         click.echo(ready)
     else:
         _stay(cluster, started, ready, console_port)
 
 
-def _ready_text(brokers: Sequence[BrokerProcess], as_json: bool) -> str:
+def _ready_text(cluster: LocalCluster, as_json: bool) -> str:
+    brokers = cluster.brokers()
     servers = ",".join(f"{one.host}:{one.port}" for one in brokers)
-    if not as_json:
-        return f"bootstrap.servers={servers}"
-    documents = [{"id": one.id, "host": one.host, "port": one.port, "pid": one.pid} for one in brokers]
-    return json.dumps({"bootstrap_servers": servers, "brokers": documents})
+    config = os.fspath(cluster.security.client_path) if cluster.security.exists else None
+    if as_json:
+        documents = [{"id": one.id, "host": one.host, "port": one.port, "pid": one.pid} for one in brokers]
+        secure = {} if config is None else {"command_config": config}
+        return json.dumps({"bootstrap_servers": servers, **secure, "brokers": documents})
+    lines = [f"bootstrap.servers={servers}"]
+    if config is not None:
+        use = f"nilometer topic create demo-1 --bootstrap-server {servers} --command-config {config}"
+        lines += [f"command.config={config}", f"To use it as the user demo: {use}"]
+    return "\n".join(lines)
 
 
 def _refuse_ids(settings: dict[str, str]) -> None:

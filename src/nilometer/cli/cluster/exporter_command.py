@@ -10,7 +10,7 @@ import sys
 import click
 
 from nilometer.broker.settings.metrics_listener import HttpEndpoint, metrics_endpoint
-from nilometer.cli.cluster_options import bootstrap_option, run_async, stop_on_signals
+from nilometer.cli.cluster_options import client_config, connection_options, run_async, stop_on_signals
 from nilometer.config import ConfigError
 from nilometer.exporter.cluster_reading import Selection
 from nilometer.exporter.exporter import Exporter
@@ -36,7 +36,7 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str) -
 
 
 @click.command()
-@bootstrap_option
+@connection_options
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -57,13 +57,13 @@ def exporter(bootstrap: str, listen: HttpEndpoint, topics: re.Pattern[str], grou
     The names are those of kafka_exporter. Each scrape reads the cluster.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    run_async(_serve(bootstrap, listen, Selection(topics, groups)))
+    run_async(_serve(client_config(bootstrap), listen, Selection(topics, groups)))
 
 
-async def _serve(bootstrap: str, listen: HttpEndpoint, selection: Selection) -> None:
+async def _serve(client: dict[str, str], listen: HttpEndpoint, selection: Selection) -> None:
     stopped = asyncio.Event()
     stop_on_signals(stopped.set)
-    serving = Exporter(Runtime.system(), bootstrap, selection)
+    serving = Exporter(Runtime.system(), client, selection)
     try:
         port = await serving.serve(listen.host, listen.port)
         click.echo(f"{HttpEndpoint(listen.host, port)}/metrics")

@@ -77,7 +77,8 @@ def status(
     directories, replicas that stopped, hanging transactions. Reassignments are listed too.
 
     By default the cluster is that of --data-dir; with --bootstrap-server any other one. The brokers of
-    --data-dir are connected to by PLAINTEXT, unless --command-config is given on the command line.
+    --data-dir are connected to as `nilometer up` made them, unless --command-config is given on the command
+    line.
 
     The exit code is 0 if the cluster is healthy; 1 if it is degraded (everything is served, but there is a
     problem) or the folder has no brokers; 3 if it is unavailable (a partition cannot be read or written, or
@@ -86,7 +87,7 @@ def status(
     cluster = _local_cluster(data_dir)
     if cluster is not None and not cluster.broker_ids():
         _say_no_cluster(data_dir, as_json)
-    connection = client_config(bootstrap) if _has_connection(cluster) else {}
+    connection = client_config(bootstrap) if _has_connection(cluster) else _own_connection(cluster)
     checks = _Checks(cluster, bootstrap.split(","), timeout, connection)
     if watch:
         grade = run_async(_watch(checks, interval, times, as_json))
@@ -113,6 +114,11 @@ def _local_cluster(data_dir: Path) -> LocalCluster | None:
     cluster = LocalCluster(data_dir)
     is_elsewhere = given("bootstrap") is ParameterSource.ENVIRONMENT and not cluster.broker_ids()
     return None if is_elsewhere and given("data_dir") is ParameterSource.DEFAULT else cluster
+
+
+def _own_connection(cluster: LocalCluster | None) -> dict[str, str]:
+    """Return the settings that clients of the data folder's brokers need."""
+    return cluster.security.admin_settings() if cluster is not None and cluster.security.exists else {}
 
 
 def _has_connection(cluster: LocalCluster | None) -> bool:

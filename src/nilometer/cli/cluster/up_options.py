@@ -26,6 +26,7 @@ class UpOptions:
     coordination: str | None = None
     metrics_port: int | None = None
     """The port of broker 1's metrics; the next brokers have the next ports. 0: the system chooses all."""
+    secure: bool = False
 
     @property
     def moves_endpoints(self) -> bool:
@@ -38,35 +39,60 @@ def metrics_listener(broker_id: int, first_port: int) -> str:
 
 
 def endpoint(
-    broker_id: int, existing: Sequence[BrokerProcess], given: UpOptions, default_host: str, default_port: int
+    broker_id: int,
+    existing: Sequence[BrokerProcess],
+    given: UpOptions,
+    default_host: str,
+    default_port: int,
+    listener: str = "PLAINTEXT",
 ) -> Endpoint:
-    """Return where a broker listens: as given, as configured, or next to the last of the ``existing``."""
+    """Return where a broker listens: as given, as configured, or next to the last of the ``existing``.
+
+    ``listener`` is the listener's name.
+    """
     known = {one.id: one for one in existing}
     near = known.get(broker_id) or (existing[-1] if existing else None)
     first_port = default_port if near is None else near.port - (near.id - 1)
     host = given.host or (default_host if near is None else near.host)
-    return Endpoint("PLAINTEXT", host, (given.port or first_port) + broker_id - 1)
+    return Endpoint(listener, host, (given.port or first_port) + broker_id - 1)
 
 
 def settings_of_start(
-    broker_id: int, existing: Sequence[BrokerProcess], given: UpOptions, default_host: str, default_port: int
+    broker_id: int,
+    existing: Sequence[BrokerProcess],
+    given: UpOptions,
+    default_host: str,
+    default_port: int,
+    listener: str = "PLAINTEXT",
 ) -> dict[str, str]:
     """Return a broker's own settings for this start: those that replace what its folder has."""
     settings: dict[str, str] = {}
     if given.moves_endpoints:
-        settings["listeners"] = str(endpoint(broker_id, existing, given, default_host, default_port))
+        at = endpoint(broker_id, existing, given, default_host, default_port, listener)
+        settings["listeners"] = str(at)
     if given.metrics_port is not None:
         settings[METRICS_LISTENER] = metrics_listener(broker_id, given.metrics_port)
     return settings
 
 
 def why_refused(
-    existing: Sequence[BrokerProcess], configured_coordination: str | None, given: UpOptions, folder: str
+    existing: Sequence[BrokerProcess],
+    configured_coordination: str | None,
+    given: UpOptions,
+    folder: str,
+    *,
+    is_secure: bool = False,
 ) -> str | None:
     """Return why the options do not fit the brokers of ``folder``; None if they do.
 
-    ``configured_coordination`` is the setting of the existing brokers.
+    ``configured_coordination`` is the setting of the existing brokers, ``is_secure`` whether they were
+    created with --secure.
     """
+    if given.secure and existing and not is_secure:
+        return (
+            f"--secure: the brokers in {folder} were created without it. --data-dir names another cluster; "
+            "docs/security.md says how a running cluster changes to TLS and SASL."
+        )
     if given.brokers is not None and given.brokers < len(existing):
         return (
             f"--brokers {given.brokers}: the cluster in {folder} has {len(existing)} brokers, and `up` "

@@ -7,6 +7,9 @@ are equal.
 
 Each run has its own topic and tables, named by its start time, so that another run in the same folder counts
 nothing twice; topics and tables of runs before the last one are removed.
+
+With ``--secure`` the brokers are those of ``nilometer up --secure``: the clients, Spark's among them, connect
+by TLS and SCRAM as a user that ACLs permit nothing but this.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from rich.console import Console
 
 from nilometer.cli.demo.check import compare, counting, numbers_of
 from nilometer.cli.demo.cluster import brokers, drop_old_topics, ingest_while_leader_dies
-from nilometer.cli.demo.demo_run import DATA_DIR, Demo, DemoFailed
+from nilometer.cli.demo.demo_run import Demo, DemoFailed
 from nilometer.cli.demo.input_files import log_files, stable
 from nilometer.cli.demo.spark_job import SparkStart, run_pipeline
 from nilometer.cli.pipelines.pipeline_results import print_tables
@@ -31,9 +34,13 @@ from nilometer.pipeline.spark.java import ensure_java
 
 @click.command()
 @click.argument("source", required=False, type=click.Path(exists=True, path_type=Path))
-def main(source: Path | None) -> None:
+@click.option("--secure", is_flag=True, help="With TLS, users and ACLs.")
+@click.option(
+    "--zookeeper", metavar="HOST:PORT,…/CHROOT", help="With brokers that coordinate through ZooKeeper."
+)
+def main(source: Path | None, secure: bool, zookeeper: str | None) -> None:
     """Ingest log lines, count them with Spark, and check the counts. SOURCE: a file or folder of logs."""
-    demo = Demo(Console())
+    demo = Demo(Console(), secure=secure, zookeeper=zookeeper)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
@@ -74,7 +81,7 @@ def run(demo: Demo, source: Path | None) -> bool:
 
 
 def clear_old_runs(demo: Demo) -> None:
-    runs = DATA_DIR / "runs"
+    runs = demo.data_dir / "runs"
     earlier = sorted(runs.iterdir()) if runs.is_dir() else []
     for old in earlier[:-1]:
         shutil.rmtree(old)

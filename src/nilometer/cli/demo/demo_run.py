@@ -10,7 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from nilometer.local.secure_cluster import SecureFolder
+
 DATA_DIR = Path(".nilometer/demo")
+SECURE_DATA_DIR = Path(".nilometer/secure-demo")
 TOPIC_PREFIX = "demo-"
 
 
@@ -25,6 +28,19 @@ class Demo:
     console: Console
     began: datetime = field(default_factory=datetime.now)
     bootstrap: str = ""
+    secure: bool = False
+    """Whether the brokers have TLS, users and ACLs."""
+    zookeeper: str | None = None
+    """The brokers' ZooKeeper as ``host:port,…/chroot``; None: a folder is the coordination store."""
+
+    @property
+    def data_dir(self) -> Path:
+        return SECURE_DATA_DIR if self.secure else DATA_DIR
+
+    @property
+    def security(self) -> SecureFolder | None:
+        """The folder with the settings of clients; None if they need none."""
+        return SecureFolder(self.data_dir) if self.secure else None
 
     @property
     def topic(self) -> str:
@@ -32,7 +48,7 @@ class Demo:
 
     @property
     def run_dir(self) -> Path:
-        return DATA_DIR / "runs" / self.topic
+        return self.data_dir / "runs" / self.topic
 
     def print_step(self, what: str) -> None:
         self.console.print(

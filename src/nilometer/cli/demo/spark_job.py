@@ -51,7 +51,13 @@ class SparkStart:
 
 
 def run_pipeline(demo: Demo, session: SparkSession) -> dict[str, list[dict[str, object]]]:
-    job = runner.Job(demo.topic, os.fspath(demo.run_dir / "tables"), demo.bootstrap, available_now=True)
+    job = runner.Job(
+        demo.topic,
+        os.fspath(demo.run_dir / "tables"),
+        demo.bootstrap,
+        available_now=True,
+        client=demo.security.client_settings() if demo.security is not None else {},
+    )
     logs = SHIPPED["logs"].load()
     with demo.step("Running the logs pipeline on Spark ..."):
         last = runner.run(

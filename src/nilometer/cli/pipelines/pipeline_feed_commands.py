@@ -8,14 +8,22 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from nilometer.broker.settings.listeners import Endpoint
-from nilometer.cli.cluster_options import bootstrap_option, json_option, parse_pairs, print_json, run_async
+from nilometer.cli.cluster_options import (
+    client_config,
+    connection_options,
+    given_client_config,
+    json_option,
+    parse_pairs,
+    print_json,
+    run_async,
+)
 from nilometer.cli.number_types import Seconds
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
@@ -45,7 +53,7 @@ PORTS = range(15_000, 32_000)
 @click.option("--seed", type=int, default=7, show_default=True, help="The seed of the generated input.")
 @home_option
 @json_option
-@bootstrap_option
+@connection_options
 def sample(
     name: str,
     records: int | None,
@@ -80,9 +88,10 @@ def fill(
     """
     shipped = SHIPPED[name]
     topics = [*shipped.inputs, *([shipped.writes] if shipped.writes else [])]
-    run_async(create_topics(bootstrap, topics, partitions))
+    client = client_config(bootstrap)
+    run_async(create_topics(client, topics, partitions))
     with Console(stderr=True).status(f"Sending to {', '.join(shipped.inputs)} ..."):
-        count = send(bootstrap, _outgoing(sample_records(name, records, seed)))
+        count = send(client, _outgoing(sample_records(name, records, seed)))
     make_table = SAMPLES[name].table
     if make_table is None:
         return count, None
@@ -97,9 +106,12 @@ def _outgoing(records: Iterable[SampleRecord]) -> Iterator[Outgoing]:
         yield Outgoing(one.topic, None, one.key, one.value, ())
 
 
-def send(bootstrap: str, records: Iterable[Outgoing]) -> int:
-    """Send all records, wait for their acknowledgements and return their number. Raises ClickException."""
-    settings = {"bootstrap.servers": bootstrap, "linger.ms": "20", "batch.size": str(256 * 1024)}
+def send(client: Mapping[str, str], records: Iterable[Outgoing]) -> int:
+    """Send all records, wait for their acknowledgements and return their number. Raises ClickException.
+
+    ``client`` are the settings of the connection.
+    """
+    settings = {**client, "linger.ms": "20", "batch.size": str(256 * 1024)}
     writer = ClusterWriter(settings.items())
     waiting = iter(records)
     try:
@@ -110,9 +122,9 @@ def send(bootstrap: str, records: Iterable[Outgoing]) -> int:
         writer.close()
 
 
-async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) -> None:
+async def create_topics(client: Mapping[str, str], topics: Iterable[str], partitions: int) -> None:
     """Create the topics that do not exist. Raises KafkaError."""
-    async with Admin(Runtime.system(), {"bootstrap.servers": bootstrap}) as admin:
+    async with Admin(Runtime.system(), client) as admin:
         for topic in topics:
             try:
                 await admin.create_topic(NewTopic(topic, partitions, BROKER_DEFAULT))
@@ -138,7 +150,7 @@ async def create_topics(bootstrap: str, topics: Iterable[str], partitions: int) 
     help="Remove the slot and the publication. PostgreSQL keeps its log for a slot that has no reader.",
 )
 @json_option
-@bootstrap_option
+@connection_options
 def capture(
     dsn: str,
     table: str,
@@ -156,6 +168,7 @@ def capture(
     repeats. A later run continues where this one ended. The database needs wal_level = logical.
     """
     topic = topic or SHIPPED["changelog"].inputs[0]
+    client = client_config(bootstrap)  # before other threads need it
     slot = slot or f"nilometer_{table.replace('.', '_')}".lower()
     try:
         with Capture(dsn, table, slot) as source:
@@ -164,24 +177,29 @@ def capture(
                 return
             total = 0
             if not source.has_begun:
-                total = send(bootstrap, _events(topic, source.first_rows()))
+                total = send(client, _events(topic, source.first_rows()))
                 source.confirm_first_rows()
                 rows = {"topic": topic, "rows": total}
                 click.echo(json.dumps(rows) if as_json else f"{total:,} rows of {table} are in {topic}")
-            run_async(_follow(source, topic, bootstrap, seconds, available_now, as_json))
+            run_async(_follow(source, topic, client, seconds, available_now, as_json))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
 
 
 async def _follow(
-    source: Capture, topic: str, bootstrap: str, seconds: float, available_now: bool, as_json: bool
+    source: Capture,
+    topic: str,
+    client: Mapping[str, str],
+    seconds: float,
+    available_now: bool,
+    as_json: bool,
 ) -> None:
     """Write changes to the topic until Ctrl-C, or until there are none with ``available_now``.
 
     Pauses ``seconds`` after a read without changes.
     """
     while True:
-        count = await asyncio.to_thread(_take, source, topic, bootstrap)
+        count = await asyncio.to_thread(_take, source, topic, client)
         if count:
             changes = {"topic": topic, "changes": count}
             click.echo(json.dumps(changes) if as_json else f"{count:,} changes are in {topic}")
@@ -191,8 +209,8 @@ async def _follow(
             await asyncio.sleep(seconds)
 
 
-def _take(source: Capture, topic: str, bootstrap: str) -> int:
-    count = send(bootstrap, _events(topic, source.events()))
+def _take(source: Capture, topic: str, client: Mapping[str, str]) -> int:
+    count = send(client, _events(topic, source.events()))
     source.confirm()
     return count
 
@@ -216,7 +234,7 @@ def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
 @click.option("--until-idle", is_flag=True, help="Stop when all messages have been delivered.")
 @home_option
 @json_option
-@bootstrap_option
+@connection_options
 def deliver(
     topic: str,
     url: str,
@@ -233,7 +251,7 @@ def deliver(
     """
     try:
         webhook = Webhook(url, parse_pairs(headers, "--header"))
-        check_source(Job(topic, output="", bootstrap_servers=bootstrap))
+        check_source(Job(topic, output="", bootstrap_servers=bootstrap, client=given_client_config()))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
     notes = DeliveryNotes(Path(home, "deliver", f"{group}.sqlite"))
@@ -253,7 +271,7 @@ def deliver(
 
 async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str, until_idle: bool) -> None:
     settings = {
-        "bootstrap.servers": bootstrap,
+        **client_config(bootstrap),
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": "false",

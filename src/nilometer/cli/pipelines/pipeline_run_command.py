@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from nilometer.cli.cluster_options import parse_pairs
+from nilometer.cli.cluster_options import command_config_option, given_client_config, parse_pairs
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_choice import choice_options, choose
 from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_CODE
@@ -69,6 +69,7 @@ RESULTS_WIDTH = 80
     metavar="HOST:PORT[,...]",
     help="Brokers to connect to first, as HOST:PORT[,...].",
 )
+@command_config_option
 @choice_options
 @click.option(
     "--max-unrecognised",
@@ -192,6 +193,7 @@ def run(
         available_now=available_now,
         seconds=seconds,
         options=parse_pairs(options, "--option"),
+        client=given_client_config(),
         to_topic=_needed(shipped.name, "--to", to_topic or shipped.writes, shipped.writes),
         table=_needed(shipped.name, "--table", table, shipped.table),
         formats=chosen.formats,

@@ -46,6 +46,8 @@ class Job:
     seconds: int = 5
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further options of the source."""
+    client: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The settings of the clients' connections: ``security.protocol``, ``sasl.*``, ``ssl.*``."""
     to_topic: str | None = None
     """The topic to write to, for pipelines that do."""
     table: str | None = None
@@ -59,9 +61,15 @@ class Job:
     def topics(self) -> tuple[str, ...]:
         return tuple(self.topic.split(","))
 
+    @property
+    def connection_options(self) -> dict[str, str]:
+        """The options of sources and sinks that say how to connect."""
+        security = {f"kafka.{key}": value for key, value in self.client.items()}
+        return {**security, "kafka.bootstrap.servers": self.bootstrap_servers}
+
     def source_options(self, topic: str) -> dict[str, str]:
         return {
-            "kafka.bootstrap.servers": self.bootstrap_servers,
+            **self.connection_options,
             "subscribe": topic,
             "startingOffsets": "earliest",
             **self.options,
@@ -72,7 +80,7 @@ class Job:
         more: dict[str, Any] = {"available_now": self.available_now, "seconds": self.seconds}
         more |= accepted(start, formats=self.formats, settings=self.settings)
         if self.to_topic is not None:
-            more["to_topic"] = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": self.to_topic}
+            more["to_topic"] = {**self.connection_options, "topic": self.to_topic}
         if self.table is not None:
             more["table"] = self.table
         return more

@@ -75,6 +75,8 @@ _SETTINGS = {
     # Checkpoints on this machine without checksum files, which double the number of files that each batch
     # creates and renames: a micro-batch of one record takes a quarter less. Renames stay atomic.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    # Spark's default, and the user of SASL: options are shown in plans.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|ssl[.]keystore[.]key",
     # The default of 100 recent progress updates is for dashboards.
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }

@@ -1,0 +1,195 @@
+"""`nilometer up --secure`, and users that are added before the first broker starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from nilometer.config import parse_properties
+from nilometer.exporter.cluster_reading import Selection
+from nilometer.exporter.exporter import Exporter
+from nilometer.runtime import Runtime
+from nilometer.security.jaas import parse_jaas
+from support.brokers.cluster_shell import COMMAND, TIMEOUT_S, Shell
+from support.metrics.scrape import Scrape
+from support.ports import HOST, free_ports
+
+WAIT_S = 60.0
+
+
+def settings_of(shell: Shell, name: str) -> dict[str, str]:
+    path = shell.data_dir / "security" / name
+    return parse_properties(path.read_text(), str(path))
+
+
+def password_of(settings: dict[str, str]) -> str:
+    return parse_jaas(settings["sasl.jaas.config"]).options["password"]
+
+
+def librdkafka(shell: Shell, name: str, bootstrap: str) -> dict[str, str]:
+    """The settings of a file, as librdkafka has them."""
+    settings = settings_of(shell, name)
+    user = parse_jaas(settings["sasl.jaas.config"]).options
+    return {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": settings["security.protocol"],
+        "sasl.mechanism": settings["sasl.mechanism"],
+        "sasl.username": user["username"],
+        "sasl.password": user["password"],
+        "ssl.ca.location": settings["ssl.truststore.location"],
+    }
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(COMMAND), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def test_a_secure_cluster_from_up_to_down(shell: Shell) -> None:
+    (port,) = free_ports(1)
+    up = shell.run("up", "--secure", "--port", str(port), "--detach")
+    assert up.returncode == 0, up.stderr
+    bootstrap = f"{HOST}:{port}"
+    config = shell.data_dir / "security" / "client.properties"
+    assert up.stdout.splitlines()[:2] == [f"bootstrap.servers={bootstrap}", f"command.config={config}"]
+    at = ("--bootstrap-server", bootstrap)
+
+    # the printed command works as it is
+    printed = up.stdout.splitlines()[2].partition("nilometer ")[2].split()
+    made = command(*printed)
+    assert made.returncode == 0, made.stderr
+    elsewhere = command("topic", "create", "other", *at, "--command-config", str(config))
+    assert elsewhere.returncode == 1 and "TOPIC_AUTHORIZATION_FAILED" in elsewhere.stderr
+    plain = command("topic", "list", *at)
+    assert plain.returncode == 1, "there is no PLAINTEXT listener"
+
+    _check_librdkafka(shell, bootstrap)
+    asyncio.run(_check_exporter({**settings_of(shell, "admin.properties"), "bootstrap.servers": bootstrap}))
+    status = shell.run("status", "--json")
+    assert status.returncode == 0, status.stdout + status.stderr
+    (broker,) = json.loads(status.stdout)["brokers"]
+    passwords = [password_of(settings_of(shell, name)) for name in ("admin.properties", "client.properties")]
+    shown = (
+        Path(f"/proc/{broker['pid']}/cmdline").read_text()
+        + Path(f"/proc/{broker['pid']}/environ").read_text()
+    )
+    log = (shell.data_dir / "broker-1" / "broker.log").read_text()
+    assert not [one for one in passwords if one in shown + log + up.stdout + up.stderr]
+
+    assert shell.run("down").returncode == 0
+    again = shell.run("up", "--detach")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == up.stdout
+    listed = command("topic", "list", "--json", *at, "--command-config", str(config))
+    assert [one["name"] for one in json.loads(listed.stdout)["topics"]] == ["demo-1", "demo-rdkafka"]
+    json_text = json.loads(shell.run("up", "--detach", "--json").stdout)
+    assert json_text["command_config"] == str(config)
+
+
+def _check_librdkafka(shell: Shell, bootstrap: str) -> None:
+    client = librdkafka(shell, "client.properties", bootstrap)
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic("demo-rdkafka", 1, 1)])["demo-rdkafka"].result(WAIT_S)
+    producer = confluent_kafka.Producer({**client, "transactional.id": "demo-writer"})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce("demo-rdkafka", b"value")
+    producer.commit_transaction(WAIT_S)
+    consumer = confluent_kafka.Consumer(
+        {**client, "group.id": "demo-readers", "auto.offset.reset": "earliest"}
+    )
+    try:
+        consumer.subscribe(["demo-rdkafka"])
+        found = consumer.poll(WAIT_S)
+        assert found is not None and found.error() is None and found.value() == b"value"
+    finally:
+        consumer.close()
+
+
+async def _check_exporter(client: dict[str, str]) -> None:
+    exporter = Exporter(Runtime.system(), client, Selection())
+    try:
+        port = await exporter.serve(HOST, 0)
+        scrape = await asyncio.to_thread(Scrape, port)
+        assert scrape("kafka_topic_partitions", topic="demo-rdkafka") == 1
+    finally:
+        await exporter.close()
+
+
+def test_no_console_without_a_login(shell: Shell) -> None:
+    refused = shell.run("up", "--secure", "--console", "0")
+    assert refused.returncode == 2
+    assert "nilometer console --command-config" in " ".join(refused.stderr.split()), refused.stderr
+    assert not shell.data_dir.exists()
+
+
+def test_a_cluster_without_security_is_not_made_secure(shell: Shell) -> None:
+    (port,) = free_ports(1)
+    assert shell.run("up", "--port", str(port), "--detach").returncode == 0
+    refused = shell.run("up", "--secure", "--detach")
+    assert refused.returncode == 2
+    assert "were created without it" in refused.stderr
+    assert not (shell.data_dir / "security").exists()
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    path = tmp_path / "password"
+    path.write_text("open-sesame-7731\n")
+    return path
+
+
+def test_a_user_is_added_before_the_first_broker_starts(shell: Shell, password_file: Path) -> None:
+    add = ("user", "add", "admin", "--offline", "--data-dir", str(shell.data_dir))
+    done = command(*add, "--password-file", str(password_file), "--mechanism", "SCRAM-SHA-256")
+    assert done.returncode == 0, done.stderr
+    assert "SCRAM-SHA-256" in done.stdout
+    (port,) = free_ports(1)
+    overrides = [
+        "security.inter.broker.protocol=SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=SCRAM-SHA-256",
+        "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-256",
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram."
+        'ScramLoginModule required username="admin" password="open-sesame-7731";',
+        f"listeners=SASL_PLAINTEXT://{HOST}:{port}",
+        "node.id=1",
+        f"log.dirs={shell.data_dir / 'broker-1' / 'logs'}",
+        f"nilometer.coordination=local:{shell.data_dir / 'coordination'}",
+    ]
+    properties = shell.data_dir / "server.properties"
+    properties.write_text("\n".join(overrides) + "\n")
+    ready_command = [str(COMMAND), "broker", "--config", str(properties)]
+    broker = subprocess.Popen(ready_command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        client = {
+            "bootstrap.servers": f"{HOST}:{port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "admin",
+            "sasl.password": "open-sesame-7731",
+        }
+        assert 1 in AdminClient(client).list_topics(timeout=WAIT_S).brokers
+        running = command(*add, "--password-file", str(password_file))
+        assert running.returncode == 1
+        assert "brokers run" in running.stderr and "Use --bootstrap-server" in running.stderr
+    finally:
+        broker.terminate()
+        _, log = broker.communicate(timeout=TIMEOUT_S)
+    assert "open-sesame" not in log
+
+
+def test_what_offline_needs_is_said(tmp_path: Path, password_file: Path) -> None:
+    given = ("--password-file", str(password_file))
+    online = command("user", "add", "admin", "--data-dir", str(tmp_path), *given)
+    assert online.returncode == 2 and "are for --offline" in online.stderr
+    both = ("--data-dir", str(tmp_path), "--coordination", f"local:{tmp_path}")
+    twice = command("user", "add", "admin", "--offline", *both, *given)
+    assert twice.returncode == 2 and "either --data-dir or --coordination" in twice.stderr
