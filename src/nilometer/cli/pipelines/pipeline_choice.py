@@ -78,7 +78,11 @@ def choose(
             formats.definitions()
         texts = [(str(path), path.read_text(encoding="utf-8")) for path in settings_files]
         given = given_settings(shipped.name, texts, parse_pairs(tuple(pairs), "--set"))
-        return Chosen(shipped, module, formats, given, settings_of(module, given))
+        settings = settings_of(module, given)
+        check = getattr(settings, "check", None)
+        if check is not None:
+            check()
+        return Chosen(shipped, module, formats, given, settings)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
 

@@ -70,6 +70,7 @@ def sample(
         print_json({"records": count, "topics": list(SHIPPED[name].inputs), "table": path})
         return
     more = f" --table {table}" if table is not None else ""
+    more += "".join(f" --set {one}" for one in SHIPPED[name].sample_settings)
     click.echo(f"{count:,} records are in {', '.join(SHIPPED[name].inputs)}. Now run it:")
     click.echo(f"  nilometer pipeline run {name}{more} --available-now --report {name}.html")
 
@@ -331,6 +332,7 @@ def demo(
             pipeline=name,
             home=home,
             table=str(table) if table is not None else None,
+            pairs=SHIPPED[name].sample_settings,
             bootstrap_server=bootstrap,
             available_now=True,
             as_json=as_json,

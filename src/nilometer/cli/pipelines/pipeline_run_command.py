@@ -59,6 +59,12 @@ RESULTS_WIDTH = 80
     "--to", "to_topic", metavar="TOPIC", help="The topic to write to. [default: the name in `pipeline list`]"
 )
 @click.option("--table", metavar="FILE", help="The CSV file that the pipeline joins with.")
+@click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(["delta", "iceberg", "parquet"]),
+    help="The kind of table that the pipeline writes; short for --set format=KIND.",
+)
 @home_option
 @click.option("--output", metavar="DIR", help="The folder for tables and checkpoint.  [default: HOME/NAME]")
 @click.option(
@@ -146,6 +152,7 @@ def run(
     topics: tuple[str, ...],
     to_topic: str | None,
     table: str | None,
+    table_format: str | None,
     home: str,
     output: str | None,
     bootstrap_server: str,
@@ -178,6 +185,8 @@ def run(
     from nilometer.pipeline.spark.java import require_java
     from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 
+    if table_format is not None:
+        pairs = (*pairs, f"format={table_format}")
     chosen = choose(pipeline, format_files, pairs, settings_files)
     shipped, module = chosen.shipped, chosen.module
     name = run_name or shipped.name

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class PipelineModule(Protocol):
     """The functions that a shipped pipeline's module must have.
 
-    It may also have ``charts``, ``SOURCE_OPTIONS``, a dataclass ``Settings``, and ``finish``. ``formats`` and
+    It may also have ``charts``, ``SOURCE_OPTIONS``, a dataclass ``Settings`` (with a ``check`` that raises
+    PipelineError), and ``finish``. ``formats`` and
     ``settings`` are passed by name to the functions that have such an argument.
     """
 
@@ -41,6 +42,8 @@ class Shipped:
     """The default name of the topic that it writes to; None if it writes to none."""
     table: str | None = None
     """The columns of the CSV file that it needs, separated by commas; None if it needs none."""
+    sample_settings: tuple[str, ...] = ()
+    """The settings, as for ``--set``, that its generated input needs."""
     path: str | None = None
     """The file of a pipeline of the user's own; None for a shipped one."""
 
@@ -94,6 +97,13 @@ SHIPPED = {
             "burst",
             "Processes a burst of records, which its topic holds, at a fixed rate.",
             ("burst",),
+        ),
+        Shipped(
+            "table",
+            "Writes a topic as a table of Delta Lake, Iceberg or Parquet, each record once.",
+            ("orders",),
+            writes="dead-letters",
+            sample_settings=("schema=infer",),
         ),
     )
 }

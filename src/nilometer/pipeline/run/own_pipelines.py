@@ -87,7 +87,7 @@ def _described(name: str, path: Path, module: Any) -> Shipped:
     summary = (module.__doc__ or name).strip().partition("\n")[0]
     inputs = tuple(getattr(module, "INPUTS", (name,)))
     writes, table = getattr(module, "WRITES", None), getattr(module, "TABLE", None)
-    return Shipped(name, summary, inputs, writes, table, str(path))
+    return Shipped(name, summary, inputs, writes, table, path=str(path))
 
 
 def write_copy(name: str, origin: str, folder: Path) -> tuple[Path, Path]:
@@ -110,7 +110,8 @@ def write_copy(name: str, origin: str, folder: Path) -> tuple[Path, Path]:
         _renamed(source.read_text(encoding="utf-8"), name, shipped, pipeline), encoding="utf-8"
     )
     table = f'"--table", tmp_path / "pipelines" / "{origin}" / "table.csv", ' if shipped.table else ""
-    text = _TEST.format(name=name, origin=origin, table=table, folder=folder)
+    given = "".join(f'"--set", "{one}", ' for one in shipped.sample_settings)
+    text = _TEST.format(name=name, origin=origin, table=table + given, folder=folder)
     test.write_text(text, encoding="utf-8")
     return pipeline, test
 

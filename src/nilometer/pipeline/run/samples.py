@@ -161,6 +161,23 @@ def changes(count: int, rng: random.Random) -> Iterator[SampleRecord]:
         yield _json("changes", json.dumps({"id": number}), change)
 
 
+def shop_orders(count: int, rng: random.Random) -> Iterator[SampleRecord]:
+    """Yield orders of a shop; from the middle on they have a channel, and one in 400 has a text as amount."""
+    for number in range(count):
+        items = [
+            {"article": f"a{rng.randrange(40)}", "quantity": rng.randrange(1, 4)}
+            for _ in range(rng.choice((1, 1, 2, 3)))
+        ]
+        at = NOON + timedelta(seconds=40 * number)
+        order: dict[str, Any] = {"order": number, "customer": f"c{rng.randrange(60)}", "items": items}
+        order |= {"amount": round(rng.uniform(5, 300), 2), "paid": rng.random() < 0.8, "at": _at(at)}
+        if rng.random() < 1 / 400:
+            order["amount"] = "free"
+        if 2 * number >= count:
+            order["channel"] = rng.choice(("web", "shop", "telephone"))
+        yield _json("orders", str(order["customer"]), order)
+
+
 def payloads(count: int, rng: random.Random) -> Iterator[SampleRecord]:
     """Yield records of 100 bytes."""
     filling = rng.randbytes(100).hex()[:88].encode()
@@ -176,6 +193,7 @@ SAMPLES = {
     "join": Sample(10_000, orders_and_payments, customers),
     "notifications": Sample(10_000, events, users),
     "burst": Sample(1_000_000, payloads),
+    "table": Sample(20_000, shop_orders),
 }
 
 

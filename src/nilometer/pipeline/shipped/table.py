@@ -1,0 +1,263 @@
+"""table: a topic of JSON (or Avro) values -> a table of Delta Lake, Iceberg or Parquet for other programs.
+
+    nilometer pipeline run table --topic orders --format delta --set schema=orders.schema.json
+
+Each record becomes a row once: its value's properties are columns, and ``_key``, ``_partition``, ``_offset``
+and ``_timestamp`` are the record's. The columns are those of a JSON Schema (``--set schema=FILE``), or are
+inferred from the first batch (``--set schema=infer``) and kept from then on. Fields that come later become
+columns too, and a schema may add and widen columns. A record that the columns cannot take goes to the topic
+of dead letters (``--to``) with its headers and four more: ``dead.reason``, ``dead.topic``, ``dead.partition``
+and ``dead.offset``.
+
+``--set partition=day`` divides the table by the day of the timestamp, ``--set upsert=true`` keeps one row per
+key and deletes those of tombstones, ``--set compact=20`` merges small files every 20 batches (Delta Lake).
+
+Exactly once: tasks write Parquet files, and the driver commits them with the batch id. What happens in which
+order is in :mod:`nilometer.pipeline.tables.table_writer`. Tables are written by the Python packages of Delta
+Lake and Iceberg (``pip install 'nilometer[tables]'``), and need no jar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.recognition import HEADERS
+from nilometer.pipeline.tables.avro_values import parse_avro_schema
+from nilometer.pipeline.tables.inference import infer, joined
+from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
+from nilometer.pipeline.tables.schema_registry import SchemaRegistry
+from nilometer.pipeline.tables.staged_files import StagedFile
+from nilometer.pipeline.tables.staging import Rejected, StagingPlan, stage
+from nilometer.pipeline.tables.table_writer import INFER, TableFormat, TableOptions, TableWriter
+from nilometer.pipeline.tables.value_types import ValueType, struct
+
+LATENESS = timedelta(0)
+SOURCE_OPTIONS = {**HEADERS, "maxOffsetsPerTrigger": "500000"}
+"""A batch is bounded, since an upsert compares its keys on the driver."""
+
+STAGED = "file string, key binary, value binary, headers array<struct<key:string,value:binary>>"
+"""What tasks return: the files they wrote, as JSON, and the records that they rejected."""
+INFERRED = "partition int, offset bigint, schema string"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``--set`` and ``--settings`` can change."""
+
+    format: TableFormat = "delta"
+    """The kind of table, also ``--format``."""
+    schema: str = ""
+    """The file of a JSON Schema, or infer. Empty: the columns that the table has."""
+    partition: str = "none"
+    """Whether the table is divided by the day of the timestamp: none or day."""
+    upsert: bool = False
+    """Whether a record replaces the row of its key."""
+    registry: str = ""
+    """The URL of a schema registry: values are Avro, and the columns those of the topic's newest schema."""
+    compact: int = 0
+    """Merge small files every so many batches; 0: never."""
+
+    def check(self) -> None:
+        """Raise PipelineError for settings that cannot be followed."""
+        self.options()
+        self.row()
+
+    def options(self) -> TableOptions:
+        """Raises PipelineError."""
+        if self.partition not in ("none", "day"):
+            raise PipelineError(f"--set partition={self.partition}: it is none or day")
+        if self.compact < 0 or (self.compact and self.format != "delta"):
+            raise PipelineError("--set compact: a number of batches, and for --format delta only")
+        if self.registry and self.schema:
+            raise PipelineError(
+                "--set registry: the columns are those of the registry's schema, without --set schema"
+            )
+        options = TableOptions(self.format, self.partition == "day", self.upsert, self.registry)
+        options.check()
+        return options
+
+    def row(self) -> ValueType | None:
+        """Return the rows' type from the file; None if there is none. Raises PipelineError."""
+        if self.schema in ("", INFER):
+            return None
+        path = Path(self.schema)
+        if not path.is_file():
+            raise PipelineError(f"--set schema={self.schema}: there is no such file (or give schema=infer)")
+        return parse_json_schema(path.read_text(encoding="utf-8"))
+
+
+def start(
+    records: DataFrame,
+    output: str,
+    *,
+    to_topic: dict[str, str],
+    settings: Settings | None = None,
+    available_now: bool = False,
+    seconds: int = 5,
+) -> StreamingQuery:
+    """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
+    settings = settings or Settings()
+    if "://" in output:
+        raise PipelineError(
+            f"--output {output}: a table is written to a folder of this machine or a shared one"
+        )
+    options, row = settings.options(), settings.row()
+    options.store(Path(output))  # a table of another format is found before the query starts
+    registry = SchemaRegistry(settings.registry) if settings.registry else None
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        columns = row
+        if registry is not None:
+            # The records of the batch are in the topic already, and so their schemas in the registry.
+            topic = batch.select("topic").first()
+            columns = parse_avro_schema(registry.latest(topic[0])) if topic is not None else None
+        writer = TableWriter(
+            Path(output).absolute(), query_id(output), options, columns, infer=settings.schema == INFER
+        )
+        if settings.schema == INFER:
+            batch.persist()  # it is read twice
+        try:
+            written = writer.write(batch_id, partial(staged, batch, to_topic), lambda: inferred(batch))
+        finally:
+            batch.unpersist()
+        if written and settings.compact and (batch_id + 1) % settings.compact == 0:
+            writer.compact()
+
+    job = (
+        records.writeStream.foreachBatch(write)
+        .queryName("table")
+        .option("checkpointLocation", f"{output}/checkpoint")
+    )
+    every = f"{seconds} seconds"
+    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+
+
+def query_id(output: str) -> str:
+    """Return the id of the query, which Spark keeps in the checkpoint: batch ids count within it."""
+    text = Path(output, "checkpoint", "metadata").read_text(encoding="utf-8")
+    return str(json.loads(text.splitlines()[-1])["id"])
+
+
+# --- the steps of a batch
+
+
+def inferred(batch: DataFrame) -> ValueType:
+    """Return the type of the batch's rows: of two that do not fit, that of the first record counts."""
+
+    def infer_task(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for one in batches:
+            if one.num_rows:
+                first = one.slice(0, 1).to_pylist()[0]
+                said = json.dumps(json_schema_of(infer(one.column("value").to_pylist())))
+                row = {"partition": first["partition"], "offset": first["offset"], "schema": said}
+                yield pa.RecordBatch.from_pylist([row], schema=_arrow_of_inferred())
+
+    found = batch.select("value", "partition", "offset").mapInArrow(infer_task, INFERRED).collect()
+    kind = struct(closed=True)
+    for row in sorted(found, key=lambda one: (one.partition, one.offset)):
+        schema = json.loads(row.schema)
+        if schema["properties"]:
+            kind = joined(kind, parse_json_schema(row.schema))
+    return kind
+
+
+def _arrow_of_inferred() -> Any:
+    import pyarrow as pa
+
+    fields = (("partition", pa.int32()), ("offset", pa.int64()), ("schema", pa.string()))
+    return pa.schema([pa.field(name, kind) for name, kind in fields])
+
+
+def staged(batch: DataFrame, to_topic: dict[str, str], plan: StagingPlan) -> list[StagedFile]:
+    """Have the tasks write the batch's files, and send the rejected records as dead letters."""
+
+    def stage_task(batches: Iterator[Any]) -> Iterator[Any]:
+        return _stage_task(plan, batches)
+
+    done = batch.mapInArrow(stage_task, STAGED).persist()
+    try:
+        files = [
+            StagedFile(**json.loads(row.file))
+            for row in done.where("file is not null").select("file").collect()
+        ]
+        letters = done.where("file is null").select("key", "value", "headers")
+        if not letters.isEmpty():
+            # One task, so that one transaction has all of them. A repeated batch has the same.
+            letters.coalesce(1).write.format("nilometer").options(
+                **to_topic, exactlyOnce="true", writerId="dead-letters"
+            ).mode("append").save()
+    finally:
+        done.unpersist()
+    return files
+
+
+def _stage_task(plan: StagingPlan, batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    fields = (("file", pa.string()), ("key", pa.binary()), ("value", pa.binary()))
+    schema = pa.schema([*(pa.field(*one) for one in fields), pa.field("headers", pa.list_(header))])
+    for one in stage(plan, batches):
+        row = _dead_letter(one) if isinstance(one, Rejected) else {"file": json.dumps(asdict(one))}
+        yield pa.RecordBatch.from_pylist([row], schema=schema)
+
+
+def _dead_letter(one: Rejected) -> dict[str, Any]:
+    record = one.record
+    said = {
+        "dead.reason": one.reason,
+        "dead.topic": record["topic"],
+        "dead.partition": str(record["partition"]),
+        "dead.offset": str(record["offset"]),
+    }
+    headers: list[Any] = [
+        *(record.get("headers") or []),
+        *({"key": k, "value": v.encode()} for k, v in said.items()),
+    ]
+    return {"key": record["key"], "value": record["value"], "headers": headers}
+
+
+# --- the table
+
+
+def results(
+    spark: SparkSession, output: str, top: int = 10, settings: Settings | None = None
+) -> dict[str, DataFrame]:
+    """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
+    store = (settings or Settings()).options().store(Path(output))
+    totals = store.totals()
+    table = [(str(Path(output, "table")), totals.version, totals.rows, totals.files, totals.size)]
+    columns = [(name, json.dumps(one)) for name, one in json_schema_of(store.columns())["properties"].items()]
+    commits = [(one.batch_id, one.rows, one.at) for one in store.commits()[-top:]]
+    return {
+        "Table": spark.createDataFrame(
+            table, "table string, version string, rows bigint, files bigint, bytes bigint"
+        ),
+        "Columns": spark.createDataFrame(columns, "column string, type string"),
+        f"Last {top} commits": spark.createDataFrame(commits, COMMIT).orderBy(F.col("batch").desc()),
+    }
+
+
+COMMIT = "batch bigint, rows bigint, committed_at timestamp"
+
+
+def charts(spark: SparkSession, output: str, settings: Settings | None = None) -> dict[str, DataFrame]:
+    """Return the plots by title: the first column is the x axis, the others are the y values."""
+    store = (settings or Settings()).options().store(Path(output))
+    commits = [(one.batch_id, one.rows, one.at) for one in store.commits()]
+    return {
+        "Rows per commit": spark.createDataFrame(commits, COMMIT).orderBy("batch").select("batch", "rows")
+    }

@@ -1,0 +1,135 @@
+"""An Iceberg table with a catalog in SQLite: each batch is one commit of the catalog.
+
+The batch id is in the summary of each snapshot for people to see, and in the table's properties, which
+change in the same commit: expiring snapshots does not forget it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.tables.arrow_types import arrow_schema, row_type
+from nilometer.pipeline.tables.keyed_rows import newest_rows
+from nilometer.pipeline.tables.staged_files import remove_staged
+from nilometer.pipeline.tables.staging import DELETED
+from nilometer.pipeline.tables.table_store import APPLICATION, BATCH, ROWS, Batch, Commit, Totals, needed
+from nilometer.pipeline.tables.value_types import KEY, TIMESTAMP, ValueType
+
+CATALOG: Final = "nilometer"
+NAMESPACE: Final = "nilometer"
+TABLE: Final = f"{NAMESPACE}.topic"
+CATALOG_FILE: Final = "catalog.db"
+
+
+def open_catalog(table: Path) -> Any:
+    """Return the catalog, a SQLite file in the table's folder; pyiceberg's ``SqlCatalog``."""
+    table = table.absolute()
+    settings = {"uri": f"sqlite:///{table / CATALOG_FILE}", "warehouse": _uri(table)}
+    return needed("pyiceberg.catalog.sql").SqlCatalog(CATALOG, **settings)
+
+
+class IcebergStore:
+    def __init__(self, table: Path, *, by_day: bool = False, upsert: bool = False) -> None:
+        self._path = table.absolute()
+        self._by_day = by_day
+        self._upsert = upsert
+        needed("pyiceberg")
+
+    def folder_of(self, batch_id: int) -> str:
+        return f"data/{batch_id:010d}"
+
+    def exists(self) -> bool:
+        return (self._path / CATALOG_FILE).exists() and bool(open_catalog(self._path).table_exists(TABLE))
+
+    def columns(self) -> ValueType:
+        return row_type(self._table().schema().as_arrow())
+
+    def application(self) -> str | None:
+        return self._table().properties.get(APPLICATION)
+
+    def create(self, application: str, columns: ValueType) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        catalog = open_catalog(self._path)
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        with catalog.create_table_transaction(
+            TABLE,
+            schema=arrow_schema(columns),
+            location=_uri(self._path),
+            properties={APPLICATION: application},
+        ) as transaction:
+            if self._by_day:
+                with transaction.update_spec() as spec:
+                    by_day = needed("pyiceberg.transforms").DayTransform()
+                    spec.add_field(TIMESTAMP, by_day, f"{TIMESTAMP}_day")
+
+    def last_batch(self, application: str) -> int | None:
+        properties = self._table().properties
+        if properties.get(APPLICATION) != application or BATCH not in properties:
+            return None
+        return int(properties[BATCH])
+
+    def commit(self, batch: Batch) -> None:
+        said = {BATCH: str(batch.batch_id), ROWS: str(batch.rows)}
+        with self._table().transaction() as transaction:
+            transaction.set_properties({BATCH: said[BATCH]})
+            if batch.change:
+                with transaction.update_schema() as update:
+                    update.union_by_name(arrow_schema(batch.change.columns))
+            if self._upsert and batch.files:
+                self._replace(transaction, batch, said)
+            elif batch.files:
+                paths = [_uri(self._path / file.path) for file in batch.files]
+                transaction.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
+        if self._upsert:
+            remove_staged(self._path / self.folder_of(batch.batch_id))  # their rows are in other files now
+
+    def compact(self) -> None:
+        raise PipelineError("--set compact: pyiceberg cannot merge the files of an Iceberg table; use delta")
+
+    def commits(self) -> list[Commit]:
+        found: dict[int, Commit] = {}
+        for snapshot in self._table().metadata.snapshots:
+            said = snapshot.summary.additional_properties
+            if BATCH in said:
+                number = int(said[BATCH])
+                at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
+                found[number] = Commit(number, int(said[ROWS]), at)
+        return list(found.values())
+
+    def totals(self) -> Totals:
+        table = self._table()
+        files = table.inspect.files().to_pylist()
+        snapshot = table.current_snapshot()
+        return Totals(
+            sum(one["record_count"] for one in files),
+            len(files),
+            sum(one["file_size_in_bytes"] for one in files),
+            str(snapshot.snapshot_id) if snapshot is not None else "",
+        )
+
+    def _table(self) -> Any:
+        return open_catalog(self._path).load_table(TABLE)
+
+    def _replace(self, transaction: Any, batch: Batch, said: dict[str, str]) -> None:
+        """Delete the rows of the batch's keys, and append its newest ones."""
+        newest = newest_rows(self._path, batch.files)
+        keys = newest.column(KEY).to_pylist()
+        is_replaced = needed("pyiceberg.expressions").In(KEY, keys)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Delete operation did not match any records")
+            transaction.delete(is_replaced, snapshot_properties=said)
+        kept = newest.filter(needed("pyarrow.compute").invert(newest.column(DELETED)))
+        schema: pa.Schema = arrow_schema(batch.change.columns)
+        if kept.num_rows:
+            transaction.append(kept.select(schema.names), snapshot_properties=said)
+
+
+def _uri(path: Path) -> str:
+    """Return a file's location as pyiceberg reads it, which does not decode ``%20``."""
+    return f"file://{path}"

@@ -1,0 +1,102 @@
+"""Decodes a record's JSON value as a row of a type, or says why it is none. Pure.
+
+The decoder is compiled from the type once; a value's objects become dicts in the order of the type's fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from nilometer.pipeline.tables.value_types import Field, ValueType
+
+_FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
+_SCALARS: Final[dict[str, Any]] = {
+    "boolean": bool,
+    "int32": Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)],
+    "int64": Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)],
+    "float32": Annotated[float, Meta(ge=-_FLOAT32_MAX, le=_FLOAT32_MAX)],
+    "float64": float,
+    "string": str,
+    "binary": bytes,
+    "date": date,
+    "timestamp": Annotated[datetime, Meta(tz=True)],
+}
+_KEPT: Final = (datetime, date, bytes)
+
+Decoder = Callable[[bytes], dict[str, Any]]
+"""Returns a value's row. Raises RejectedValue."""
+
+
+class RejectedValue(Exception):
+    """A value is no row of the table; the message is the reason, for the dead letter."""
+
+
+def json_decoder(row: ValueType) -> Decoder:
+    """Return the decoder of JSON values that are rows of type ``row``."""
+    kind = _python_type(row)
+    return _checked(msgspec.json.Decoder(kind).decode, _has_times(row))
+
+
+def row_converter(row: ValueType) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that makes rows of type ``row`` of values in Python. It raises RejectedValue."""
+    kind = _python_type(row)
+    return _checked(lambda value: msgspec.convert(value, kind, builtin_types=_KEPT), _has_times(row))
+
+
+def _checked(read: Callable[[Any], Any], has_times: bool) -> Callable[[Any], dict[str, Any]]:
+    def decode(value: Any) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = msgspec.to_builtins(read(value), builtin_types=_KEPT)
+            if has_times:
+                _check_times(found)
+        except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
+            raise RejectedValue(f"{type(error).__name__}: {error}") from None
+        return found
+
+    return decode
+
+
+def _python_type(one: ValueType) -> Any:
+    if one.kind == "list" and one.item is not None:
+        return list[_python_type(one.item) | None]
+    if one.kind == "struct":
+        fields = [_defined(number, field) for number, field in enumerate(one.fields)]
+        rename = {f"f{number}": field.name for number, field in enumerate(one.fields)}
+        return msgspec.defstruct(
+            "Row", fields, rename=rename, forbid_unknown_fields=one.closed, kw_only=True, gc=False
+        )
+    return _SCALARS[one.kind]
+
+
+def _defined(number: int, field: Field) -> Any:
+    """Return a struct's field, by a name that is an identifier."""
+    kind = _python_type(field.type)
+    return (f"f{number}", kind) if field.required else (f"f{number}", kind | None, None)
+
+
+def _has_times(one: ValueType) -> bool:
+    return (
+        one.kind == "timestamp"
+        or (one.item is not None and _has_times(one.item))
+        or any(_has_times(field.type) for field in one.fields)
+    )
+
+
+def _check_times(value: Any) -> None:
+    """Raise OverflowError for a time that is in the year 0 or 10000 in UTC, which readers could not read."""
+    match value:
+        case datetime():
+            value.astimezone(UTC)
+        case dict():
+            for inner in value.values():  # pyright: ignore[reportUnknownVariableType]
+                _check_times(inner)
+        case list():
+            for inner in value:  # pyright: ignore[reportUnknownVariableType]
+                _check_times(inner)
+        case _:
+            pass

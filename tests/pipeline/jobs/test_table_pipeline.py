@@ -1,0 +1,98 @@
+"""The shipped ``table`` job against the topic's records: each one a row or a dead letter, and once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.run import runner
+from nilometer.pipeline.run.samples import sample_records
+from nilometer.pipeline.shipped import table
+from nilometer.pipeline.tables.delta_store import DeltaStore
+from support.pipeline.filled_topics import Sent
+from support.pipeline.runs import assert_reported, forget_last_commit, send_values
+from support.pipeline.table_batches import READERS
+
+pytestmark = pytest.mark.spark
+
+INFERRED = table.Settings(schema="infer")
+COLUMNS = ("order", "customer", "items", "amount", "paid", "at", "channel")
+
+
+def run_table(spark, topics, topic, output, dead, settings=INFERRED, **options):
+    job = runner.Job(
+        topic,
+        str(output),
+        topics.bootstrap,
+        available_now=True,
+        to_topic=dead,
+        settings=settings,
+        options=options,
+    )
+    return runner.run(spark, table, job)
+
+
+def expected_rows(values):
+    """Return the rows of the values that have a number as amount, by order; and the other values."""
+    said = [json.loads(value) for value in values]
+    rows = [{name: one.get(name) for name in COLUMNS} for one in said if one["amount"] != "free"]
+    return rows, [value for value, one in zip(values, said, strict=True) if one["amount"] == "free"]
+
+
+def dead_letters(spark, topics, dead):
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": dead, "includeHeaders": "true"}
+    options["kafka.isolation.level"] = "read_committed"
+    return spark.read.format("nilometer").options(**options).load().collect()
+
+
+def test_each_record_is_in_the_table_or_a_dead_letter_once_after_failures(
+    spark, topics, tmp_path, monkeypatch
+):
+    values = [one.value for one in sample_records("table", 3_000)]
+    topic, dead = send_values(topics, values, partitions=2), topics.create(1, prefix="dead")
+    commit = DeltaStore.commit
+
+    def fail_in_second_batch(self, batch):
+        if batch.batch_id == 1:
+            raise PipelineError("planted: the process ends here")
+        commit(self, batch)
+
+    monkeypatch.setattr(DeltaStore, "commit", fail_in_second_batch)
+    with pytest.raises(PipelineError, match="planted"):
+        run_table(spark, topics, topic, tmp_path, dead, maxOffsetsPerTrigger="1600")
+    monkeypatch.undo()
+    run_table(spark, topics, topic, tmp_path, dead, maxOffsetsPerTrigger="1600")
+    forget_last_commit(tmp_path)  # as if the process had ended after the table's commit
+    run_table(spark, topics, topic, tmp_path, dead, maxOffsetsPerTrigger="1600")
+    rows, refused = expected_rows(values)
+    found = sorted(READERS["delta"](tmp_path / "table"), key=lambda row: row["order"])
+    assert [{name: row[name] for name in COLUMNS} for row in found] == rows
+    letters = dead_letters(spark, topics, dead)
+    assert sorted(bytes(one.value) for one in letters) == sorted(refused)
+    assert len(refused) > 0
+    headers = {one.key: bytes(one.value).decode() for one in letters[0].headers}
+    assert headers["dead.topic"] == topic
+    assert "got `str` - at `$.amount`" in headers["dead.reason"]
+    offsets = {(row["_partition"], row["_offset"]) for row in found}
+    assert (int(headers["dead.partition"]), int(headers["dead.offset"])) not in offsets
+    assert len(offsets) == len(rows)
+    assert_reported(spark, "table", tmp_path)
+
+
+def test_a_table_goes_on_when_its_topic_is_deleted_and_created_again(spark, topics, tmp_path):
+    topic, dead = topics.create(1, prefix="again"), topics.create(1, prefix="dead")
+    upserted = table.Settings(schema="infer", format="iceberg", upsert=True)
+    first = [Sent(0, b"a", b'{"n": 1}'), Sent(0, b"b", b'{"n": 2}'), Sent(0, b"c", b'{"n": "x"}')]
+    topics.send(topic, first)
+    run_table(spark, topics, topic, tmp_path, dead, upserted)
+    topics.delete(topic)
+    topics.create(1, name=topic)
+    topics.send(topic, [Sent(0, b"a", None), Sent(0, b"b", b'{"n": 3}'), Sent(0, None, b'{"n": 4}')])
+    with pytest.raises(PipelineError, match="deleted and created again"):
+        run_table(spark, topics, topic, tmp_path, dead, upserted)
+    run_table(spark, topics, topic, tmp_path, dead, upserted, failOnDataLoss="false")
+    rows = READERS["iceberg"](tmp_path / "table")
+    assert [(row["_key"], row["n"], row["_offset"]) for row in rows] == [(b"b", 3, 1)]
+    assert {bytes(one.value) for one in dead_letters(spark, topics, dead)} == {b'{"n": "x"}', b'{"n": 4}'}

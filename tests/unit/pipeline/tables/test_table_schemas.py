@@ -1,0 +1,139 @@
+"""Schemas of tables: JSON Schema both ways, inference from values, and what a table can follow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nilometer.pipeline.tables.arrow_types import arrow_schema, row_type
+from nilometer.pipeline.tables.evolution import decide_change
+from nilometer.pipeline.tables.inference import infer
+from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
+from nilometer.pipeline.tables.value_types import RESERVED, Field, SchemaError, ValueType, relaxed, struct
+from nilometer.pipeline.tables.values import RejectedValue, json_decoder
+
+SCALARS = ("boolean", "int32", "int64", "float32", "float64", "string", "binary", "date", "timestamp")
+NAMES = st.text(
+    st.characters(categories=("L", "N"), include_characters=" ._-"), min_size=1, max_size=8
+).filter(lambda name: name.lower() not in RESERVED)
+
+
+def structs(inner):
+    fields = st.lists(
+        st.builds(Field, NAMES, inner, st.booleans()),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda f: f.name.lower(),
+    )
+    return st.builds(lambda fields, closed: struct(*fields, closed=closed), fields, st.booleans())
+
+
+TYPES = st.recursive(
+    st.sampled_from(SCALARS).map(ValueType),
+    lambda inner: st.one_of(inner.map(lambda one: ValueType("list", item=one)), structs(inner)),
+    max_leaves=8,
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5) | st.floats(-1e9, 1e9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(structs(TYPES))
+def test_a_schema_is_read_as_it_was_written_and_a_table_has_its_columns(row):
+    assert parse_json_schema(json.dumps(json_schema_of(row))) == row
+    assert row_type(arrow_schema(row)) == relaxed(row)
+    assert not decide_change(relaxed(row), row)
+
+
+@given(st.dictionaries(NAMES, JSON, min_size=1, max_size=4))
+def test_a_single_value_fits_the_columns_inferred_from_it(value):
+    text = json.dumps(value).encode()
+    row = infer([text])
+    if not row.fields:
+        return
+    try:
+        found = json_decoder(row)(text)
+    except RejectedValue:
+        # Lists with items of several types, and names that differ in case only, fit no columns.
+        assert any(isinstance(one, list | dict) for one in value.values()) or len(
+            {name.lower() for name in value}
+        ) < len(value)
+        return
+    for field in row.fields:
+        if field.type.kind in SCALARS:
+            assert found[field.name] == value[field.name]
+
+
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        ("{", "no JSON"),
+        ('{"type": "array", "items": {"type": "string"}}', "an object with at least one property"),
+        ('{"type": "object"}', r"\$: an object needs properties"),
+        ('{"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}', r"\$\.a: pattern"),
+        ('{"type": "object", "properties": {"a": {"anyOf": []}}}', r"\$\.a: anyOf"),
+        ('{"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}', r"\$\.a: one type"),
+        ('{"type": "object", "properties": {"a": {"type": "array"}}}', r"\$\.a: an array needs items"),
+        ('{"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}', r"\$\.a: there is no #/\$defs/b"),
+        ('{"type": "object", "properties": {"a": {"$ref": "#"}}}', r"\$\.a: \$ref # is not in this file"),
+        ('{"type": "object", "properties": {"_offset": {"type": "string"}}}', "_offset: this name is taken"),
+        (
+            '{"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}}',
+            "only in upper and lower case",
+        ),
+        (
+            '{"$ref": "#/$defs/t", '
+            '"$defs": {"t": {"type": "object", "properties": {"t": {"$ref": "#/$defs/t"}}}}}',
+            "cannot be recursive",
+        ),
+        ('{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}', "required b"),
+    ],
+)
+def test_a_schema_that_no_table_can_have_is_refused_with_the_place(schema, where):
+    with pytest.raises(SchemaError, match=where):
+        parse_json_schema(schema)
+
+
+def test_a_schema_refers_to_its_definitions():
+    text = (
+        '{"$defs": {"place": {"type": "object", "properties": {"zip": {"type": "string"}}}}, '
+        '"type": "object", "properties": {"to": {"$ref": "#/$defs/place"}, '
+        '"at": {"type": ["null", "string"], "format": "date"}}, '
+        '"required": ["to", "at"]}'
+    )
+    place = struct(Field("zip", ValueType("string")))
+    assert parse_json_schema(text) == struct(
+        Field("to", place, required=True), Field("at", ValueType("date"))
+    )
+
+
+def test_numbers_are_joined_and_what_has_no_type_is_no_column():
+    values = [
+        b'{"n": 1, "e": [], "x": null, "_key": 1}',
+        b'{"n": 1.5, "l": [{"a": 1}, {"b": true}]}',
+        b"[]",
+        None,
+    ]
+    item = struct(Field("a", ValueType("int64")), Field("b", ValueType("boolean")), closed=True)
+    assert infer(values) == struct(
+        Field("n", ValueType("float64")), Field("l", ValueType("list", item=item)), closed=True
+    )
+
+
+def test_a_change_names_what_is_added_and_widened():
+    old = struct(Field("a", ValueType("int32")), Field("s", struct(Field("x", ValueType("float32")))))
+    new = struct(
+        Field("s", struct(Field("y", ValueType("string")), Field("x", ValueType("float64")))),
+        Field("b", ValueType("date")),
+    )
+    change = decide_change(old, new)
+    assert (change.added, change.widened) == (("$.s.y", "$.b"), ("$.s.x: float32 to float64",))
+    with pytest.raises(SchemaError, match=r"\$\.a is int32 in the table, and string in the schema"):
+        decide_change(old, struct(Field("a", ValueType("string"))))
+    with pytest.raises(SchemaError, match="only in upper and lower case"):
+        decide_change(old, struct(Field("A", ValueType("int32"))))
