@@ -8,6 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from nilometer.broker.api.spec import Request
+from nilometer.broker.api.throttling import mute_as_told
+from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.broker.quotas.connection_limits import ConnectionLimits
@@ -36,6 +39,8 @@ from nilometer.quotas.windowed_rate import WindowedRate
 from nilometer.runtime import Clock
 from nilometer.security.principal import USER as USER_TYPE
 from nilometer.security.principal import Principal
+from nilometer.wire import messages
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
 ALICE = RequestContext(principal=Principal(USER_TYPE, "alice"))
@@ -198,3 +203,15 @@ def test_connections_are_limited_by_address_and_listener() -> None:
 def test_unreadable_overrides_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
         config(max_connections_per_ip_overrides=text)
+
+
+@pytest.mark.parametrize("told_ms", [0, 1234])
+def test_the_controllers_response_mutes_the_clients_connection(told_ms: int) -> None:
+    muted: list[int] = []
+    codec = messages.api(ApiKey.CREATE_TOPICS, 7)
+    header = messages.RequestHeader(int(ApiKey.CREATE_TOPICS), 7, 1, None, 0)
+    connection = cast(Connection, SimpleNamespace(mute=muted.append))
+    request = Request(header, cast(Any, None), codec, connection, ALICE)
+    response = codec.response(throttle_time_ms=told_ms, topics=())
+    mute_as_told(request, messages.encode_response(1, ApiKey.CREATE_TOPICS, 7, response))
+    assert muted == ([told_ms] if told_ms else [])
