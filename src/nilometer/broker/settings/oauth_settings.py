@@ -10,6 +10,7 @@ from nilometer.broker.settings.oauth_config_keys import CALLBACK_HANDLER, VALIDA
 from nilometer.client.settings.oauth_login import FILE_PREFIX, file_path, oauth_tls
 from nilometer.config import ConfigError, Settings
 from nilometer.http.client import HttpUrl, parse_url
+from nilometer.invariants import check
 from nilometer.runtime.tls import ClientTls
 from nilometer.security.bearer_token import TokenRules
 from nilometer.security.jaas import OAUTHBEARER_MODULE, LoginModule
@@ -47,8 +48,10 @@ def oauth_settings(settings: Settings, module: LoginModule | None, jaas_key: str
         )
     if module is not None and module.name != OAUTHBEARER_MODULE:
         raise ConfigError(jaas_key, f"{jaas_key}: the login module of {OAUTHBEARER} is {OAUTHBEARER_MODULE}")
-    assert settings.string("sasl.server.callback.handler.class") == CALLBACK_HANDLER
-    assert settings.string("sasl.oauthbearer.jwt.validator.class") in VALIDATORS
+    handler = settings.string("sasl.server.callback.handler.class")
+    check(handler == CALLBACK_HANDLER, "another callback handler was refused", handler)
+    validator = settings.string("sasl.oauthbearer.jwt.validator.class")
+    check(validator in VALIDATORS, "another validator was refused", validator)
     keys_url, keys_file = _keys_location(settings)
     options: Mapping[str, str] = {} if module is None else module.options
     return OAuthSettings(
