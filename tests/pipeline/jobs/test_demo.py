@@ -40,16 +40,23 @@ def running_brokers(folder: Path, name: str = "demo") -> list[int]:
 
 @pytest.mark.long
 def test_the_demo_verifies_its_numbers_and_leaves_nothing_running(tmp_path):
+    logs = input_folder(tmp_path)
+    done = run_demo(tmp_path, str(logs))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Verified: {2 * len(LINES):,} lines" in done.stdout
+    assert running_brokers(tmp_path) == []
+
+
+def run_demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*DEMO, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.long
+def test_the_demo_on_a_closed_cluster(tmp_path):
     """By the one command of docs/security.md: TLS, users, ACLs, and ACLs in ZooKeeper."""
     logs = input_folder(tmp_path)
     with running_ensemble(1) as ensemble:
-        done = subprocess.run(
-            [*DEMO, "--secure", "--zookeeper", f"{ensemble.hosts}/demo", str(logs)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_demo(tmp_path, "--secure", "--zookeeper", f"{ensemble.hosts}/demo", str(logs))
         assert done.returncode == 0, done.stdout + done.stderr
         stranger: Any = KazooClient(ensemble.hosts)
         stranger.start()
@@ -109,6 +116,6 @@ def test_an_interrupted_demo_stops_its_brokers(tmp_path):
 
 
 def test_a_demo_without_input_says_how_to_name_one(tmp_path):
-    done = subprocess.run([*DEMO, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_demo(tmp_path, str(tmp_path))
     assert done.returncode == 1
     assert "make demo INPUT=path" in " ".join(done.stdout.split())
