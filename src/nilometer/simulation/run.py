@@ -224,6 +224,7 @@ class _Run:
         if not self._verdict.findings:
             await self._until(lambda: not self._bounds.waiting_at_rest(), CONVERGENCE_S)
             self._bounds.look_at_rest(self._producers())
+            await self._until(lambda: not self._services.late(), CONVERGENCE_S)
             self._services.look_at_rest()
         await self._until(lambda: not self._group_not_settled(), CONVERGENCE_S)
         self._verdict.find(Exit.NO_CONVERGENCE, self._group_not_settled())

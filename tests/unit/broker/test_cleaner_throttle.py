@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.broker.cleaning.throttle import BURST_MS, WAIT_MS_MAX, CleanerThrottle
+from nilometer.broker.cleaning.throttle import BURST_MS, WAIT_MS_MAX, CleanerThrottle, rest_ms
 
 RATE = 1_000_000
 """Bytes a second: 1,000 a millisecond."""
@@ -46,3 +46,8 @@ def test_cleaners_that_wait_stay_below_the_rate(work: list[tuple[int, int]]) -> 
         total += byte_count
         now_ms += throttle.wait_ms(byte_count, int(now_ms) + (now_ms > int(now_ms)))
         assert total <= (now_ms + BURST_MS + len(work)) * RATE / 1_000
+
+
+def test_a_cleaner_rests_for_its_work_but_not_for_a_disk_that_hung() -> None:
+    assert rest_ms(40) == 20
+    assert rest_ms(15_000) == 250

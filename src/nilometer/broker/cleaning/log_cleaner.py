@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nilometer.broker.cleaning.cleaner_report import CleanerReport, RoundReport
-from nilometer.broker.cleaning.throttle import CleanerThrottle
+from nilometer.broker.cleaning.throttle import CleanerThrottle, rest_ms
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.log_disposal import LogDisposal
@@ -40,9 +40,6 @@ logger = logging.getLogger("nilometer.broker.cleaning")
 
 BUFFER_BYTES_MIN = 1 << 20
 """The least memory for the offset map of each service."""
-REST_SHARE = 0.5
-"""How long a cleaner pauses after a slice, as a share of the slice's duration, so that requests get CPU
-time."""
 RETRY_MS = 300_000
 """How long a log is not cleaned after a failed round: reading the same damage again does not help."""
 _WORK = "compaction"
@@ -212,8 +209,7 @@ class LogCleaner:
                 before, processed = processed, cleaning.round.statistics.bytes_processed
                 now_ms = clock.monotonic_ms()
                 throttled_ms = self._throttle.wait_ms(processed - before, now_ms)
-                rest_ms = max(throttled_ms, REST_SHARE * (now_ms - began_ms))
-                await asyncio.sleep(rest_ms / 1000)
+                await asyncio.sleep(max(throttled_ms, rest_ms(now_ms - began_ms)) / 1000)
         finally:
             steps.close()
             await self._discard(partition.log.name, cleaning)

@@ -1,11 +1,20 @@
-"""Limits the bytes that all log cleaners together read and write
-(``log.cleaner.io.max.bytes.per.second``)."""
+"""How long log cleaners wait: for the limit of the bytes that all of them together read and write
+(``log.cleaner.io.max.bytes.per.second``), and between slices, so that requests get CPU time."""
 
 from __future__ import annotations
 
 BURST_MS = 300
 """Unused capacity is saved for at most this time."""
 WAIT_MS_MAX = 60_000
+REST_SHARE = 0.5
+"""How long a cleaner rests after a slice, as a share of the slice's duration."""
+REST_MS_MAX = 250
+"""A slice that took longer waited for the disk: it used no CPU time that requests would have needed."""
+
+
+def rest_ms(took_ms: float) -> float:
+    """Return how long (ms) a cleaner rests after a slice that took ``took_ms``."""
+    return min(REST_SHARE * took_ms, REST_MS_MAX)
 
 
 class CleanerThrottle:

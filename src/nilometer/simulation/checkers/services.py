@@ -2,7 +2,7 @@
 
 A service may end by an error, or stop its rounds, only together with its broker; this is checked all the
 time. Whether rounds are late is checked when the cluster is at rest: no process is paused then and no disk
-hangs, so a late round will never happen.
+hangs, so a round that stays late will never happen.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ class Services:
 
     def look_at_rest(self) -> None:
         self.look()
+        self._note(iter(self.late()))
+
+    def late(self) -> list[str]:
+        """Return which services made no round for too long. After a disk hung, a round may still run."""
         now_ms = self._cluster.world.loop.time() * 1000
-        self._note(
+        return [
             f"services: {name} of {broker} made no round for {late_ms / 1000:.0f} s"
             for broker, services in self._running()
             for name, service in services.items()
             if (late_ms := overdue_ms(service, now_ms)) > LATE_S * 1000
-        )
+        ]
 
     def _running(self) -> Iterator[tuple[str, Mapping[str, Service]]]:
         for node in self._cluster.nodes.values():
