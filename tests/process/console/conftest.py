@@ -17,21 +17,22 @@ BAD_ENTRY = "the server responded with a status of 400"
 """Chromium logs the answer to a form with a bad entry."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
     settings = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
     with NilometerCluster(tmp_path_factory.mktemp("console"), 3, settings) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url(cluster: NilometerCluster) -> Iterator[str]:
     with console("--bootstrap-server", cluster.bootstrap) as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For one module at a time: Playwright keeps an event loop in this thread until it ends."""
     path = shutil.which("chromium")
     if path is None:
         assert os.environ.get("CI") != "true", "the Makefile installs Chromium: make components"

@@ -43,6 +43,12 @@ READ_BY_SIDE = {
     f"{side}.replication.throttled.{what}" for side in ("leader", "follower") for what in ("replicas", "rate")
 }
 """``replication_quota.py`` makes their names of the side."""
+READ_BY_STORE = {
+    f"zookeeper.ssl.{store}.{what}"
+    for store in ("keystore", "truststore")
+    for what in ("location", "password", "type")
+}
+"""``zookeeper_settings.py`` makes their names of the store."""
 OF_GROUPS_IN_MINUTES = {"offsets.retention.minutes": "offsets_retention_ms"}
 
 
@@ -97,7 +103,8 @@ def broker_key_has_effect(name: str) -> bool:
         if field + "_ms" in {one.name for one in dataclasses.fields(GroupConfig)}:
             return field + "_ms" in attributes
     of_topics = [key.name for key in TOPIC_CONFIG.keys.values() if key.synonym == name]
-    return name in texts or name in READ_BY_SIDE or any(topic_key_has_effect(topic) for topic in of_topics)
+    is_read = name in texts or name in READ_BY_SIDE or name in READ_BY_STORE
+    return is_read or any(topic_key_has_effect(topic) for topic in of_topics)
 
 
 @pytest.mark.parametrize("name", sorted({*BROKER_CONFIG_DEFINITION.keys, *IGNORED_KEYS}))
