@@ -96,7 +96,7 @@ async def request(
             response = await exchange.response
     except TimeoutError:
         raise HttpFailed(f"no response within {TIMEOUT_S:.0f} s") from None
-    except (OSError, TlsUnusable) as error:
+    except (OSError, UnicodeError, TlsUnusable) as error:  # UnicodeError: no name of a host
         raise HttpFailed(str(error) or type(error).__name__) from None
     except BadResponse as error:
         raise HttpFailed(str(error)) from None

@@ -6,6 +6,8 @@ taken while tokens are left is taken as a whole, and then the next one has to wa
 
 from __future__ import annotations
 
+from nilometer.quotas.windowed_rate import THROTTLE_MS_MAX
+
 
 class TokenBucket:
     __slots__ = ("_filled_ms", "_span_ms", "_tokens")
@@ -22,9 +24,10 @@ class TokenBucket:
         self._tokens = min(self._capacity(rate), self._tokens - tokens)
 
     def throttle_ms(self, rate: float, now_ms: int) -> int:
-        """Return the time (ms) until the bucket is no longer overdrawn; 0 if it is not."""
+        """Return the time (ms) until the bucket is no longer overdrawn, at most THROTTLE_MS_MAX; 0 if it is
+        not."""
         self._refill(rate, now_ms)
-        return 0 if self._tokens >= 0 else round(-self._tokens / rate * 1000)
+        return 0 if self._tokens >= 0 else round(min(THROTTLE_MS_MAX, -self._tokens / rate * 1000))
 
     def is_idle(self, rate: float, now_ms: int) -> bool:
         """Whether the bucket is full, as a new one."""

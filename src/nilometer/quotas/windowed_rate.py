@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 
+THROTTLE_MS_MAX = 2**31 - 1
+"""The field of a response that names a throttle time has four bytes."""
+
 
 class _Window:
     __slots__ = ("began_ms", "last_ms", "value")
@@ -45,11 +48,14 @@ class WindowedRate:
         return sum(window.value for window in self._windows) * 1000 / time_ms
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """Return after which time (ms) without another value the rate is ``limit``; 0 if it is below."""
+        """Return after which time (ms) without another value the rate is ``limit``; 0 if it is below.
+
+        At most THROTTLE_MS_MAX.
+        """
         rate = self.per_second(now_ms)
         if rate <= limit:
             return 0
-        return round((rate - limit) / limit * self._time_ms(now_ms))
+        return round(min(THROTTLE_MS_MAX, (rate - limit) / limit * self._time_ms(now_ms)))
 
     def is_idle(self, rate: float, now_ms: int) -> bool:
         """Whether no value counts any more, as in a new object; whatever the ``rate`` allowed."""

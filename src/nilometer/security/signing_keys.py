@@ -142,7 +142,7 @@ def _signing_key(entry: object) -> _SigningKey | None:
     kind, key_id, algorithm = fields.get("kty"), fields.get("kid"), fields.get("alg")
     if kind not in KEY_TYPES.values() or fields.get("use") not in (None, "sig"):
         return None
-    if algorithm is not None and algorithm not in KEY_TYPES:
+    if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in KEY_TYPES):
         return None
     public = {name: fields[name] for name in ("kty", "n", "e", "crv", "x", "y") if name in fields}
     if kind == "RSA" and _bits(public.get("n")) < RSA_BITS_MIN:
@@ -152,7 +152,7 @@ def _signing_key(entry: object) -> _SigningKey | None:
     except (JoseError, ValueError, TypeError, KeyError):
         return None
     kid = key_id if isinstance(key_id, str) else None
-    return _SigningKey(kid, str(kind), cast("str | None", algorithm), key)
+    return _SigningKey(kid, str(kind), algorithm, key)
 
 
 def _bits(number: object) -> int:

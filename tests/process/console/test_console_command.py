@@ -16,6 +16,7 @@ from nilometer.cli.main import run
 from nilometer.local.local_cluster import LocalCluster
 from support.brokers.cluster_shell import COMMAND
 from support.console.console_process import console
+from support.eventually import eventually
 from support.ports import free_ports
 
 
@@ -38,7 +39,8 @@ def test_a_cluster_with_its_console_ends_by_one_signal(tmp_path: Path) -> None:
         assert process.stdout.readline() == f"bootstrap.servers=127.0.0.1:{port}\n"
         match = re.fullmatch(r"Console: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
         assert match is not None
-        assert document(match[1])["grade"] == "healthy"
+        url = match[1]
+        eventually(lambda: document(url)["grade"] == "healthy", "the console sees a healthy cluster", 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

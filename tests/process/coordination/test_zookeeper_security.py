@@ -29,7 +29,9 @@ BROKERS = ZooKeeperSecurity(user="brokers", password=PASSWORD, set_acl=True)
 _numbers = itertools.count()
 
 
-SESSION_TIMEOUT_MS = 1500
+SESSION_TIMEOUT_MS = 6000
+REFUSED_TIMEOUT_MS = 2000
+"""For what is refused: it is tried for two of these."""
 HANDSHAKE_TIMEOUT_MS = 20_000
 """A session timeout with which the first handshakes of a JVM are never too slow."""
 
@@ -220,6 +222,8 @@ def tls_server(authority: Authority) -> Iterator[ZooKeeperEnsemble]:
     key = authority.issue("zookeeper", "/CN=zookeeper", hosts="IP:127.0.0.1")
     tls = ServerTls(key, authority.certificate, client_auth="need")
     with running_ensemble(1, tls=tls) as ensemble:
+        # The first handshakes of a JVM are slow.
+        opened(f"zookeeper://{ensemble.tls_hosts}/first", tls_of(authority), HANDSHAKE_TIMEOUT_MS)
         yield ensemble
 
 
@@ -256,9 +260,10 @@ def test_who_is_not_trusted_is_refused_by_name(
     setting = f"zookeeper://{tls_server.tls_hosts}/tls"
     other = Authority(tmp_path / "other", "Other")
     with pytest.raises(StoreUnavailable, match=r"cannot be reached.*certificate verify failed"):
-        opened(setting, tls_of(authority, trusted_file=str(other.certificate)))
+        opened(setting, tls_of(authority, trusted_file=str(other.certificate)), REFUSED_TIMEOUT_MS)
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
-        opened(setting, tls_of(authority, key_file=None))  # the server asks for a certificate
+        # The server asks for a certificate.
+        opened(setting, tls_of(authority, key_file=None), REFUSED_TIMEOUT_MS)
     with pytest.raises(StoreRefused, match=r"has TLS, but .*missing\.pem"):
         opened(setting, tls_of(authority, trusted_file=str(tmp_path / "missing.pem")))
 
@@ -269,7 +274,7 @@ def test_the_servers_host_is_verified(authority: Authority, tls_server: ZooKeepe
     with pytest.raises(
         StoreUnavailable, match=r"cannot be reached.*certificate is not valid for 'localhost'"
     ):
-        opened(setting, checked)
+        opened(setting, checked, REFUSED_TIMEOUT_MS)
     assert checked.tls is not None
     unchecked = replace(checked, tls=replace(checked.tls, checks_hostname=False))
     assert opened(setting, unchecked, HANDSHAKE_TIMEOUT_MS)

@@ -16,6 +16,7 @@ from nilometer.broker.settings.sasl_settings import SaslSettings
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Runtime
 from nilometer.security.plain import PlainClient
+from nilometer.security.principal import BROKER, Principal
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, decode_response, encode_request
@@ -181,6 +182,18 @@ async def test_a_client_may_begin_again_at_once_but_then_only_after_a_second(cli
     assert await client.send(HANDSHAKE, 1, mechanism="PLAIN") == SERVED, "as one that need not"
     client.clock.now_ms += 1
     assert (await client.log_in()).error_code == ErrorCode.none
+
+
+@session
+async def test_a_broker_that_has_proved_itself_logs_in_again_as_the_same_user(client: Client) -> None:
+    context = client.connection.context
+    proved = Principal(BROKER, "2")
+    client.connection.context = replace(context, broker_id=2, principal=proved)
+    for _ in range(2):
+        assert (await client.log_in()).error_code == ErrorCode.none
+        assert client.connection.context.principal == proved
+        client.clock.now_ms += LIFETIME_MS
+        assert await client.is_served()
 
 
 @session

@@ -141,6 +141,8 @@ def test_bytes_are_shown_as_what_they_are() -> None:
     long = shown("é".encode() * 50, "auto", 11)
     assert (long.kind, long.is_cut, long.size) == ("text", True, 100)
     assert shown(b"[" * 100_000, "auto", 1_000_000).kind == "text"
+    half = b'{"a": "\\ud83d"}'  # valid JSON, but half of a surrogate pair is no text
+    assert (shown(half, "auto", 100).kind, shown(half, "auto", 100).text) == ("text", half.decode())
 
 
 def test_a_committed_offset_is_decoded() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nilometer.quotas.token_bucket import TokenBucket
-from nilometer.quotas.windowed_rate import WindowedRate
+from nilometer.quotas.windowed_rate import THROTTLE_MS_MAX, WindowedRate
 
 COUNT, LENGTH_MS = 11, 1000
 PROPERTY = settings(deadline=None)
@@ -127,3 +127,13 @@ def test_a_bucket_has_never_more_than_its_burst(steps: list[tuple[int, int]], ra
             bucket.take(tokens, rate, now_ms)
             taken += tokens
             assert taken <= rate * (now_ms / 1000 + COUNT) + tokens + 1e-6
+
+
+@pytest.mark.parametrize("limit", [1.0, 5e-324])
+def test_a_throttle_time_fits_its_field(limit: float) -> None:
+    rate = WindowedRate(COUNT, LENGTH_MS)
+    rate.record(100 << 20, 0)
+    assert rate.throttle_ms(limit, 0) == THROTTLE_MS_MAX
+    bucket = TokenBucket(COUNT, LENGTH_MS, limit, 0)
+    bucket.take(100 << 20, limit, 0)
+    assert bucket.throttle_ms(limit, 0) == THROTTLE_MS_MAX

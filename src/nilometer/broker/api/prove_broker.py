@@ -94,5 +94,6 @@ API = ApiSpec(
     versions=(0, 0),
     handle=handle,
     between_brokers=True,
+    exempt_from_quotas=True,  # a connection has one attempt; its quota would be that of all anonymous clients
     rights=NO_RIGHTS,
 )

@@ -56,15 +56,18 @@ class SaslGate:
         served: Dispatcher,
         frame_bytes_max: int,
         former_mechanism: str | None = None,
+        former_principal: Principal | None = None,
     ) -> None:
         """``served`` processes the requests of authenticated connections, with frames of up to
-        ``frame_bytes_max``. ``former_mechanism``: by which a client authenticated that does so again."""
+        ``frame_bytes_max``. ``former_mechanism``, ``former_principal``: by which and as whom a client
+        authenticated that does so again. (A broker that has proved to be one has another principal since.)"""
         self._listener = listener
         self._former_mechanism = former_mechanism
         self._served = served
         self._frame_bytes_max = frame_bytes_max
         self._timer: asyncio.TimerHandle | None = None
         self._mechanism = ""
+        self._former_principal = former_principal
         self._server: SaslServer | None = None
         self._has_headers = True
         self._is_counted = False
@@ -205,10 +208,12 @@ class SaslGate:
                 self._log_failure(connection, server.failure)
             return 0
         principal = Principal(USER, server.user)
-        if self._former_mechanism is None:
+        former = self._former_principal
+        if former is None:
             connection.context = dataclasses.replace(connection.context, principal=principal)
-        elif connection.context.principal != principal:
-            raise _changed(connection.context.principal, principal)
+        elif former != principal:
+            raise _changed(former, principal)
+        self._former_principal = principal
         self._leave(connection)
         max_ms = self._listener.settings.max_reauth_ms.get(self._mechanism, 0)
         clock = self._listener.clock
@@ -221,7 +226,9 @@ class SaslGate:
         return lifetime_ms
 
     def _begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
-        gate = SaslGate(self._listener, self._served, self._frame_bytes_max, self._mechanism)
+        gate = SaslGate(
+            self._listener, self._served, self._frame_bytes_max, self._mechanism, self._former_principal
+        )
         return gate.begin_again(frame, connection)
 
     def _reject(self, connection: Connection, why: str, reply: Reply) -> asyncio.Future[Reply]:

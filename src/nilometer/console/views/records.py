@@ -91,10 +91,11 @@ def _json(data: bytes, *, loose: bool) -> str | None:
     if not loose and data[:1] not in (b"{", b"["):
         return None
     try:
-        value = json.loads(data)
+        text = json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        text.encode()  # an escaped half of a surrogate pair is valid JSON, but no text
     except (ValueError, RecursionError):
         return None
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return text
 
 
 def _is_text(data: bytes, is_cut: bool) -> bool:
