@@ -59,8 +59,8 @@ class SaslGate:
         former_principal: Principal | None = None,
     ) -> None:
         """``served`` processes the requests of authenticated connections, with frames of up to
-        ``frame_bytes_max``. ``former_mechanism``, ``former_principal``: by which and as whom a client
-        authenticated that does so again. (A broker that has proved to be one has another principal since.)"""
+        ``frame_bytes_max``. ``former_mechanism``, ``former_principal``: those of a client that
+        authenticates again. (A broker that has proved to be one has another principal since.)"""
         self._listener = listener
         self._former_mechanism = former_mechanism
         self._served = served
