@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.brokers.nilometer_broker import Place
-from support.ports import free_ports
+from ..brokers.nilometer_broker import Place
+from ..ports import free_ports
 
 JARS = Path("/usr/share/java")
 CLASSPATH = [JARS / "zookeeper.jar", JARS / "slf4j-log4j12.jar", JARS / "log4j-1.2.jar"]

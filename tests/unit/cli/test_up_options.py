@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nilometer.cli.cluster.up_options import UpOptions, endpoint, settings_of_start, why_refused
+from nilometer.cli.cluster.up_options import (
+    UpOptions,
+    endpoint,
+    ids,
+    metrics_listener,
+    settings_of_start,
+    settings_of_topics,
+    why_refused,
+)
 from nilometer.local.broker_process import BrokerProcess
 
 LOCAL = "local:/data/coordination"
@@ -95,3 +103,26 @@ def test_the_metrics_of_a_broker_that_runs_do_not_move() -> None:
         assert text is not None and "cannot move its metrics to http://127.0.0.1:9404/metrics" in text
         assert "nilometer down --data-dir data" in text
         assert refused([replace(other, state="down")], metrics_port=9404) is None
+
+
+def test_ids_of_a_machine_among_others() -> None:
+    given = UpOptions(brokers=2, first_id=11)
+    assert list(ids([], given)) == [11, 12]
+    assert where(12, [], brokers=2, first_id=11) == "PLAINTEXT://127.0.0.1:9093"
+    existing = [BrokerProcess(11 + index, "127.0.0.1", 9500 + index, 7, "down") for index in range(2)]
+    assert list(ids(existing, UpOptions(brokers=3))) == [11, 12, 13]
+    assert where(13, existing, brokers=3) == "PLAINTEXT://127.0.0.1:9502"
+    assert metrics_listener(1, 9404) == "127.0.0.1:9405"
+    assert settings_of_start(12, existing, UpOptions(metrics_port=9404), "", 1) == {
+        "metrics.listener": "127.0.0.1:9405"
+    }
+    text = refused(existing, first_id=1)
+    assert text is not None and "--first-id 1: the brokers in data have ids from 11" in text
+    assert refused(existing, first_id=11) is None
+
+
+def test_a_rack_means_brokers_on_other_machines() -> None:
+    alone, among_others = UpOptions(brokers=2), UpOptions(brokers=2, rack="east")
+    assert settings_of_topics(alone, 2)["default.replication.factor"] == "2"
+    assert settings_of_topics(among_others, 2)["default.replication.factor"] == "3"
+    assert settings_of_start(1, brokers(1), among_others, "", 1) == {"broker.rack": "east"}

@@ -18,10 +18,13 @@ from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brok
 from nilometer.cli.cluster.console_command import DEFAULT_HOST, console_port_type, serve_console
 from nilometer.cli.cluster.secure_up import create_secure
 from nilometer.cli.cluster.up_options import (
+    RACK,
     UpOptions,
     endpoint,
+    ids,
     metrics_listener,
     settings_of_start,
+    settings_of_topics,
     why_refused,
 )
 from nilometer.cli.cluster_options import json_option, print_json
@@ -29,7 +32,6 @@ from nilometer.cli.signals import exit_on_sigterm
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.readiness import LaunchFailed
-from nilometer.local.replication import replication_settings
 from nilometer.local.secure_cluster import PROTOCOL
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,7 +139,20 @@ broker.add_command(broker_config)
     type=click.IntRange(0, 65535),
     default=0,
     show_default=True,
-    help="The port of broker 1's metrics on 127.0.0.1; broker N has PORT + N - 1. 0: the system chooses.",
+    help="The port of the first broker's metrics on 127.0.0.1; the next have the next ports. 0: the system "
+    "chooses.",
+)
+@click.option(
+    "--first-id",
+    type=click.IntRange(1, 2**31 - 65),
+    default=1,
+    show_default=True,
+    help="The id of the first broker, where other machines have brokers of the same cluster.",
+)
+@click.option(
+    "--rack",
+    metavar="NAME",
+    help="The rack of this machine's brokers, e.g. its name: replicas of a partition are spread over racks.",
 )
 @click.option(
     "--secure",
@@ -157,6 +172,8 @@ def up(
     port: int,
     coordination: str,
     metrics_port: int,
+    first_id: int,
+    rack: str | None,
     secure: bool,
     detach: bool,
     console_port: int | None,
@@ -167,8 +184,8 @@ def up(
 ) -> None:
     """Start a cluster on this machine. Brokers that already run are left alone.
 
-    A folder that has brokers already keeps their number, ports and coordination store: --brokers adds to
-    them, --host, --port and --metrics-port move those that do not run, for this start.
+    A folder that has brokers already keeps their number, ids, ports and coordination store: --brokers adds
+    to them, --host, --port, --metrics-port and --rack change those that do not run, for this start.
     """
     if detach and console_port is not None:
         raise click.UsageError("--console serves until Ctrl-C; with --detach run `nilometer console` instead")
@@ -185,6 +202,8 @@ def up(
         store if _is_given("coordination") else None,
         metrics_port if _is_given("metrics_port") else None,
         secure,
+        first_id if _is_given("first_id") else None,
+        rack,
     )
     is_secure = cluster.security.exists
     if console_port is not None and (secure or is_secure):
@@ -197,19 +216,18 @@ def up(
     if (secure or is_secure) and not existing:
         create_secure(cluster.security, store)
     listener = PROTOCOL.value if cluster.security.exists else "PLAINTEXT"
-    at = {
-        one: endpoint(one, existing, given, host, port, listener)
-        for one in range(1, max(brokers, len(existing)) + 1)
-    }
+    numbers = ids(existing, given)
+    at = {one: endpoint(one, existing, given, host, port, listener) for one in numbers}
     properties = {
         "nilometer.coordination": configured or store,
-        **replication_settings(brokers),
+        **settings_of_topics(given, numbers[-1]),
+        **({RACK: rack} if rack is not None else {}),
     }
     for broker_id, where in at.items():
-        own = {METRICS_LISTENER: metrics_listener(broker_id, metrics_port)}
+        own = {METRICS_LISTENER: metrics_listener(broker_id - numbers[0], metrics_port)}
         cluster.configure(broker_id, where, {**properties, **own})
     down_ids = [one.id for one in cluster.brokers() if one.state == "down"]
-    if settings and (running := ", ".join(str(one.id) for one in existing if one.state != "down")):
+    if (settings or rack) and (running := ", ".join(str(one.id) for one in existing if one.state != "down")):
         click.echo(f"Warning: settings have no effect on brokers that run: {running}", err=True)
     of_start = {one: settings_of_start(one, existing, given, host, port, listener) for one in down_ids}
     if cluster.security.exists:
