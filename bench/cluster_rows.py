@@ -71,13 +71,14 @@ def _controller_change(system: System) -> Numbers:
     controller = cluster.controller()
     killed_at = time.monotonic()
     cluster.kill(controller)
-    seconds = _until_created(cluster, killed_at)
+    seconds = until_created(cluster, killed_at)
     cluster.start(controller)
     wait_members(cluster, 3)
     return {"controller_s": seconds}
 
 
-def _until_created(cluster: Cluster, since: float) -> float:
+def until_created(cluster: Cluster, since: float) -> float:
+    """The seconds from ``since`` until a topic can be created."""
     admin = admin_of(cluster)
     number = 0
     while time.monotonic() < since + CREATE_TIMEOUT_S:

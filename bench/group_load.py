@@ -1,7 +1,7 @@
 """Load on group coordinators and on connections: `python -m bench.group_load`, one asyncio program.
 
     rebalance  BOOTSTRAP MEMBERS SECONDS             all members of a stable group join again, over and over
-    commits    BOOTSTRAP TOPIC GROUPS SECONDS        each group commits one offset a second
+    commits    BOOTSTRAP TOPIC GROUPS PERIOD SECONDS each group commits one offset in each period
     crowd      BOOTSTRAP TOPIC CONNECTIONS SECONDS   each connection produces one record in five seconds
 
 It speaks the group protocol itself, with the same exchanges for both brokers and no client's timers in
@@ -221,8 +221,10 @@ def _wait_told() -> None:
     sys.stdin.readline()
 
 
-async def commits(bootstrap: str, topic: str, groups: int, seconds: float) -> dict[str, float]:
-    """Each group on one of a few connections to its coordinator, spread evenly over every second."""
+async def commits(
+    bootstrap: str, topic: str, groups: int, period_s: float, seconds: float
+) -> dict[str, float]:
+    """Each group on one of a few connections to its coordinator, spread evenly over every period."""
     pool: dict[tuple[str, int], list[Connection]] = {}
     first = await connect_to_coordinator(bootstrap, "bench-commits-0")
     homes: list[Connection] = []
@@ -257,7 +259,7 @@ async def commits(bootstrap: str, topic: str, groups: int, seconds: float) -> di
 
     await _together(first_commit(number) for number in range(groups))
     _wait_told()
-    return await _paced(commit, groups, 1.0, seconds)
+    return await _paced(commit, groups, period_s, seconds)
 
 
 async def _coordinator_address(asked: Connection, group_id: str) -> tuple[str, int]:
@@ -343,7 +345,7 @@ def main() -> None:
         case "rebalance":
             found = rebalance(bootstrap, int(rest[0]), float(rest[1]))
         case "commits":
-            found = commits(bootstrap, rest[0], int(rest[1]), float(rest[2]))
+            found = commits(bootstrap, rest[0], int(rest[1]), float(rest[2]), float(rest[3]))
         case "crowd":
             found = crowd(bootstrap, rest[0], int(rest[1]), float(rest[2]))
         case _:

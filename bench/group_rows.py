@@ -23,7 +23,7 @@ PARTITIONS = 6
 COMMITTED = "committed"
 
 
-def _rebalance(system: System, seconds: float, *, members: int) -> Numbers:
+def rebalance(system: System, seconds: float, *, members: int) -> Numbers:
     client = _start("rebalance", system.bootstrap, members, seconds)
     _wait_ready(client)
     cpu = cpu_seconds(system)
@@ -37,8 +37,9 @@ def _rebalance(system: System, seconds: float, *, members: int) -> Numbers:
     }
 
 
-def _commits(system: System, seconds: float) -> Numbers:
-    client = _start("commits", system.bootstrap, COMMITTED, GROUPS, seconds)
+def commits(system: System, seconds: float, *, groups: int = GROUPS, per_s: int = GROUPS) -> Numbers:
+    """Each group commits as often as the others, ``per_s`` in all."""
+    client = _start("commits", system.bootstrap, COMMITTED, groups, groups / per_s, seconds)
     _wait_ready(client)
     cpu = cpu_seconds(system)
     found = _finish(client, "go\n")
@@ -50,10 +51,10 @@ def _commits(system: System, seconds: float) -> Numbers:
     }
 
 
-def _crowd(system: System, seconds: float) -> Numbers:
+def crowd(system: System, seconds: float, *, connections: int = CONNECTIONS) -> Numbers:
     topic = plays.fresh_topic(system, "crowded", PARTITIONS, 3)
     before = memory_mb(system)["rss_mb"]
-    client = _start("crowd", system.bootstrap, topic, CONNECTIONS, seconds)
+    client = _start("crowd", system.bootstrap, topic, connections, seconds)
     _wait_ready(client)
     grown = memory_mb(system)["rss_mb"] - before
     cpu = cpu_seconds(system)
@@ -62,7 +63,7 @@ def _crowd(system: System, seconds: float) -> Numbers:
     delete_topic(system, topic)
     return {
         **{f"{key}_ms": found[key] for key in ("p50", "p99", "p999")},
-        "kb_per_connection": 1024 * grown / CONNECTIONS,
+        "kb_per_connection": 1024 * grown / connections,
         "opened_s": found["opened_s"],
         "cpu_percent": 100 * cpu / seconds,
         **load.client_numbers(found),
@@ -97,7 +98,7 @@ def _rebalance_row(members: int) -> Row:
             Column("cpu_s", "CPU of the brokers", "s", more_is_better=False, digits=3),
             *CLIENT,
         ),
-        Load(partial(_rebalance, members=members), "seconds"),
+        Load(partial(rebalance, members=members), "seconds"),
         brokers=3,
     )
 
@@ -109,7 +110,7 @@ GROUP_ROWS: tuple[Row, ...] = (
         f"{GROUPS:,} groups, each commits once a second",
         (P50, P99, P999, _CPU, *CLIENT),
         Load(
-            _commits,
+            commits,
             "p50_ms",
             prepare=partial(create_topic, name=COMMITTED, replication_factor=3),
             clean=partial(delete_topic, name=COMMITTED),
@@ -128,7 +129,7 @@ GROUP_ROWS: tuple[Row, ...] = (
             _CPU,
             *CLIENT,
         ),
-        Load(_crowd, "p50_ms"),
+        Load(crowd, "p50_ms"),
         brokers=3,
     ),
 )

@@ -1,0 +1,74 @@
+"""What a curve is: a number that grows, and how one point of it is measured on a cluster of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.brokers.nilometer_cluster import NilometerCluster
+
+from ..clusters import SETTINGS, NilometerThree
+from ..run import SCRATCH
+
+Point = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a point."""
+
+    key: str
+    title: str
+    unit: str
+    digits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    key: str
+    title: str
+    of: str
+    """What grows."""
+    sizes: tuple[int, ...]
+    measures: tuple[Measure, ...]
+    measure: Callable[[int], Point]
+    """On a new cluster, which is removed afterwards."""
+    quick_sizes: tuple[int, ...]
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=SCRATCH)).resolve()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def three_brokers(settings: Mapping[str, str] | None = None) -> Iterator[NilometerThree]:
+    with scratch_folder() as folder:
+        system = NilometerThree(folder / "three", settings)
+        system.launch()
+        try:
+            system.wait_ready()
+            yield system
+        finally:
+            system.stop()
+
+
+@contextmanager
+def some_brokers(count: int, coordination: str | None, folder: Path) -> Iterator[NilometerCluster]:
+    cluster = NilometerCluster(folder, count, SETTINGS, coordination=coordination)
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster.start()
+    try:
+        yield cluster
+    finally:
+        for broker_id in cluster.running:
+            cluster.stop(broker_id)
