@@ -19,13 +19,14 @@ from tests.support.wire.wire_peer import WirePeer, make
 
 from nilometer.wire.api_keys import ApiKey
 
-from .systems import Nilometer, Settings
+from .systems import GROUPS_AT_ONCE, Nilometer, Settings
 
 BROKERS = 3
 SETTINGS = {
     "min.insync.replicas": "2",
     "default.replication.factor": str(BROKERS),
     "auto.create.topics.enable": "false",
+    **GROUPS_AT_ONCE,
 }
 SHORT_TIMEOUTS = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
 """By which Apache Kafka notices a dead broker: 9 s and 2 s by default. With shorter ones a full collection of
