@@ -18,6 +18,7 @@ from nilometer.wire.messages import api, encode_request
 from nilometer.wire.records import BatchBuilder
 
 from . import java_clients, load, plays
+from .opening_rows import write_to
 from .rows import (
     CLIENT,
     CPU_PER_MILLION,
@@ -59,6 +60,8 @@ def _java_produce(system: System, seconds: float, *, partitions: int, settings: 
     records = min(max(int(rate * seconds), JAVA_RECORDS_MIN), JAVA_RECORDS_MAX)
     warm_up_records = JAVA_WARM_UP_RECORDS if partitions == 1 else MANY_WARM_UP_RECORDS
     topic = plays.fresh_topic(system, "java-produced", partitions, 1)
+    # Kafka answers CreateTopics before the logs exist, and the client would count its retries.
+    write_to(system, [(topic, number) for number in range(partitions)])
     cpu = cpu_seconds(system)
     done = java_clients.produce(
         system.bootstrap, topic, records, SIZE, *settings, warm_up_records=warm_up_records

@@ -43,7 +43,7 @@ def _open(system: System, partitions: int, per_topic: int = TOPIC_PARTITIONS) ->
     topics = [create_topic(system, f"many-{number}", per_topic) for number in range(partitions // per_topic)]
     everything = [(topic, number) for topic in topics for number in range(per_topic)]
     sample = random.Random(partitions).sample(everything, min(SAMPLED, len(everything)))
-    _write_to(system, sample)
+    write_to(system, sample)
     # Kafka answers CreateTopics before the logs exist: what counts is when the partitions can be written to.
     created = time.monotonic() - began
     broker = cast(OneBroker, system)
@@ -64,12 +64,12 @@ def _start(system: OneBroker, sample: list[Partition]) -> float:
     """The seconds until partitions taken at random have all acknowledged a record."""
     began = time.monotonic()
     system.launch()
-    _write_to(system, sample)
+    write_to(system, sample)
     return time.monotonic() - began
 
 
-def _write_to(system: System, partitions: list[Partition]) -> None:
-    """One record to each, acks=all; returns when all are acknowledged."""
+def write_to(system: System, partitions: list[Partition]) -> None:
+    """One record to each, acks=all; returns when all are acknowledged, so that each can be written to."""
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
         if error is not None:
