@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 
 from . import plays
+from .opening_rows import write_to
 from .rows import Column, Numbers, Row
 from .systems import Nilometer, System, create_topic
 
@@ -68,8 +69,8 @@ class Scrapes:
 def _measure(system: System, partitions: int, per_topic: int, seconds: float) -> Numbers:
     system.launch()
     system.wait_ready()
-    for number in range(partitions // per_topic):
-        create_topic(system, f"many-{number}", per_topic)
+    topics = [create_topic(system, f"many-{number}", per_topic) for number in range(partitions // per_topic)]
+    write_to(system, [(topic, per_topic - 1) for topic in topics])  # Kafka is still creating logs
     alone = plays.constant_rate(system, seconds, rate=RATE, size=100)
     found = {"alone_p50_ms": alone["p50_ms"], "alone_p99_ms": alone["p99_ms"]}
     if not isinstance(system, Nilometer):
