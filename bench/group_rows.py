@@ -124,7 +124,6 @@ GROUP_ROWS: tuple[Row, ...] = (
             P50,
             P99,
             P999,
-            Column("kb_per_connection", "resident memory per connection", "kB", more_is_better=False),
             Column("opened_s", "time to open them", "s", more_is_better=False, digits=2),
             _CPU,
             *CLIENT,
