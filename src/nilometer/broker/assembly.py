@@ -18,6 +18,7 @@ from nilometer.broker.authentication.acceptor import Acceptor
 from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.authorization.audit_log import AuditFiles, AuditLog
 from nilometer.broker.authorization.authorizer import Authorizer
+from nilometer.broker.authorization.broker_users import BrokerUsers
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
 from nilometer.broker.control.broker_peers import BrokerPeers
@@ -177,7 +178,7 @@ def _acceptor(given: Prerequisites, control: ControlParts, dispatcher: RequestDi
 
 def _control(given: Prerequisites) -> ControlParts:
     config, store = given.config, given.store
-    node_id, unproved = config.node_id, config.accepts_unproved_brokers
+    node_id = config.node_id
     peers = BrokerPeers(
         node_id,
         store.cluster_id,
@@ -185,7 +186,7 @@ def _control(given: Prerequisites) -> ControlParts:
         given.secrets,
         listener=config.inter_broker_listener.name,
         security=config.inter_broker_security,
-        accept_unproved=unproved,
+        authentication=config.broker_authentication,
     )
     metadata = MetadataLog(store, given.fence)
     now_us = given.runtime.clock.monotonic_us
@@ -276,6 +277,7 @@ def _services(
 ) -> Services:
     config = given.config
     session_slots = config.integer("max.incremental.fetch.session.cache.slots")
+    authorizer = _authorizer(given, control.metadata)
     return Services(
         config=config,
         runtime=given.runtime,
@@ -297,7 +299,8 @@ def _services(
         cluster_id=given.store.cluster_id,
         secrets=given.secrets,
         client_quotas=ClientQuotas(config, given.runtime.clock, control.metadata),
-        authorizer=_authorizer(given, control.metadata),
+        authorizer=authorizer,
+        broker_users=BrokerUsers(config, authorizer, control.metadata),
         advertised=ranges(for_brokers=config.accepts_unproved_brokers),
         advertised_to_brokers=ranges(for_brokers=True),
     )

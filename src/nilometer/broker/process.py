@@ -20,7 +20,7 @@ from typing import Any
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.log_output import configure_log
-from nilometer.broker.settings.config import BrokerConfig, notices_at_start
+from nilometer.broker.settings.config import BrokerConfig, notices_at_start, warnings_at_start
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
@@ -58,6 +58,8 @@ def run_broker(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     for notice in notices_at_start(config):
         logger.info("%s", notice)
+    for warning in warnings_at_start(config):
+        logger.warning("%s", warning)
     try:
         return _run(_serve(config, ready_fd, status))
     except StartFailed as error:

@@ -22,7 +22,7 @@ class RequestContext:
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     """The protocol of that listener."""
     broker_id: int = NO_BROKER
-    """The broker that the connection has proved to be (:mod:`nilometer.cluster.broker_proof`)."""
+    """The broker that the connection has proved to be (:mod:`nilometer.broker.api.prove_broker`)."""
     forwarded_by: int = NO_BROKER
     """The broker that received the request first and forwarded it."""
 

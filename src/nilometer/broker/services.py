@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.broker.authorization.authorizer import Authorizer
+from nilometer.broker.authorization.broker_users import BrokerUsers
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
@@ -54,6 +55,7 @@ class Services:
     client_quotas: ClientQuotas
     authorizer: Authorizer | None
     """None: every client has every right."""
+    broker_users: BrokerUsers
     advertised: Mapping[int, tuple[int, int]]
     """By API key, the lowest and highest version that is advertised to clients."""
     advertised_to_brokers: Mapping[int, tuple[int, int]]

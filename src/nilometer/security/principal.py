@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 USER = "User"
 BROKER = "Broker"
-"""The type of a broker that proved its identity with the cluster's secret; no client can have it."""
+"""The type of a broker that has proved that it is one; no client can have it."""
 
 
 class Principal(NamedTuple):

@@ -2,7 +2,8 @@
 
 Between brokers, before any other request; not advertised in ApiVersions. There are two requests on one
 connection: the response to the first, which has no proof, has the acceptor's nonce and proof; the second has
-the initiator's proof. :mod:`nilometer.cluster.broker_proof` describes the proofs.
+the initiator's proof. :mod:`nilometer.cluster.broker_proof` describes the proofs. If the user of the
+connection is the initiator's identity, there is one request, whose response has neither nonce nor proof.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class ProveBrokerRequest(msgspec.Struct, frozen=True, kw_only=True, omit_default
     secret_number: int = -1
     """The number of the current cluster secret of the broker that connects."""
     nonce: bytes = b""
+    """Empty: the initiator gives no proof; its connection's user is its identity."""
     proof: bytes = b""
     """Only in the second request, which has no other field."""
 

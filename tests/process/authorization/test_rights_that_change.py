@@ -22,7 +22,7 @@ from nilometer.cluster.acl import (
 )
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode
-from support.authorization.prepared import AUTHORIZED, create_acls
+from support.authorization.prepared import AUTHORIZED, create_acls, delete_acl
 from support.authorization.profiles import ADMIN_HOST, PRINCIPAL, everything
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.two_brokers import Side
@@ -70,23 +70,6 @@ def reading(topic: str) -> Acl:
         Operation.READ,
         Permission.ALLOW,
     )
-
-
-def delete_acl(admin: Side, acl: Acl) -> None:
-    wanted = make(
-        K.DELETE_ACLS,
-        3,
-        "DeleteAclsFilter",
-        resource_type_filter=int(acl.resource_type),
-        resource_name_filter=acl.resource_name,
-        pattern_type_filter=int(acl.pattern_type),
-        principal_filter=acl.principal,
-        host_filter=acl.host,
-        operation=int(acl.operation),
-        permission_type=int(acl.permission),
-    )
-    [result] = admin.message(K.DELETE_ACLS, 3, filters=(wanted,)).filter_results
-    assert len(result.matching_acls) == 1, result
 
 
 def fetch_fields(topic: str | None, *, session: int, epoch: int, offset: int = 0, **fields: object) -> Any:

@@ -145,3 +145,20 @@ def create_acls(side: Side, acls: Sequence[Acl]) -> None:
     )
     results = side.message(K.CREATE_ACLS, 3, creations=creations).results
     assert all(each.error_code is ErrorCode.none for each in results), results
+
+
+def delete_acl(admin: Side, acl: Acl) -> None:
+    wanted = make(
+        K.DELETE_ACLS,
+        3,
+        "DeleteAclsFilter",
+        resource_type_filter=int(acl.resource_type),
+        resource_name_filter=acl.resource_name,
+        pattern_type_filter=int(acl.pattern_type),
+        principal_filter=acl.principal,
+        host_filter=acl.host,
+        operation=int(acl.operation),
+        permission_type=int(acl.permission),
+    )
+    [result] = admin.message(K.DELETE_ACLS, 3, filters=(wanted,)).filter_results
+    assert len(result.matching_acls) == 1, result

@@ -10,6 +10,7 @@ import msgspec
 
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.secret_keeper import SecretKeeper
+from nilometer.broker.settings.broker_authentication import BrokerAuthentication
 from nilometer.cluster.broker_proof import ProofExchange, Side, broker_proof, is_proof
 from nilometer.cluster.cluster_secret import ClusterSecret, ClusterSecrets, decode_secrets
 from nilometer.coordination.local import layout
@@ -43,11 +44,21 @@ class Identity:
         secrets = decode_secrets(layout.unwrap(str(newest), newest.read_bytes())[1])
         return cls(msgspec.json.decode(described)["cluster_id"], secrets)
 
-    def peers(self, as_broker: int, runtime: Runtime) -> BrokerPeers:
+    def peers(
+        self,
+        as_broker: int,
+        runtime: Runtime,
+        authentication: BrokerAuthentication = BrokerAuthentication.SECRET,
+    ) -> BrokerPeers:
         """Return the authentication of ``as_broker`` for connections of Nilometer's client."""
         keeper = cast(SecretKeeper, KnownSecrets(self.secrets))
         return BrokerPeers(
-            as_broker, self.cluster_id, runtime, keeper, listener="PLAINTEXT", accept_unproved=False
+            as_broker,
+            self.cluster_id,
+            runtime,
+            keeper,
+            listener="PLAINTEXT",
+            authentication=authentication,
         )
 
     def hello(self, as_broker: int, to_broker: int, nonce: bytes = NONCE) -> dict[str, object]:

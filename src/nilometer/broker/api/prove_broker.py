@@ -1,7 +1,10 @@
 """ProveBroker (Nilometer's own): a connection proves that it is from a broker of this cluster.
 
-A connection has one attempt; a wrong proof closes it. :mod:`nilometer.cluster.broker_proof` describes the
-proofs; :mod:`nilometer.broker.control.broker_peers` is the connecting side.
+By the cluster's secret (:mod:`nilometer.cluster.broker_proof`), or by the user that authenticated on the
+listener between brokers (:mod:`nilometer.broker.authorization.broker_users`): the broker that connects asks
+for the latter with a request that has no nonce; a broker that accepts only users answers every request so.
+A connection has one attempt; a wrong proof closes it. :mod:`nilometer.broker.control.broker_peers` is the
+connecting side.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, spawn
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.services import Services
+from nilometer.broker.settings.broker_authentication import AUTHENTICATION
 from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.security.principal import BROKER, Principal
 from nilometer.wire import prove_broker as wire
@@ -28,6 +32,9 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     if (refused := _refusal(services, request, body)) is not None:
         error, message = refused
         return request.respond(error_code=int(error), message=message)
+    how = services.config.broker_authentication
+    if not how.uses_secret or (how.uses_listener and not body.nonce):
+        return _accept_user(services, request, body)
     return spawn(services, _begin(services, request, body))
 
 
@@ -41,11 +48,33 @@ def _refusal(
         return ErrorCode.invalid_request, f"this is broker {own}, not {body.expected_broker_id}"
     if body.broker_id < 0 or body.broker_id == own:
         return ErrorCode.invalid_request, f"broker {body.broker_id} cannot connect to broker {own}"
-    if len(body.nonce) != NONCE_BYTES:
+    how = services.config.broker_authentication
+    if not body.nonce and not how.uses_listener:
+        message = f"it requires a proof by the cluster's secret: its {AUTHENTICATION} is {how.value}"
+        return ErrorCode.invalid_request, message
+    if body.nonce and len(body.nonce) != NONCE_BYTES:
         return ErrorCode.invalid_request, f"the nonce has {len(body.nonce)} bytes instead of {NONCE_BYTES}"
     if request.connection.proof_begun:
         return ErrorCode.invalid_request, "this connection has already begun a proof"
     return None
+
+
+def _accept_user(services: Services, request: Request, body: wire.ProveBrokerRequest) -> Reply:
+    connection, context = request.connection, request.context
+    connection.proof_begun = True
+    broker_id, user = body.broker_id, context.principal
+    why = services.broker_users.why_not(context)
+    if why is not None:
+        logger.warning(
+            "%s:%d claims to be broker %d: %s", context.client_address, context.client_port, broker_id, why
+        )
+        return request.respond(error_code=int(ErrorCode.cluster_authorization_failed), message=why)
+    services.broker_users.accept(connection)
+    _become_broker(request, broker_id)
+    logger.info(
+        "%s:%d is broker %d, by its user %s", context.client_address, context.client_port, broker_id, user
+    )
+    return request.respond()
 
 
 async def _begin(services: Services, request: Request, body: wire.ProveBrokerRequest) -> Reply:
@@ -82,11 +111,14 @@ def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
             exchange.initiator_id,
         )
         raise CloseConnection(f"the proof to be broker {exchange.initiator_id} is wrong")
-    broker_id = exchange.initiator_id
-    connection.context = dataclasses.replace(
-        context, broker_id=broker_id, principal=Principal(BROKER, str(broker_id))
-    )
+    _become_broker(request, exchange.initiator_id)
     return request.respond()
+
+
+def _become_broker(request: Request, broker_id: int) -> None:
+    request.connection.context = dataclasses.replace(
+        request.context, broker_id=broker_id, principal=Principal(BROKER, str(broker_id))
+    )
 
 
 API = ApiSpec(

@@ -10,6 +10,8 @@ from nilometer.broker.authorization.audit_log import AuditLog
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.cluster.acl import CLUSTER_NAME, Operation, ResourceType
+from nilometer.cluster.acl_index import Verdict, host_key
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 
@@ -30,6 +32,21 @@ class Authorizer:
             return FULL_ACCESS
         acls = self._metadata.image.acls.index
         return AclAccess(acls, context, api, self.audit, if_no_acl=self._if_no_acl)
+
+    def allows_broker(self, context: RequestContext) -> bool:
+        """Return whether an ACL allows the principal to act as a broker.
+
+        As that includes every right, it is not enough that the cluster has no ACL
+        (``allow.everyone.if.no.acl.found``).
+        """
+        verdict = self._metadata.image.acls.index.verdict(
+            str(context.principal),
+            host_key(context.client_address),
+            Operation.CLUSTER_ACTION,
+            ResourceType.CLUSTER,
+            CLUSTER_NAME,
+        )
+        return verdict is Verdict.ALLOWED
 
     def _on_delta(self, delta: ImageDelta, _image: ClusterImage) -> None:
         if delta.acls:

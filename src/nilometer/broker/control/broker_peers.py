@@ -1,7 +1,9 @@
 """Connections to other brokers: each side proves to the other that it is a broker of this cluster.
 
-No other request is sent before the other side's proof was checked, so a process that took over a broker's
-port gets no data. The proof's rules are in :mod:`nilometer.cluster.broker_proof`.
+With the cluster's secret (:mod:`nilometer.cluster.broker_proof`) no other request is sent before the other
+side's proof was checked, so a process that took over a broker's port gets no data. Where the listener between
+brokers authenticates them, its TLS or SASL has done that for both sides, and the first request says which
+broker connects to which.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import logging
 
 from nilometer.broker.control.secret_keeper import SecretKeeper
+from nilometer.broker.settings.broker_authentication import AUTHENTICATION, BrokerAuthentication
 from nilometer.client.network.connection import REQUEST_TIMEOUT_MS, Connection, ConnectionLost
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
@@ -37,18 +40,17 @@ class BrokerPeers:
         *,
         listener: str,
         security: ClientSecurity = NO_SECURITY,
-        accept_unproved: bool,
+        authentication: BrokerAuthentication = BrokerAuthentication.SECRET,
     ) -> None:
         """``listener``: the name of the other brokers' listener that this broker connects to.
-        ``security``: of these connections, TLS and this broker's user.
-        ``accept_unproved``: connect also to brokers of versions that cannot prove themselves."""
+        ``security``: of these connections, TLS and this broker's user."""
         self._broker_id = broker_id
         self._cluster_id = cluster_id
         self._runtime = runtime
         self._secrets = secrets
         self.listener = listener
         self._security = security
-        self._accept_unproved = accept_unproved
+        self._authentication = authentication
         self._warned: dict[int, None] = {}
 
     async def connect(
@@ -61,7 +63,7 @@ class BrokerPeers:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Connection:
         """Connect to broker ``broker_id``. When this returns, both sides have proved themselves, unless the
-        peer cannot and ``accept_unproved`` is set.
+        peer is of a version that cannot, and such are accepted.
 
         Raises KafkaError: PeerNotProved, ConnectionLost.
         """
@@ -80,7 +82,7 @@ class BrokerPeers:
                 security=self._security,
             )
         except PeerNotResponding as error:
-            if not self._accept_unproved:
+            if not self._authentication.accepts_unproved:
                 raise
             self._warn(broker_id, error)
         return await Connection.open(
@@ -93,24 +95,17 @@ class BrokerPeers:
         )
 
     async def _prove(self, broker_id: int, connection: Connection) -> None:
-        nonce = self._runtime.entropy.bytes(NONCE_BYTES)
-        try:
-            answer = await self._ask(
-                connection,
-                wire.ProveBrokerRequest(
-                    cluster_id=self._cluster_id,
-                    broker_id=self._broker_id,
-                    expected_broker_id=broker_id,
-                    secret_number=self._secrets.secrets.current.number,
-                    nonce=nonce,
-                ),
+        how = self._authentication
+        nonce = self._runtime.entropy.bytes(NONCE_BYTES) if how.uses_secret else b""
+        answer = await self._begin(broker_id, connection, nonce)
+        has_accepted_user = not (answer.nonce or answer.proof)
+        if has_accepted_user and how.uses_listener:
+            return
+        if has_accepted_user or not how.uses_secret:
+            raise PeerNotProved(
+                f"broker {broker_id} at {connection.host}:{connection.port} authenticates brokers otherwise "
+                f"than this one, by {AUTHENTICATION}={how.value}"
             )
-        except ConnectionLost as error:
-            raise PeerNotResponding(
-                f"broker {broker_id} at {connection.host}:{connection.port} did not authenticate "
-                f"({error.message}); while it runs a version without authentication, both brokers need "
-                "nilometer.inter.broker.authentication=accept"
-            ) from None
         exchange = ProofExchange(self._cluster_id, self._broker_id, broker_id, nonce, answer.nonce)
         secret = await self._secrets.numbered(answer.secret_number)
         if secret is None or not is_proof(secret, Side.ACCEPTOR, exchange, answer.proof):
@@ -120,13 +115,34 @@ class BrokerPeers:
         own = broker_proof(secret, Side.INITIATOR, exchange)
         await self._ask(connection, wire.ProveBrokerRequest(proof=own))
 
+    async def _begin(self, broker_id: int, connection: Connection, nonce: bytes) -> wire.ProveBrokerResponse:
+        try:
+            return await self._ask(
+                connection,
+                wire.ProveBrokerRequest(
+                    cluster_id=self._cluster_id,
+                    broker_id=self._broker_id,
+                    expected_broker_id=broker_id,
+                    secret_number=self._secrets.secrets.current.number if nonce else -1,
+                    nonce=nonce,
+                ),
+            )
+        except ConnectionLost as error:
+            if isinstance(error, PeerNotProved):
+                raise
+            raise PeerNotResponding(
+                f"broker {broker_id} at {connection.host}:{connection.port} did not authenticate "
+                f"({error.message}); while it runs a version without authentication, both brokers need "
+                f"{AUTHENTICATION}=accept"
+            ) from None
+
     async def _ask(
         self, connection: Connection, request: wire.ProveBrokerRequest
     ) -> wire.ProveBrokerResponse:
         response: wire.ProveBrokerResponse = await connection.send(request)
         if response.error_code:
             peer = f"{connection.host}:{connection.port}"
-            raise PeerNotProved(f"{peer} rejected the proof of this broker: {response.message}")
+            raise PeerNotProved(f"{peer} does not accept this broker: {response.message}")
         return response
 
     def _warn(self, broker_id: int, error: KafkaError) -> None:

@@ -9,6 +9,12 @@ import posixpath
 from collections.abc import Mapping
 
 from nilometer.broker.settings.authorizer_config_keys import super_users
+from nilometer.broker.settings.broker_authentication import (
+    AUTHENTICATION,
+    BrokerAuthentication,
+    check_broker_authentication,
+    unverified_peers,
+)
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
 from nilometer.broker.settings.listener_overrides import overrides_by_listener, split_overrides
@@ -91,8 +97,9 @@ class BrokerConfig(Settings):
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
         self.coordination = self._coordination()
         self.zookeeper = self._zookeeper_security()
-        self.accepts_unproved_brokers = self.string("nilometer.inter.broker.authentication") == "accept"
         self.super_users = super_users(self.string("super.users"))
+        self.broker_authentication = self._broker_authentication()
+        self.accepts_unproved_brokers = self.broker_authentication.accepts_unproved
         self.groups = group_config(self)
         self.transactions = transaction_config(self)
         self.log = log_settings(self)
@@ -168,6 +175,18 @@ class BrokerConfig(Settings):
             if name == self.inter_broker_listener.name:
                 self.inter_broker_security = inter_broker_security(settings, texts, listener)
 
+    def _broker_authentication(self) -> BrokerAuthentication:
+        how = BrokerAuthentication(self.string(AUTHENTICATION))
+        check_broker_authentication(
+            how,
+            self.inter_broker_listener,
+            self.tls.get(self.inter_broker_listener.name),
+            self.inter_broker_security,
+            self.super_users,
+            has_authorizer=bool(self.string("authorizer.class.name")),
+        )
+        return how
+
     def _check_roles(self) -> None:
         roles = self.strings("process.roles")
         if roles and "broker" not in roles:
@@ -224,3 +243,11 @@ def notices_at_start(config: BrokerConfig) -> list[str]:
             f"Controller listeners are not opened: {names}. Brokers use the coordination store instead"
         )
     return notices
+
+
+def warnings_at_start(config: BrokerConfig) -> list[str]:
+    """Return log lines about given settings that protect less than they seem to."""
+    unverified = unverified_peers(
+        config.broker_authentication, config.inter_broker_listener, config.inter_broker_security
+    )
+    return [] if unverified is None else [unverified]

@@ -8,6 +8,7 @@ not exist in Kafka.
 from __future__ import annotations
 
 from nilometer.broker.settings.authorizer_config_keys import AUTHORIZER_KEYS
+from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.log_settings import LOG_KEYS
@@ -371,18 +372,6 @@ COORDINATION = [
     ),
 ]
 
-SECURITY = [
-    _key(
-        "nilometer.inter.broker.authentication",
-        _STRING,
-        "require",
-        "require: a request between brokers needs a proof that its sender is a broker of this cluster. "
-        "accept: requests without a proof are accepted too, for the first of two rolling restarts from a "
-        "version that has no proofs.",
-        choices=("require", "accept"),
-    ),
-]
-
 MONITORING = [
     _key(
         "metrics.listener",
@@ -410,7 +399,7 @@ OWN_KEYS = [
     *REPLICATION,
     *COORDINATION,
     *ZOOKEEPER_SECURITY_KEYS,
-    *SECURITY,
+    *BROKER_AUTHENTICATION_KEYS,
     *MONITORING,
     *GROUP_KEYS,
     *LOG_KEYS,
