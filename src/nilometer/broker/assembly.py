@@ -38,6 +38,7 @@ from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.broker.quotas.connection_limits import ConnectionLimits
+from nilometer.broker.quotas.connection_rates import ConnectionRates
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
@@ -145,7 +146,8 @@ def assemble(given: Prerequisites) -> BrokerParts:
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
     cleaner = _cleaner(given, replication)
     services = _services(given, control, replication, coordinators, cleaner.report)
-    dispatcher = RequestDispatcher(services, ConnectionLimits(given.config))
+    rates = ConnectionRates(given.config, given.runtime.clock.monotonic_ms)
+    dispatcher = RequestDispatcher(services, ConnectionLimits(given.config), rates)
     return BrokerParts(
         directories=given.directories,
         store=given.store,

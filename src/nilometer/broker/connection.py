@@ -331,10 +331,11 @@ class Connection(asyncio.BufferedProtocol):
         self._muted = None
         self._dispatch_queued()
 
-    def end_after(self, duration_ms: int, reason: str) -> None:
-        """Read and process no request, and close the connection after this time; ``reason`` is logged."""
+    def hold(self, duration_ms: int, end: str | None = None) -> None:
+        """Read nothing from the start for this time; then close it if ``end`` is given, the reason."""
         loop = asyncio.get_running_loop()
-        self._muted = loop.call_later(duration_ms / 1000, self.abort, reason)
+        done = self._unmute if end is None else lambda: self.abort(end)
+        self._muted = loop.call_later(duration_ms / 1000, done)
         loop.call_soon(self._balance_reading)  # a transport begins to read after it has been connected
 
     def stop_reading(self) -> None:

@@ -33,6 +33,7 @@ from support.brokers.nilometer_cluster import NilometerCluster
 from support.brokers.two_brokers import Side, batch, produce_fields
 from support.command_line import Nilometer, Outcome
 from support.eventually import eventually
+from support.ports import HOST, free_ports
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
 LIMITED_ADDRESS, OTHER_ADDRESS, FEW_CONNECTIONS = "127.0.0.2", "127.0.0.3", "127.0.0.4"
@@ -256,6 +257,21 @@ def test_connections_above_the_rate_of_their_address_are_closed(broker: Nilomete
     assert may_connect(broker, OTHER_ADDRESS)
     alter(broker.bootstrap, {IP: LIMITED_ADDRESS}, **{CONNECTION_CREATION_RATE: None})
     assert may_connect(broker, LIMITED_ADDRESS)
+
+
+def test_connections_above_the_rate_of_their_listener_wait_or_are_closed(tmp_path: Path) -> None:
+    plain, limited = free_ports(2)
+    settings = {
+        "listeners": f"PLAINTEXT://{HOST}:{plain},LIMITED://{HOST}:{limited}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LIMITED:PLAINTEXT",
+        "listener.name.limited.max.connection.creation.rate": "4",
+        "quota.window.num": "2",
+    }
+    with NilometerBroker(tmp_path / "data", settings, plain) as broker, ExitStack() as stack:
+        peers = [stack.enter_context(WirePeer(f"{HOST}:{limited}")) for _ in range(80)]
+        assert may_connect(broker, HOST), "another listener is not limited"
+        assert all(is_served(peer) for peer in peers[:6]), "four at once, the others have waited"
+        assert not is_served(peers[-1]), "one that would wait too long is closed"
 
 
 def test_an_address_has_its_own_number_of_connections(broker: NilometerBroker) -> None:

@@ -329,10 +329,22 @@ def test_a_muted_connection_goes_on_when_the_time_is_over():
     asyncio.run(run())
 
 
+def test_a_connection_that_has_to_wait_first_is_read_then():
+    async def run() -> None:
+        connection, transport, recorder, said = open_connection()
+        connection.hold(1)
+        feed(connection, frame(b"1"))
+        assert recorder.frames == []
+        await becomes(lambda: recorder.frames == [b"1"] and transport.reading, "the request is processed")
+        assert not transport.aborted and said == []
+
+    asyncio.run(run())
+
+
 def test_a_connection_that_is_to_end_reads_nothing_until_then():
     async def run() -> None:
         connection, transport, recorder, said = open_connection()
-        connection.end_after(1, "too many")
+        connection.hold(1, "too many")
         feed(connection, frame(b"1"))
         await becomes(lambda: transport.aborted, "the connection is ended")
         assert recorder.frames == [] and not transport.reading

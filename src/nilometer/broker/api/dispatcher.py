@@ -16,6 +16,7 @@ from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.api.throttling import count_request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
 from nilometer.broker.quotas.connection_limits import ConnectionLimits
+from nilometer.broker.quotas.connection_rates import WAIT_MS_MAX, ConnectionRates
 from nilometer.broker.request_context import NO_BROKER
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
 from nilometer.broker.services import Services
@@ -31,9 +32,10 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 class RequestDispatcher:
     """The connections of all listeners and their requests."""
 
-    def __init__(self, services: Services, limits: ConnectionLimits) -> None:
+    def __init__(self, services: Services, limits: ConnectionLimits, rates: ConnectionRates) -> None:
         self._services = services
         self._limits = limits
+        self._rates = rates
         self._now_us = services.runtime.clock.monotonic_us
         self.connections: dict[Connection, None] = {}
         self.connections_accepted = 0
@@ -41,11 +43,17 @@ class RequestDispatcher:
 
     def connection_opened(self, connection: Connection) -> bool:
         address, port = connection.peer
-        if not self._limits.take(connection.context.listener, address):
+        listener = connection.context.listener
+        if not self._limits.take(listener, address):
             return False
         quotas = self._services.client_quotas
         if quotas.limits_connections and (wait_ms := quotas.on_connection(address)):
-            connection.end_after(wait_ms, "too many connections per second from its address")
+            connection.hold(wait_ms, "too many connections per second from its address")
+        elif self._rates.limits_connections and (wait_ms := self._rates.on_connection(listener)):
+            if wait_ms > WAIT_MS_MAX:
+                self._limits.release(listener, address)
+                return False
+            connection.hold(wait_ms)
         connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         connection.context = replace(connection.context, client_address=address, client_port=port)
         self.connections[connection] = None

@@ -158,7 +158,9 @@ class BrokerConfig(Settings):
         self.sasl: dict[str, SaslSettings] = {}
         """The SASL settings, by the name of the listeners that have it; ``tls``: those of TLS."""
         self.connections_max: dict[str, int] = {}
-        """The maximum number of open connections on each listener."""
+        """The maximum number of open connections on each listener; ``connection_rates``: of new ones per
+        second, which has no default from the broker's, as in Kafka."""
+        self.connection_rates: dict[str, int] = {}
         self.tls: dict[str, TlsSettings] = {}
         self.inter_broker_security = NO_SECURITY
         """How this broker connects to others."""
@@ -168,6 +170,8 @@ class BrokerConfig(Settings):
             known = {key: text for key, text in texts.items() if key in BROKER_CONFIG_DEFINITION.keys}
             settings = Settings(BROKER_CONFIG_DEFINITION, known)
             self.connections_max[name] = settings.integer("max.connections")
+            if "max.connection.creation.rate" in own[name]:
+                self.connection_rates[name] = settings.integer("max.connection.creation.rate")
             if protocol.has_sasl:
                 self.sasl[name] = sasl_settings(settings, texts, name)
             if protocol.has_tls:

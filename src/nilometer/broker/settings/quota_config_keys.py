@@ -55,6 +55,12 @@ QUOTA_KEYS = [
         validate=_why_invalid_overrides,
     ),
     _count(
+        "max.connection.creation.rate",
+        INT_MAX,
+        "How many connections per second may be opened, on the broker or on one listener; others wait up to "
+        "5 s before they are read, or are closed.",
+    ),
+    _count(
         "quota.window.num",
         11,
         "The number of windows over which quotas of clients are measured, the begun one included.",

@@ -83,7 +83,8 @@ TLS_KEYS = [
     ),
 ]
 
-LISTENER_KEYS = frozenset(["max.connections", *(key.name for key in [*SASL_KEYS, *TLS_KEYS])]) - {
+CONNECTION_KEYS = ("max.connections", "max.connection.creation.rate")
+LISTENER_KEYS = frozenset([*CONNECTION_KEYS, *(key.name for key in [*SASL_KEYS, *TLS_KEYS])]) - {
     "sasl.mechanism.inter.broker.protocol"
 }
 """The keys that may be set for a single listener."""
