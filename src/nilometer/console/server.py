@@ -12,7 +12,7 @@ import uvicorn
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.reading.feeds import Feeds
-from nilometer.console.reading.record_reader import RecordReader
+from nilometer.console.reading.record_reader import RecordReader, RecordSlots
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime import Runtime
@@ -70,7 +70,7 @@ class Console:
         connection = ClusterConnection(runtime, self._client)
         reader = ClusterReader(connection)
         feeds = Feeds(runtime.clock)
-        records = RecordReader(connection)
+        records = RecordReader(connection, RecordSlots())
         hosts = allowed_hosts(self._host, self.port)
         app = application(reader, records, feeds, hosts, read_only=self._read_only)
         config = uvicorn.Config(

@@ -1,19 +1,27 @@
-"""Who may send requests to the console: its own pages; no foreign name and no foreign page."""
+"""Which requests the console serves: those of its own pages; of no foreign name and no foreign page."""
 
 from __future__ import annotations
 
 import pytest
+from starlette.datastructures import Headers
 
 from nilometer.console.server import Console, NotLoopback, is_loopback
-from nilometer.console.web.guard import allowed_hosts, refusal
+from nilometer.console.web.guard import Served, allowed_hosts, refusal
 
-ALLOWED = allowed_hosts("127.0.0.1", 8080)
+SERVED = Served("http", allowed_hosts("127.0.0.1", 8080))
 OWN = "http://127.0.0.1:8080"
+
+
+def status(method: str, *headers: tuple[str, str], served: Served = SERVED) -> int:
+    """The status that a request is refused with; 200 if it is served."""
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    refused = refusal(method, Headers(raw=raw), served)
+    return 200 if refused is None else refused[0]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST:8080", "[::1]:8080"])
 def test_its_own_names_are_served(host: str) -> None:
-    assert refusal("GET", [host], [], ALLOWED) is None
+    assert status("GET", ("host", host)) == 200
 
 
 @pytest.mark.parametrize(
@@ -29,9 +37,18 @@ def test_its_own_names_are_served(host: str) -> None:
 )
 def test_a_foreign_name_is_refused(hosts: list[str]) -> None:
     """DNS rebinding: a foreign name that resolves to this machine."""
-    refused = refusal("GET", hosts, [], ALLOWED)
-    assert refused is not None
-    assert refused[0] == 421
+    assert status("GET", *(("host", host) for host in hosts)) == 421
+
+
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])
+def test_the_port_of_the_scheme_may_be_left_out(scheme: str, port: int) -> None:
+    served = Served(scheme, allowed_hosts("127.0.0.1", port, scheme))
+    for host in ("localhost", "127.0.0.1", "[::1]", f"localhost:{port}"):
+        own = ("origin", f"{scheme}://{host}")
+        assert status("POST", ("host", host), own, served=served) == 200, host
+    assert status("GET", ("host", "rebound.example"), served=served) == 421
+    other = Served(scheme, allowed_hosts("127.0.0.1", 523 - port, scheme))
+    assert status("GET", ("host", "localhost"), served=other) == 421
 
 
 @pytest.mark.parametrize(
@@ -49,9 +66,31 @@ def test_a_foreign_name_is_refused(hosts: list[str]) -> None:
     ],
 )
 def test_a_foreign_page_is_refused(method: str, origins: list[str], is_served: bool) -> None:
-    refused = refusal(method, ["127.0.0.1:8080"], origins, ALLOWED)
-    assert (refused is None) is is_served
-    assert refused is None or refused[0] == 403
+    found = status(method, ("host", "127.0.0.1:8080"), *(("origin", origin) for origin in origins))
+    assert found == (200 if is_served else 403)
+
+
+@pytest.mark.parametrize(
+    ("method", "site", "mode", "destination", "is_served"),
+    [
+        ("GET", "none", "navigate", "document", True),  # an address that the user enters
+        ("GET", "same-origin", "cors", "empty", True),  # events of the console's own page
+        ("GET", "cross-site", "navigate", "document", True),  # a link on a foreign page
+        ("GET", "cross-site", "navigate", "iframe", False),
+        ("GET", "cross-site", "no-cors", "image", False),  # <img src=".../tail">
+        ("GET", "same-site", "no-cors", "script", False),  # of another port of this machine
+        ("GET", "cross-site", "cors", "empty", False),
+        ("POST", "cross-site", "navigate", "document", False),
+    ],
+)
+def test_a_foreign_page_may_link_but_embed_and_fetch_nothing(
+    method: str, site: str, mode: str, destination: str, is_served: bool
+) -> None:
+    """Without an Origin: a browser sends none with a GET for an image or a frame."""
+    headers = [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", destination)]
+    if method == "POST":
+        headers.append(("origin", OWN))
+    assert status(method, ("host", "127.0.0.1:8080"), *headers) == (200 if is_served else 403)
 
 
 def test_only_loopback_is_listened_on() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
@@ -18,7 +18,14 @@ from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMe
 from nilometer.client.producer.delivery import RecordMetadata
 from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
 from nilometer.console.reading.feeds import Feeds
-from nilometer.console.reading.record_reader import Found, RecordQuery, RecordReader
+from nilometer.console.reading.record_reader import (
+    Found,
+    MaybeWritten,
+    RecordQuery,
+    RecordReader,
+    TailPart,
+    TooManyTails,
+)
 from nilometer.console.views.configs import config_rows
 from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_view
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
@@ -35,6 +42,7 @@ SCRIPT = "<script>alert(1)</script>"
 HOSTILE = f"\"'>{SCRIPT}<img src=x onerror=alert(1)>"
 OWN = ("origin", "http://127.0.0.1:8080")
 JSON = ("accept", "application/json")
+EVENTS = ("accept", "text/event-stream")
 
 
 class Reader(ClusterReader):
@@ -90,9 +98,12 @@ def _hostile_settings() -> dict[str, ConfigEntry]:
 
 
 class Records(RecordReader):
-    def __init__(self) -> None:
+    def __init__(self, failure: Exception | None = None) -> None:
+        """``failure``: what writing and following fail with."""
         self.queries: list[RecordQuery] = []
         self.written: list[tuple[Any, ...]] = []
+        self.followed: list[tuple[str, int | None, Mapping[int, int]]] = []
+        self._failure = failure
 
     async def read(self, query: RecordQuery) -> Found:
         self.queries.append(query)
@@ -110,7 +121,19 @@ class Records(RecordReader):
         headers: Sequence[tuple[str, bytes | None]],
     ) -> RecordMetadata:
         self.written.append((topic, partition, key, value, tuple(headers)))
+        if self._failure is not None:
+            raise self._failure
         return RecordMetadata(topic, 0, 9, 1_000)
+
+    async def tail(
+        self, topic: str, partition: int | None, after: Mapping[int, int]
+    ) -> AsyncGenerator[TailPart]:
+        self.followed.append((topic, partition, after))
+        if self._failure is not None:
+            raise self._failure
+        yield TailPart((), 3, {0: 7})
+        (record, _) = (await self.read(RecordQuery(topic, partition))).records
+        yield TailPart((record,), 0, {0: 8})
 
 
 class Elements(HTMLParser):
@@ -251,6 +274,69 @@ def test_entries_select_records() -> None:
     first, second = records.queries
     assert first == RecordQuery("t", None, "time", 1_769_860_800_000, b"k", 200, True)
     assert second == RecordQuery("t", 0, "offset", 5, None, 50, False)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said", "unsaid"),
+    [
+        (
+            MaybeWritten(ErrorCode.request_timed_out, "too late"),
+            "the record may have been written",
+            "is not written",
+        ),
+        (KafkaError(ErrorCode.message_too_large, "too large"), "not written: too large", "may have been"),
+    ],
+)
+def test_a_record_that_was_not_confirmed_is_not_called_unwritten(
+    failure: KafkaError, said: str, unsaid: str
+) -> None:
+    records = Records(failure)
+    answer = send("/topics/t/messages", records, method="POST", headers=[OWN], body=b"value=v")
+    assert (answer.status, said in answer.text) == (503, True)
+    assert unsaid not in answer.text
+
+
+def test_a_tail_says_what_it_skipped_and_where_it_goes_on() -> None:
+    records = Records()
+    answer = send("/topics/t/tail?partition=0", records, headers=[EVENTS])
+    skipped, tick, found, *_ = answer.text.split("\n\n")
+    assert skipped == 'event: skipped\ndata: "3"', "without an id: a tail that ends here skipped nothing yet"
+    assert tick == 'event: tick\nid: 0:7\ndata: ""'
+    assert found.startswith('event: records\nid: 0:8\ndata: "<tr')
+    send("/topics/t/tail?after=0:5,1:6", records, headers=[EVENTS])
+    send("/topics/t/tail?after=0:5", records, headers=[EVENTS, ("last-event-id", "0:9")])
+    assert records.followed == [("t", 0, {}), ("t", None, {0: 5, 1: 6}), ("t", None, {0: 9})]
+
+
+@pytest.mark.parametrize("after", ["x", "0", "0:", "0:-1", ":1", "0:1,", "0:1 1:2"])
+def test_a_tail_with_other_positions_is_refused(after: str) -> None:
+    records = Records()
+    answer = send("/topics/t/tail", records, headers=[EVENTS, ("last-event-id", after)])
+    assert (answer.status, records.followed) == (400, [])
+
+
+def test_only_what_reads_events_opens_a_tail() -> None:
+    records = Records()
+    for accept in ("text/html,*/*;q=0.8", "image/avif,image/webp,*/*"):
+        assert send("/topics/t/tail", records, headers=[("accept", accept)]).status == 406
+    assert send("/topics/t/tail", records).status == 406
+    assert records.followed == []
+
+
+def test_one_tail_too_many_says_so() -> None:
+    answer = send("/topics/t/tail", Records(TooManyTails()), headers=[EVENTS])
+    assert "event: failure" in answer.text and "followed already" in answer.text
+
+
+def test_a_page_whose_records_are_cut_to_bound_it_says_so() -> None:
+    class Many(Records):
+        async def read(self, query: RecordQuery) -> Found:
+            (record, _) = (await super().read(query)).records
+            return Found((record,) * query.count, query.count, False, None, ())
+
+    assert "cut after 5,242 bytes" in send("/topics/t/messages?whole=1&count=200", Many()).text
+    for shown in ("whole=1&count=1", "count=200"):
+        assert "cut after" not in send(f"/topics/t/messages?{shown}", Many()).text
 
 
 def test_a_large_body_is_refused() -> None:

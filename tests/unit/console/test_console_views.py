@@ -16,7 +16,7 @@ from nilometer.console.views.groups import group_view
 from nilometer.console.views.overview import EndOffsets, append_rate
 from nilometer.console.views.paging import PAGE_SIZE, page_of
 from nilometer.console.views.partition import Eligible, partition_view
-from nilometer.console.views.records import record_view, shown
+from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView, record_views, shown
 from nilometer.console.views.topics import topic_view, topics_view
 from nilometer.groups import record_format
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
@@ -129,6 +129,10 @@ def record(key: bytes | None, value: bytes | None, topic: str = "t") -> Consumer
     return ConsumerRecord(topic, 0, 7, 1_000, 0, key, value, (("h", b"\xff"),), 2)
 
 
+def view(one: ConsumerRecord) -> RecordView:
+    return record_views([one])[0]
+
+
 def test_bytes_are_shown_as_what_they_are() -> None:
     assert shown(None, "auto", 10).kind == "null"
     assert shown(b'{"a": [1]}', "auto", 100) == shown(b'{"a": [1]}', "json", 100)
@@ -145,10 +149,41 @@ def test_bytes_are_shown_as_what_they_are() -> None:
     assert (shown(half, "auto", 100).kind, shown(half, "auto", 100).text) == ("text", half.decode())
 
 
+def test_json_that_indenting_would_swell_is_shown_as_it_is() -> None:
+    """Each of a thousand elements would be on a line that begins with 1,600 spaces."""
+    deep = b"[" * 800 + b",".join([b"1"] * 1_000) + b"]" * 800
+    found = shown(deep, "auto", len(deep))
+    assert (found.kind, found.text, found.is_cut) == ("text", deep.decode(), False)
+    shallow = b"[[" + b",".join([b"1"] * 1_000) + b"]]"
+    assert shown(shallow, "auto", len(shallow)).kind == "json"
+    assert shown(b'[{"a": 1}]', "auto", 100).kind == "json"
+
+
+def test_a_page_of_large_records_is_bounded() -> None:
+    data = bytes(1 << 20)
+    headers = (*((f"h{number}", data) for number in range(50)), ("n" * (1 << 20), b""))
+    one = record(data, data)._replace(headers=headers)
+    many = record_views([one] * 200, limit=WHOLE_BYTES)
+    size = sum(
+        len(part.text)
+        for found in many
+        for part in (found.key, found.value, *(value for _, value in found.headers))
+    )
+    assert PAGE_BYTES < size < 6 * PAGE_BYTES, "hex has about five characters for a byte"
+    assert all(found.key.is_cut and found.headers_left_out >= 50 for found in many)
+    (whole,) = record_views([one], limit=WHOLE_BYTES)
+    assert len(whole.key.text) > 4 * WHOLE_BYTES
+    assert (len(whole.headers), whole.headers_left_out) == (6, 45)
+    (named,) = record_views([one._replace(headers=headers[-1:])], limit=WHOLE_BYTES)
+    assert len(named.headers[0][0]) == WHOLE_BYTES + 1
+    small = record(b"k", b"v")._replace(headers=(("h", b"x"),) * 20)
+    assert [len(found.headers) for found in record_views([small] * 200)] == [20] * 200
+
+
 def test_a_committed_offset_is_decoded() -> None:
     key = OffsetCommitKey("g", "t", 3)
     data = record_format.encode_record(CoordinatorRecord(key, OffsetCommitValue(42, "", 9)))
-    found = record_view(record(*data, topic="__consumer_offsets"))
+    found = view(record(*data, topic="__consumer_offsets"))
     assert found.decoded is not None
     document = json.loads(found.decoded)
     assert (document["type"], document["key"]["group"], document["value"]["offset"]) == (
@@ -156,8 +191,8 @@ def test_a_committed_offset_is_decoded() -> None:
         "g",
         42,
     )
-    assert record_view(record(*data)).decoded is None
-    broken = record_view(record(data[0], b"\x00", topic="__consumer_offsets")).decoded
+    assert view(record(*data)).decoded is None
+    broken = view(record(data[0], b"\x00", topic="__consumer_offsets")).decoded
     assert broken is not None
     assert "cannot be decoded" in broken
     assert found.headers[0][1].kind == "hex"

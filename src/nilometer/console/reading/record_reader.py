@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nilometer.client.consumer.consumer import Consumer
@@ -17,6 +18,7 @@ from nilometer.client.consumer.tail import newest, read_tail
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.delivery import RecordMetadata
 from nilometer.client.producer.producer import Producer
+from nilometer.client.producer.sender import MAYBE_WRITTEN
 from nilometer.console.reading.connection import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ClusterConnection
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -25,7 +27,9 @@ SEARCHED_MAX = 200_000
 """How many records a search by key reads at most."""
 SEARCH_TIMEOUT_MS = 10_000
 READERS_MAX = 8
-"""How many readings and tails there are at once."""
+"""How many readings and writes there are at once."""
+TAILS_MAX = 16
+"""How many tails there are at once."""
 FETCH_BYTES = 4 * 1024 * 1024
 TAIL_RECORDS = 100
 """How many records of a tail one event has at most; older ones are skipped."""
@@ -33,6 +37,8 @@ TAIL_INTERVAL_S = 0.3
 TAIL_WAIT_MS = 5_000
 BEHIND_MAX = 1_000
 """A tail that is further behind the end of a partition skips records."""
+MARKED_MAX = 200
+"""A tail of more partitions has no positions: a browser sends them in a header to continue it."""
 
 NEWEST, OLDEST, OFFSET, TIME = "newest", "oldest", "offset", "time"
 
@@ -68,13 +74,44 @@ class Found:
 class TailPart:
     records: tuple[ConsumerRecord, ...]
     skipped: int
+    """How many offsets were passed over since the previous part."""
+    positions: Mapping[int, int]
+    """Where the tail goes on after this part: offsets by partition; empty above :data:`MARKED_MAX`."""
+
+
+class TooManyTails(Exception):
+    def __init__(self) -> None:
+        super().__init__(f"{TAILS_MAX} topics are followed already: stop following one of them.")
+
+
+class MaybeWritten(KafkaError):
+    """A record was sent and not acknowledged: it is in the log, or it is not."""
+
+
+class RecordSlots:
+    """How much the readers of one console do at once, whatever their number."""
+
+    def __init__(self) -> None:
+        self.readings = asyncio.Semaphore(READERS_MAX)
+        self._tails = 0
+
+    @contextmanager
+    def tail(self) -> Generator[None]:
+        """Count a tail, for as long as it lasts. Raises TooManyTails."""
+        if self._tails >= TAILS_MAX:
+            raise TooManyTails
+        self._tails += 1
+        try:
+            yield
+        finally:
+            self._tails -= 1
 
 
 class RecordReader:
-    def __init__(self, connection: ClusterConnection) -> None:
+    def __init__(self, connection: ClusterConnection, slots: RecordSlots) -> None:
         self._connection = connection
         self._clock = connection.runtime.clock
-        self._slots = asyncio.Semaphore(READERS_MAX)
+        self._slots = slots
         self._tails: dict[Consumer, None] = {}
 
     async def close(self) -> None:
@@ -84,7 +121,7 @@ class RecordReader:
 
     async def read(self, query: RecordQuery) -> Found:
         """Return the records that a query selects. Raises KafkaError."""
-        async with self._slots, self._consumer(committed=query.committed) as consumer:
+        async with self._slots.readings, self._consumer(committed=query.committed) as consumer:
             partitions = await self._partitions(consumer, query.topic, query.partition)
             consumer.assign(partitions)
             if query.start == NEWEST and query.key is None:
@@ -93,31 +130,41 @@ class RecordReader:
                 return Found(records, len(records), False, None, tuple(logs.items()))
             return await self._search(consumer, partitions, query)
 
-    async def tail(self, topic: str, partition: int | None) -> AsyncGenerator[TailPart]:
-        """Yield nothing once it has begun, then records as they are appended. Raises KafkaError."""
-        async with self._slots, self._consumer(committed=False) as consumer:
-            self._tails[consumer] = None
-            try:
-                async for part in self._follow(consumer, topic, partition):
-                    yield part
-            finally:
-                del self._tails[consumer]
+    async def tail(
+        self, topic: str, partition: int | None, after: Mapping[int, int]
+    ) -> AsyncGenerator[TailPart]:
+        """Yield a part without records once it has begun, then records as they are appended.
+
+        ``after``: the positions of the tail that this one continues; a partition that is not in it is
+        followed from its end. Raises KafkaError, TooManyTails.
+        """
+        with self._slots.tail():
+            async with self._consumer(committed=False) as consumer:
+                self._tails[consumer] = None
+                try:
+                    async for part in self._follow(consumer, topic, partition, after):
+                        yield part
+                finally:
+                    del self._tails[consumer]
 
     async def _follow(
-        self, consumer: Consumer, topic: str, partition: int | None
+        self, consumer: Consumer, topic: str, partition: int | None, after: Mapping[int, int]
     ) -> AsyncGenerator[TailPart]:
         partitions = await self._partitions(consumer, topic, partition)
         consumer.assign(partitions)
+        skipped = 0
         for one, log in (await log_ranges(consumer, partitions)).items():
-            consumer.seek(one, log.end)
-        yield TailPart((), 0)
+            position, missed = continued(after.get(one.partition), log)
+            consumer.seek(one, position)
+            skipped += missed
+        yield TailPart((), skipped, await _positions(consumer, partitions))
         while True:
             records = await consumer.poll(BEHIND_MAX, timeout_ms=TAIL_WAIT_MS)
             if consumer.closed:
                 return
             kept = records[-TAIL_RECORDS:]
             skipped = len(records) - len(kept) + await self._skip(consumer, partitions)
-            yield TailPart(tuple(kept), skipped)
+            yield TailPart(tuple(kept), skipped, await _positions(consumer, partitions))
             await asyncio.sleep(TAIL_INTERVAL_S)
 
     async def produce(
@@ -128,7 +175,10 @@ class RecordReader:
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> RecordMetadata:
-        """Write one record, and return where it is when all in-sync replicas have it. Raises KafkaError."""
+        """Write one record, and return where it is when all in-sync replicas have it.
+
+        Raises KafkaError if it is not written, MaybeWritten if that is not known.
+        """
         settings = {
             **self._connection.common,
             "delivery.timeout.ms": 2 * API_TIMEOUT_MS,
@@ -136,9 +186,14 @@ class RecordReader:
             "linger.ms": 0,
             "allow.auto.create.topics": "false",
         }
-        async with self._slots, Producer(self._connection.runtime, settings) as producer:
+        async with self._slots.readings, Producer(self._connection.runtime, settings) as producer:
             delivery = await producer.send(topic, value, key=key, headers=headers, partition=partition)
-            return await delivery
+            try:
+                return await delivery
+            except KafkaError as error:
+                if error.code in MAYBE_WRITTEN:
+                    raise MaybeWritten(error.code, error.message) from error
+                raise
 
     def _consumer(self, *, committed: bool) -> Consumer:
         return Consumer(
@@ -228,6 +283,25 @@ class RecordReader:
                 consumer.seek(one, end - TAIL_RECORDS)
                 skipped += behind - TAIL_RECORDS
         return skipped
+
+
+def continued(after: int | None, log: LogRange) -> tuple[int, int]:
+    """Return where in a log a tail begins, and how many offsets it passes over.
+
+    ``after``: where the tail that it continues had come to; None for one that begins.
+    """
+    if after is None or after > log.end:  # above the end: the topic was created again, or records were lost
+        return log.end, 0
+    position = max(after, log.start)
+    if log.end - position > BEHIND_MAX:
+        position = log.end - TAIL_RECORDS
+    return position, position - after
+
+
+async def _positions(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[int, int]:
+    if len(partitions) > MARKED_MAX:
+        return {}
+    return {one.partition: await consumer.position(one) for one in partitions}
 
 
 async def _unread(

@@ -6,6 +6,8 @@ const content = document.getElementById("content");
 const status = document.getElementById("status");
 const banner = document.getElementById("banner");
 
+const REOPEN_MS = 5000;
+
 // ── live pages ──────────────────────────────────────────────────────────────────────────────────
 function parsed(html) {
   return new DOMParser().parseFromString(`<body>${html}</body>`, "text/html").body;
@@ -84,8 +86,32 @@ function follow(address) {
   });
   source.addEventListener("tick", succeed);
   source.addEventListener("failure", (event) => fail(JSON.parse(event.data)));
-  source.addEventListener("error", () => fail("The console does not respond. Is it still running?"));
+  source.addEventListener("error", () =>
+    onLost(source, () => {
+      pause();
+      resume();
+    }),
+  );
   return source;
+}
+
+// A browser connects again by itself, unless the response had an error status: the session may have ended.
+async function onLost(source, reopen) {
+  fail("The console does not respond. Is it still running?");
+  if (source.readyState !== EventSource.CLOSED) return;
+  if (document.body.hasAttribute("data-user") && (await isLoggedOut())) {
+    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    return;
+  }
+  setTimeout(reopen, REOPEN_MS);
+}
+
+async function isLoggedOut() {
+  try {
+    return !(await (await fetch("/session")).json()).user;
+  } catch {
+    return false;
+  }
 }
 
 let live = null;
@@ -103,8 +129,10 @@ addEventListener("pagehide", pause);
 addEventListener("pageshow", resume);
 
 // ── the tail of a topic ─────────────────────────────────────────────────────────────────────────
+// `mark` says how far records were received: a tail that continues, after a hidden tab or a lost connection, goes
+// on there, and the server says what it passes over.
 const button = document.getElementById("tail");
-let tail = null;
+const tail = { isOn: false, source: null, mark: "", skipped: 0, wasInterrupted: false };
 
 function addRecords(html) {
   const records = document.getElementById("records");
@@ -113,36 +141,75 @@ function addRecords(html) {
   while (records.rows.length > Number(records.dataset.limit)) records.deleteRow(-1);
 }
 
+function describeTail(text) {
+  document.getElementById("found").textContent = text;
+}
+
+function onReceived(event) {
+  if (event.lastEventId !== "") tail.mark = event.lastEventId;
+  succeed();
+}
+
+function openTail() {
+  if (!tail.isOn || tail.source !== null || document.hidden) return;
+  const after = tail.mark === "" ? "" : `&after=${encodeURIComponent(tail.mark)}`;
+  const source = new EventSource(button.dataset.tail + after);
+  tail.source = source;
+  source.addEventListener("open", () => {
+    if (tail.wasInterrupted && tail.mark === "") {
+      describeTail("The tail was interrupted: records that arrived in the meantime are not shown.");
+    }
+    tail.wasInterrupted = false;
+  });
+  source.addEventListener("records", (event) => {
+    addRecords(JSON.parse(event.data));
+    onReceived(event);
+  });
+  source.addEventListener("tick", onReceived);
+  source.addEventListener("skipped", (event) => {
+    tail.skipped += Number(JSON.parse(event.data));
+    const count = tail.skipped.toLocaleString("en-US");
+    describeTail(`${count} records were skipped: they arrived faster than they are shown, or during an interruption.`);
+  });
+  source.addEventListener("failure", (event) => fail(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    tail.wasInterrupted = true;
+    onLost(source, () => {
+      closeTail();
+      openTail();
+    });
+  });
+}
+
+function closeTail() {
+  if (tail.source === null) return;
+  tail.source.close();
+  tail.source = null;
+  tail.wasInterrupted = true;
+}
+
 function startTail() {
   document.getElementById("records").replaceChildren();
-  document.getElementById("found").textContent = "The newest records, as they are appended.";
-  tail = new EventSource(button.dataset.tail);
-  tail.addEventListener("records", (event) => {
-    addRecords(JSON.parse(event.data));
-    succeed();
-  });
-  tail.addEventListener("skipped", (event) => {
-    document.getElementById("found").textContent = `${JSON.parse(event.data)} records were skipped: they arrive faster than they are shown.`;
-  });
-  tail.addEventListener("tick", succeed);
-  tail.addEventListener("failure", (event) => fail(JSON.parse(event.data)));
-  tail.addEventListener("error", () => fail("The console does not respond. Is it still running?"));
+  describeTail("The newest records, as they are appended.");
+  Object.assign(tail, { isOn: true, mark: "", skipped: 0, wasInterrupted: false });
+  openTail();
 }
 
 function stopTail() {
-  if (tail !== null) tail.close();
-  tail = null;
+  tail.isOn = false;
+  closeTail();
   show("", "");
 }
 
 if (button !== null) {
   button.addEventListener("click", () => {
-    const starts = tail === null;
-    button.setAttribute("aria-pressed", String(starts));
-    if (starts) startTail();
-    else stopTail();
+    button.setAttribute("aria-pressed", String(!tail.isOn));
+    if (tail.isOn) stopTail();
+    else startTail();
   });
-  addEventListener("pagehide", stopTail);
+  document.addEventListener("visibilitychange", () => (document.hidden ? closeTail() : openTail()));
+  addEventListener("pagehide", closeTail);
+  addEventListener("pageshow", openTail);
 }
 
 // ── keys ────────────────────────────────────────────────────────────────────────────────────────

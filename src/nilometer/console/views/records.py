@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
@@ -27,6 +27,12 @@ SHOWN_BYTES = 2_048
 """How much of a key or value a list shows."""
 WHOLE_BYTES = 262_144
 """How much of it the page of one record shows."""
+PAGE_BYTES = 2_097_152
+"""How much of all keys, values and headers one page shows."""
+HEADER_COST = 64
+"""What a header counts for besides its name and value."""
+JSON_GROWTH = 8
+"""JSON that indenting makes longer than this many times its size is shown as it is."""
 HEX_COLUMNS = 16
 
 
@@ -54,12 +60,64 @@ class RecordView:
     key: Shown
     value: Shown
     headers: tuple[tuple[str, Shown], ...]
+    headers_left_out: int
+    """How many headers are not shown."""
     decoded: str | None
     """A record of an internal topic as JSON; None for other topics, and if it cannot be decoded."""
 
 
-def record_view(record: ConsumerRecord, form: str = AUTO, limit: int = SHOWN_BYTES) -> RecordView:
-    """Return a record as text. ``form``: one of :data:`FORMATS`. ``limit``: bytes of each key and value."""
+class _Room:
+    """How many bytes may still be shown: ``each`` of a key or value, and ``left`` in all."""
+
+    def __init__(self, each: int, left: int) -> None:
+        self.each = each
+        self.left = left
+
+    def show(self, data: bytes | None, form: str) -> Shown:
+        limit = max(0, min(self.each, self.left))
+        self.left -= min(len(data or b""), limit)
+        return shown(data, form, limit)
+
+    def cut(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        limit = max(0, min(JSON_GROWTH * self.each, self.left))
+        self.left -= min(len(text), limit)
+        return text if len(text) <= limit else f"{text[:limit]}…"
+
+    def show_headers(
+        self, headers: Sequence[tuple[str, bytes | None]], form: str
+    ) -> tuple[tuple[str, Shown], ...]:
+        found: list[tuple[str, Shown]] = []
+        for name, value in headers:
+            if self.left <= 0:
+                break
+            shown_name = name if len(name) <= self.each else f"{name[: self.each]}…"
+            self.left -= HEADER_COST + len(shown_name)
+            found.append((shown_name, self.show(value, form)))
+        return tuple(found)
+
+
+def record_views(
+    records: Sequence[ConsumerRecord], form: str = AUTO, limit: int = SHOWN_BYTES
+) -> tuple[RecordView, ...]:
+    """Return records as text: at most about :data:`PAGE_BYTES` of them, of which each has a share.
+
+    ``form``: one of :data:`FORMATS`. ``limit``: bytes of each key, value and header at most.
+    """
+    share, each = PAGE_BYTES // max(1, len(records)), cut_after(len(records), limit)
+    return tuple(_record_view(record, form, _Room(each, share)) for record in records)
+
+
+def cut_after(count: int, limit: int) -> int:
+    """Return how many bytes of each key and value a page of ``count`` records shows, at most ``limit``."""
+    return min(limit, PAGE_BYTES // (2 * max(1, count)))
+
+
+def _record_view(record: ConsumerRecord, form: str, room: _Room) -> RecordView:
+    key, value = room.show(record.key, form), room.show(record.value, form)
+    text = room.cut(decoded(record))
+    headers = room.show_headers(record.headers, form)
     return RecordView(
         record.topic,
         record.partition,
@@ -67,10 +125,11 @@ def record_view(record: ConsumerRecord, form: str = AUTO, limit: int = SHOWN_BYT
         record.timestamp,
         "LogAppendTime" if record.timestamp_type else "CreateTime",
         record.leader_epoch,
-        shown(record.key, form, limit),
-        shown(record.value, form, limit),
-        tuple((name, shown(value, form, limit)) for name, value in record.headers),
-        decoded(record),
+        key,
+        value,
+        headers,
+        len(record.headers) - len(headers),
+        text,
     )
 
 
@@ -90,8 +149,15 @@ def _json(data: bytes, *, loose: bool) -> str | None:
     """Return JSON text indented; None if it is not JSON, or not an object or array (unless ``loose``)."""
     if not loose and data[:1] not in (b"{", b"["):
         return None
+    parts: list[str] = []
+    room = JSON_GROWTH * len(data) + 1024
     try:
-        text = json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(data)):
+            parts.append(part)
+            room -= len(part)
+            if room < 0:  # deep arrays: each line would begin with thousands of spaces
+                return None
+        text = "".join(parts)
         text.encode()  # an escaped half of a surrogate pair is valid JSON, but no text
     except (ValueError, RecursionError):
         return None

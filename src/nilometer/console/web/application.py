@@ -16,7 +16,7 @@ from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.feeds import Feeds
 from nilometer.console.reading.record_reader import RecordReader
 from nilometer.console.web.cluster_pages import ClusterPages
-from nilometer.console.web.guard import Guard
+from nilometer.console.web.guard import Guard, Served
 from nilometer.console.web.live_page import LivePages
 from nilometer.console.web.message_pages import MessagePages
 from nilometer.console.web.rendering import Rendering
@@ -46,4 +46,4 @@ def application(
         ],
         exception_handlers={404: not_found},
     )
-    return Guard(app, hosts)
+    return Guard(app, Served("http", tuple(hosts)))

@@ -1,20 +1,28 @@
-"""Who may send requests: browsers that show the console's own pages, and programs on this machine.
+"""Which requests are served: those of the console's own pages, and of programs.
 
-The console listens on loopback, but every page in the user's browser can send requests there. So the ``Host``
-header must be the console's address (else a foreign name that resolves to loopback, DNS rebinding, could read
-the pages), a request that has an ``Origin`` must come from the console's own pages, and one that changes
-something must have an ``Origin`` (else a foreign page could send a form).
+Every page in a user's browser can send requests to the console, also to one that listens on loopback. So the
+``Host`` header must be the console's address (else a foreign name that resolves to loopback, DNS rebinding,
+could read the pages), a request that has an ``Origin`` must come from the console's own pages, and one that
+changes something must have an ``Origin`` (else a foreign page could send a form). By ``Sec-Fetch-Site`` a
+foreign page may link to the pages, but not fetch or embed anything: that would cost the brokers work.
+
+A console with a login is served under any name: its certificate is for the right ones only, and the cookie
+of a session is sent to the name that it was made under.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SAFE_METHODS = ("GET", "HEAD")
+OWN_SITES = ("same-origin", "none")
+"""The values of ``Sec-Fetch-Site`` of the console's own pages, and of what a user enters."""
+PORTS = {"http": 80, "https": 443}
 SECURITY_HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -27,39 +35,54 @@ SECURITY_HEADERS: Mapping[str, str] = {
 }
 
 
-def allowed_hosts(host: str, port: int) -> tuple[str, ...]:
-    """Return the values of ``Host`` under which a console that listens on ``host`` may be reached."""
-    own = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return tuple(dict.fromkeys((own, f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}")))
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Under which addresses the console is served."""
+
+    scheme: str
+    hosts: tuple[str, ...] | None
+    """The values of ``Host``; None: any."""
 
 
-def refusal(
-    method: str, hosts: Iterable[str], origins: Iterable[str], allowed: Iterable[str]
-) -> tuple[int, str] | None:
-    """Return the status and the reason with which a request is refused; None if it is served.
+def allowed_hosts(host: str, port: int, scheme: str = "http") -> tuple[str, ...]:
+    """Return the values of ``Host`` under which a console that listens on ``host`` may be reached.
 
-    ``hosts`` and ``origins``: the request's headers of these names. ``allowed``: the values of ``Host``.
+    Browsers leave out the port if it is the scheme's own.
     """
-    named = [host.lower() for host in hosts]
-    if len(named) != 1 or named[0] not in allowed:
-        return (
-            421,
-            f"This console is served as {' or '.join(allowed)}, not as {', '.join(named) or 'nothing'}.",
-        )
-    given = list(origins)
-    if any(origin.lower() != f"http://{named[0]}" for origin in given):
+    names = dict.fromkeys((f"[{host}]" if ":" in host else host, "127.0.0.1", "localhost", "[::1]"))
+    bare = names if port == PORTS[scheme] else ()
+    return (*bare, *(f"{name}:{port}" for name in names))
+
+
+def refusal(method: str, headers: Headers, served: Served) -> tuple[int, str] | None:
+    """Return the status and the reason with which a request is refused; None if it is served."""
+    named = [host.lower() for host in headers.getlist("host")]
+    if len(named) != 1 or (served.hosts is not None and named[0] not in served.hosts):
+        known = "one name" if served.hosts is None else " or ".join(served.hosts)
+        return 421, f"This console is served as {known}, not as {', '.join(named) or 'nothing'}."
+    own = f"{served.scheme}://{named[0]}"
+    given = headers.getlist("origin")
+    if any(origin.lower() != own for origin in given):
         return 403, f"A page of {', '.join(given)} may not send requests to this console."
     if method not in SAFE_METHODS and len(given) != 1:
-        return 403, f"A {method} request needs the header Origin: http://{named[0]}."
+        return 403, f"A {method} request needs the header Origin: {own}."
+    if headers.get("sec-fetch-site", OWN_SITES[0]) not in OWN_SITES and not _follows_link(method, headers):
+        return 403, "A page of another site may link to this console, but not load anything from it."
     return None
+
+
+def _follows_link(method: str, headers: Headers) -> bool:
+    """Return whether a browser opens a page because its user followed a link."""
+    kind = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return method == "GET" and kind == ("navigate", "document")
 
 
 class Guard:
     """Refuses what :func:`refusal` names, and adds the headers of security to every response."""
 
-    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, served: Served) -> None:
         self._app = app
-        self._allowed = tuple(allowed)
+        self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,8 +97,7 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        given = Headers(scope=scope)
-        refused = refusal(scope["method"], given.getlist("host"), given.getlist("origin"), self._allowed)
+        refused = refusal(scope["method"], Headers(scope=scope), self._served)
         if refused is None:
             await self._app(scope, receive, guarded)
             return

@@ -82,9 +82,13 @@ class LivePages:
         return self._rendering.render(page.template, view=update.value, page=page, **page.values)
 
 
-def event(name: str, data: str) -> str:
-    """Return a server-sent event; its data is a JSON string, so that it has no line breaks."""
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+def event(name: str, data: str, mark: str = "") -> str:
+    """Return a server-sent event; its data is a JSON string, so that it has no line breaks.
+
+    ``mark``: its id, which a browser sends as ``Last-Event-ID`` when it connects again.
+    """
+    identified = f"id: {mark}\n" if mark else ""
+    return f"event: {name}\n{identified}data: {json.dumps(data)}\n\n"
 
 
 def as_json(view: object) -> object:

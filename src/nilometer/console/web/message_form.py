@@ -11,7 +11,7 @@ from nilometer.console.views.records import AUTO, FORMATS
 
 STARTS = (NEWEST, OLDEST, OFFSET, TIME)
 COUNT = 50
-INT64_MAX = 2**63 - 1
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
 
 class BadEntry(Exception):
@@ -97,7 +97,21 @@ def new_record(given: Mapping[str, str]) -> NewRecord:
 
 def partition_of(text: str) -> int | None:
     """Raises BadEntry."""
-    return None if not text else _number(text, "The partition", 2**31 - 1)
+    return None if not text else _number(text, "The partition", INT32_MAX)
+
+
+def positions_text(positions: Mapping[int, int]) -> str:
+    """Return the positions of a tail as one word: ``0:17,1:23``."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in positions.items())
+
+
+def positions_of(text: str) -> dict[int, int]:
+    """Return the positions that :func:`positions_text` wrote. Raises BadEntry."""
+    found: dict[int, int] = {}
+    for part in text.split(",") if text else ():
+        partition, _, offset = part.partition(":")
+        found[_number(partition, "A partition", INT32_MAX)] = _number(offset, "An offset", INT64_MAX)
+    return found
 
 
 def _text(entered: str) -> bytes:

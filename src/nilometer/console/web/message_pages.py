@@ -14,8 +14,21 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from nilometer.console.reading.cluster_reader import ClusterReader
-from nilometer.console.reading.record_reader import COUNT_MAX, Found, RecordReader
-from nilometer.console.views.records import FORMATS, SHOWN_BYTES, WHOLE_BYTES, RecordView, record_view
+from nilometer.console.reading.record_reader import (
+    COUNT_MAX,
+    Found,
+    MaybeWritten,
+    RecordReader,
+    TooManyTails,
+)
+from nilometer.console.views.records import (
+    FORMATS,
+    SHOWN_BYTES,
+    WHOLE_BYTES,
+    RecordView,
+    cut_after,
+    record_views,
+)
 from nilometer.console.web.live_page import EVENTS, JSON_TYPE, NOT_FOUND, UNAVAILABLE, as_json, event
 from nilometer.console.web.message_form import (
     STARTS,
@@ -23,6 +36,8 @@ from nilometer.console.web.message_form import (
     Entered,
     new_record,
     partition_of,
+    positions_of,
+    positions_text,
     record_query,
 )
 from nilometer.console.web.rendering import Rendering
@@ -43,6 +58,9 @@ class MessagesView:
     next_offset: int | None
     logs: tuple[tuple[int, int, int], ...]
     """(partition, first offset, end) of each partition that was read."""
+    limit: int | None
+    """How many bytes of each key and value are shown at most, if the page has room for fewer than were
+    requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +121,9 @@ class MessagePages:
             )
         except BadEntry as error:
             return await self._page(request, None, _Shown(Entered(), str(error), given), 400)
+        except MaybeWritten as error:
+            text = f"Unknown: the record may have been written. No broker confirmed it: {_message(error)}"
+            return await self._page(request, None, _Shown(Entered(), text, given), _status(error))
         except KafkaError as error:
             shown = _Shown(Entered(), f"The record is not written: {_message(error)}", given)
             return await self._page(request, None, shown, _status(error))
@@ -117,30 +138,39 @@ class MessagePages:
 
     async def _tail(self, request: Request) -> Response:
         topic: str = request.path_params["topic"]
-        form = request.query_params.get("form", FORMATS[0])
+        if EVENTS not in request.headers.get("accept", ""):  # a link or an image would open a tail, too
+            return PlainTextResponse(f"This address has events only: Accept: {EVENTS}\n", 406)
+        given = request.query_params
+        form = given.get("form", FORMATS[0])
         try:
-            partition = partition_of(request.query_params.get("partition", ""))
+            partition = partition_of(given.get("partition", ""))
+            after = positions_of(request.headers.get("last-event-id") or given.get("after", ""))
             if form not in FORMATS:
                 raise BadEntry(f"form must be one of {', '.join(FORMATS)}.")
         except BadEntry as error:
             return PlainTextResponse(f"{error}\n", 400)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._stream(topic, partition, form), media_type=EVENTS, headers=headers)
+        events = self._stream(topic, partition, form, after)
+        return StreamingResponse(events, media_type=EVENTS, headers=headers)
 
-    async def _stream(self, topic: str, partition: int | None, form: str) -> AsyncGenerator[str]:
-        skipped = 0
+    async def _stream(
+        self, topic: str, partition: int | None, form: str, after: Mapping[int, int]
+    ) -> AsyncGenerator[str]:
+        """Yield events; the last one of each part has the positions from which a browser continues."""
         try:
-            async with aclosing(self._records.tail(topic, partition)) as parts:
+            async with aclosing(self._records.tail(topic, partition, after)) as parts:
                 async for part in parts:
-                    skipped += part.skipped
-                    if not part.records:
-                        yield event("tick", "")
-                        continue
-                    records = [record_view(record, form) for record in reversed(part.records)]
-                    html = self._rendering.render("record_rows.html", records=records, form=form)
-                    yield event("records", html)
                     if part.skipped:
-                        yield event("skipped", f"{skipped:,}")
+                        yield event("skipped", str(part.skipped))
+                    mark = positions_text(part.positions)
+                    if not part.records:
+                        yield event("tick", "", mark)
+                        continue
+                    records = record_views(part.records[::-1], form)
+                    html = self._rendering.render("record_rows.html", records=records, form=form)
+                    yield event("records", html, mark)
+        except TooManyTails as error:
+            yield event("failure", str(error))
         except KafkaError as error:
             yield event("failure", _message(error))
 
@@ -174,13 +204,15 @@ class MessagePages:
 
 
 def _view(topic: str, found: Found, entered: Entered, limit: int) -> MessagesView:
+    room = cut_after(len(found.records), limit)
     return MessagesView(
         topic,
-        tuple(record_view(record, entered.form, limit) for record in found.records),
+        record_views(found.records, entered.form, limit),
         found.searched,
         found.is_cut,
         found.next_offset,
         tuple((one.partition, log.start, log.end) for one, log in found.logs),
+        room if room < limit else None,
     )
 
 
