@@ -6,16 +6,24 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
-from nilometer.client.settings.client_security import SECURITY_KEYS, client_security
+from nilometer.client.settings.client_security import (
+    JAAS,
+    MECHANISM,
+    MODULES,
+    SECURITY_KEYS,
+    client_security,
+)
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS, parse_server
 from nilometer.config import ConfigDefinition, ConfigError, parse_properties
+from nilometer.security.jaas import client_jaas
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,12 +61,14 @@ CLIENT_CONFIG = "nilometer.client"
 """Where the context of a command keeps the settings of ``--command-config``."""
 
 
-def _read_client_config(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+def _read_client_config(
+    context: click.Context, _parameter: click.Parameter, value: Path | None, *, needs_user: bool = True
+) -> None:
     if value is None:
         return
     try:
         config = parse_properties(value.read_text(encoding="utf-8"), str(value))
-        client_security(ClientSettings(COMMON_CONFIG, {k: v for k, v in config.items() if k in SECURITY}))
+        check_client_security(config, needs_user=needs_user)
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"cannot read {value}: {error}") from None
     except ConfigError as error:
@@ -69,17 +79,32 @@ def _read_client_config(context: click.Context, _parameter: click.Parameter, val
     context.meta[CLIENT_CONFIG] = config
 
 
-command_config_option = click.option(
-    "--command-config",
-    COMMAND_CONFIG,
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar=COMMAND_CONFIG_VARIABLE,
-    show_envvar=True,
-    expose_value=False,
-    callback=_read_client_config,
-    help="A properties file with Kafka's settings of the connection: security.protocol, sasl.*, ssl.*.",
-)
+def check_client_security(config: Mapping[str, str], *, needs_user: bool = True) -> None:
+    """Check the settings of security among those of clients. Raises ConfigError.
+
+    Without ``needs_user`` the login module may be left out, because the user is named elsewhere.
+    """
+    given = {key: value for key, value in config.items() if key in SECURITY}
+    module = MODULES.get(given.get(MECHANISM, ""))
+    if not needs_user and JAAS not in given and module is not None:
+        given[JAAS] = client_jaas(module, "user", "password")
+    client_security(ClientSettings(COMMON_CONFIG, given))
+
+
+def command_config_option(command: F, *, needs_user: bool = True) -> F:
+    """Add --command-config. Without ``needs_user`` the file may name no user."""
+    option = click.option(
+        "--command-config",
+        COMMAND_CONFIG,
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar=COMMAND_CONFIG_VARIABLE,
+        show_envvar=True,
+        expose_value=False,
+        callback=partial(_read_client_config, needs_user=needs_user),
+        help="A properties file with Kafka's settings of the connection: security.protocol, sasl.*, ssl.*.",
+    )
+    return option(command)
 
 
 def connection_options(command: F) -> F:

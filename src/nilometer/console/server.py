@@ -1,39 +1,68 @@
-"""Serves the console on loopback until it is stopped."""
+"""Serves the console until it is stopped."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from nilometer.console.reading.cluster_reader import ClusterReader
-from nilometer.console.reading.connection import ClusterConnection
-from nilometer.console.reading.feeds import Feeds
-from nilometer.console.reading.record_reader import RecordReader, RecordSlots
-from nilometer.console.web.application import application
-from nilometer.console.web.guard import allowed_hosts
+from nilometer.console.reading.cluster_access import ClusterAccess, check_login, settings_of_user
+from nilometer.console.reading.record_reader import RecordSlots
+from nilometer.console.serving import Serving, check_protected, listening_socket
+from nilometer.console.web.application import UserPages
+from nilometer.console.web.guard import Guard, Served, allowed_hosts
+from nilometer.console.web.login_attempts import LoginAttempts
+from nilometer.console.web.login_form import Credentials
+from nilometer.console.web.login_gate import LoginGate
+from nilometer.console.web.rendering import Rendering
+from nilometer.console.web.sessions import Sessions
 from nilometer.runtime import Runtime
+from nilometer.runtime.tls import ServerContexts
 
 CONNECTIONS_MAX = 512
 STOP_TIMEOUT_S = 1
 """How long requests may take to end when the console is stopped; its events never end by themselves."""
+HEAD_TIMEOUT_S = 10.0
+"""How long a connection may wait for the head of a request; at most twice as long for a later one."""
+
+EndEvents = Callable[[], Awaitable[None]]
 
 
-class NotLoopback(Exception):
-    """The console has no login yet, so it serves this machine only."""
+class _Connection(H11Protocol):
+    """A connection that is ended when no request arrives in time; without this it would stay for ever."""
 
-    def __init__(self, host: str) -> None:
-        super().__init__(
-            f"the console cannot listen on {host}: it has no login yet, so it serves loopback only "
-            "(127.0.0.1, ::1). To reach it from elsewhere, forward its port: ssh -L 8080:127.0.0.1:8080 HOST"
-        )
+    _waiting_after: object = None
+    """The request after which the connection waited when it was last looked at; None before the first."""
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        cycle = cast("Any", self.cycle)  # None before the first request
+        is_waiting = cycle is None or cycle.response_complete
+        if is_waiting and self._waiting_after is cycle:
+            self.transport.abort()
+            return
+        self._waiting_after = cycle if is_waiting else self
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._look)
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, end_events: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, config: uvicorn.Config, end_events: EndEvents) -> None:
         super().__init__(config)
         self._end_events = end_events
 
@@ -50,31 +79,82 @@ class _Server(uvicorn.Server):
 class Console:
     """Listens from its construction on; :meth:`serve` answers until :meth:`stop`."""
 
-    def __init__(self, client: Mapping[str, str], host: str, port: int, *, read_only: bool = False) -> None:
-        """``client``: settings of clients under Kafka's keys. Port 0 lets the system choose.
+    def __init__(self, client: Mapping[str, str], serving: Serving) -> None:
+        """``client``: settings of clients under Kafka's keys.
 
-        Raises NotLoopback, OSError if the port cannot be used, ConfigError.
+        Raises NotProtected, CannotLogIn, TlsUnusable, OSError if the port cannot be used.
         """
+        check_protected(serving)
+        if serving.has_login:
+            check_login(client)
         self._client = client
-        self._host = host
-        self._read_only = read_only
-        self._socket = _listen(host, port)
+        self._serving = serving
+        self._tls = None if serving.tls is None else ServerContexts(serving.tls)
+        self._socket = listening_socket(serving)
         self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+        self.url = serving.url(self.port)
         self._server: _Server | None = None
         self._is_stopped = False
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
-        """Answer requests until :meth:`stop` is called. ``on_ready`` gets the URL."""
-        runtime = Runtime.system()
-        connection = ClusterConnection(runtime, self._client)
-        reader = ClusterReader(connection)
-        feeds = Feeds(runtime.clock)
-        records = RecordReader(connection, RecordSlots())
-        hosts = allowed_hosts(self._host, self.port)
-        app = application(reader, records, feeds, hosts, read_only=self._read_only)
+        """Answer requests until :meth:`stop` is called. ``on_ready`` gets the URL. Raises ConfigError."""
+        try:
+            opened = self._with_login() if self._serving.has_login else self._without_login()
+            async with opened as (app, end_events):
+                self._server = _Server(self._config(app), end_events)
+                self._server.should_exit = self._is_stopped
+                on_ready(self.url)
+                await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._server is not None:
+            self._server.should_exit = True
+
+    @asynccontextmanager
+    async def _without_login(self) -> AsyncGenerator[tuple[ASGIApp, EndEvents]]:
+        """All browsers see the cluster with the rights of the command."""
+        read_only, scheme = self._serving.read_only, self._serving.scheme
+        access = ClusterAccess(Runtime.system(), self._client, RecordSlots())
+        pages = UserPages(access, Rendering(read_only=read_only), read_only=read_only)
+        served = Served(scheme, allowed_hosts(self._serving.host, self.port, scheme))
+        try:
+            yield Guard(pages.app, served), pages.end_events
+        finally:
+            await pages.close()
+
+    @asynccontextmanager
+    async def _with_login(self) -> AsyncGenerator[tuple[ASGIApp, EndEvents]]:
+        """Each session sees the cluster with the rights of its user."""
+        runtime, slots, read_only = Runtime.system(), RecordSlots(), self._serving.read_only
+        rendering = Rendering(read_only=read_only)
+
+        async def open_pages(found: Credentials) -> UserPages:
+            client = settings_of_user(self._client, found.user, found.password)
+            access = ClusterAccess(runtime, client, slots)
+            try:
+                await access.connect()
+            except BaseException:
+                await access.close()
+                raise
+            return UserPages(access, rendering.of_user(found.user), read_only=read_only)
+
+        sessions = Sessions(runtime.clock)
+        gate = LoginGate(sessions, LoginAttempts(runtime.clock), rendering, open_pages, self.port)
+        keeper = asyncio.create_task(sessions.keep(), name="console-sessions")
+        try:
+            yield Guard(gate, Served(self._serving.scheme, None)), sessions.end_events
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            await sessions.close()
+
+    def _config(self, app: ASGIApp) -> uvicorn.Config:
         config = uvicorn.Config(
             app,
+            http=_Connection,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -85,47 +165,6 @@ class Console:
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
         )
-
-        async def end_events() -> None:
-            await feeds.close()
-            await records.close()
-
-        self._server = _Server(config, end_events)
-        self._server.should_exit = self._is_stopped
-        on_ready(self.url)
-        try:
-            await self._server.serve(sockets=[self._socket])
-        finally:
-            await end_events()
-            await reader.close()
-            self._socket.close()
-
-    def stop(self) -> None:
-        self._is_stopped = True
-        if self._server is not None:
-            self._server.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on a loopback address. Raises NotLoopback, OSError."""
-    if not is_loopback(host):
-        raise NotLoopback(host)
-    address = "127.0.0.1" if host == "localhost" else host
-    found = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((address, port))
-        found.listen()
-    except OSError as error:
-        found.close()
-        raise OSError(error.errno, f"cannot listen on {address}:{port}: {error.strerror}") from None
-    return found
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        config.load()
+        config.ssl = None if self._tls is None else self._tls.first
+        return config

@@ -20,7 +20,7 @@ from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permiss
 from nilometer.config import parse_properties
 from nilometer.local.first_users import NewUser, write_first_users
 from nilometer.local.private_files import private_folder, write_private
-from nilometer.security.jaas import SCRAM_MODULE, parse_jaas
+from nilometer.security.jaas import SCRAM_MODULE, client_jaas, parse_jaas
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.security.scram import ScramMechanism
 
@@ -162,8 +162,7 @@ def _broker_settings(trusted: str, *, zookeeper: bool) -> dict[str, str]:
 
 
 def _jaas(user: str) -> str:
-    password = secrets.token_urlsafe(PASSWORD_BYTES)
-    return f'{SCRAM_MODULE} required username="{user}" password="{password}";'
+    return client_jaas(SCRAM_MODULE, user, secrets.token_urlsafe(PASSWORD_BYTES))
 
 
 def _user(jaas: str) -> NewUser:

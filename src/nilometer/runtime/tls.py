@@ -35,6 +35,8 @@ class TlsFiles:
 
     key_file: str | None = None
     """The private key and the certificate chain."""
+    certificate_file: str | None = None
+    """The certificate chain, in PEM, if ``key_file`` has the private key only."""
     key: str | None = field(default=None, repr=False)
     """The private key and the certificate chain, as text."""
     key_type: str = PEM
@@ -51,7 +53,8 @@ class TlsFiles:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(path for path in (self.key_file, self.trusted_file) if path is not None)
+        paths = (self.key_file, self.certificate_file, self.trusted_file)
+        return tuple(path for path in paths if path is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,18 +125,22 @@ def _load_own_key(context: ssl.SSLContext, files: TlsFiles) -> None:
         except UnreadableStore as error:
             raise TlsUnusable(f"{shown}: no private key can be read: {error}") from None
         location = None
+    if files.certificate_file is not None:
+        shown = f"{shown} with {files.certificate_file}"
     with _as_file(location, text) as path:
-        _load_key(context, path, password, shown)
+        _load_key(context, path, files.certificate_file, password, shown)
 
 
-def _load_key(context: ssl.SSLContext, path: str, password: str | None, shown: str) -> None:
+def _load_key(
+    context: ssl.SSLContext, path: str, certificate: str | None, password: str | None, shown: str
+) -> None:
     def give() -> str:
         if password is None:
             raise TlsUnusable(f"{shown}: the private key is encrypted, and no password is given")
         return password
 
     try:
-        context.load_cert_chain(path, password=give)
+        context.load_cert_chain(certificate or path, path, password=give)
     except (OSError, ValueError) as error:
         raise TlsUnusable(
             f"{shown}: no private key with its certificates can be read: {_reason(error)}"

@@ -40,6 +40,15 @@ class LoginModule:
         }
 
 
+def client_jaas(module: str, user: str, password: str) -> str:
+    """Return the login module of a client as text, which :func:`parse_jaas` reads."""
+    return f"{module} required username={_quoted(user)} password={_quoted(password)};"
+
+
+def _quoted(text: str) -> str:
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
 def parse_jaas(text: str) -> LoginModule:
     """Parse one login module. Raises InvalidJaas."""
     tokens = _tokens(text)

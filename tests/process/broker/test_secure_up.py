@@ -124,7 +124,7 @@ async def _check_exporter(client: dict[str, str]) -> None:
         await exporter.close()
 
 
-def test_no_console_without_a_login(shell: Shell) -> None:
+def test_no_console_without_a_user(shell: Shell) -> None:
     refused = shell.run("up", "--secure", "--console", "0")
     assert refused.returncode == 2
     assert "nilometer console --command-config" in " ".join(refused.stderr.split()), refused.stderr

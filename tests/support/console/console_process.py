@@ -12,8 +12,11 @@ from ..brokers.cluster_shell import COMMAND
 
 
 @contextmanager
-def console(*arguments: str) -> Iterator[str]:
-    """Run the command on a free port; yield the URL that it prints, without the slash at its end."""
+def console(*arguments: str, logs: str = "") -> Iterator[str]:
+    """Run the command on a free port; yield the URL that it prints, without the slash at its end.
+
+    ``logs``: a pattern of what it writes to standard error.
+    """
     process = subprocess.Popen(
         [str(COMMAND), "console", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
@@ -22,13 +25,13 @@ def console(*arguments: str) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        match = re.fullmatch(r"Console: (http://127\.0\.0\.1:\d+)/\n", process.stdout.readline())
+        match = re.fullmatch(r"Console: (https?://127\.0\.0\.1:\d+)/\n", process.stdout.readline())
         assert match is not None
         yield match[1]
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, "it ends by a signal as it should"
-        assert errors == "", "no reading of it failed"
+        assert re.fullmatch(logs, errors), f"no reading of it failed: {errors}"
     finally:
         process.kill()
         process.wait()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from nilometer.console.server import Console, NotLoopback, is_loopback
+from nilometer.console.serving import NotProtected, Serving, check_protected, is_loopback
 from nilometer.console.web.guard import Served, allowed_hosts, refusal
+from nilometer.runtime.tls import ServerTls, TlsFiles
 
 SERVED = Served("http", allowed_hosts("127.0.0.1", 8080))
 OWN = "http://127.0.0.1:8080"
@@ -93,8 +94,34 @@ def test_a_foreign_page_may_link_but_embed_and_fetch_nothing(
     assert status(method, ("host", "127.0.0.1:8080"), *headers) == (200 if is_served else 403)
 
 
-def test_only_loopback_is_listened_on() -> None:
-    assert [one for one in ("127.0.0.1", "127.9.9.9", "::1", "localhost") if not is_loopback(one)] == []
-    for host in ("0.0.0.0", "::", "192.0.2.1", "example.com", ""):
-        with pytest.raises(NotLoopback, match="no login yet"):
-            Console({}, host, 0)
+def test_with_a_login_any_name_is_served_to_its_own_pages() -> None:
+    """The certificate is for the right names only, and a session's cookie belongs to one of them."""
+    served = Served("https", None)
+    for name in ("console.example", "192.0.2.1:8443"):
+        assert status("POST", ("host", name), ("origin", f"https://{name}"), served=served) == 200
+        assert status("POST", ("host", name), ("origin", f"http://{name}"), served=served) == 403
+        assert status("POST", ("host", name), ("origin", "https://foreign.example"), served=served) == 403
+        assert status("POST", ("host", name), served=served) == 403
+    assert status("GET", served=served) == 421
+
+
+TLS = ServerTls(files=TlsFiles(key_file="key.pem"))
+
+
+def test_only_loopback_needs_no_protection() -> None:
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+        assert is_loopback(host)
+        check_protected(Serving(host=host, port=0))
+        check_protected(Serving(host=host, port=0, tls=TLS))
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.com", "127.0.0.1.example", ""):
+        check_protected(Serving(host=host, port=0, has_login=True, tls=TLS))
+        with pytest.raises(NotProtected, match=r"give --login and --tls-certificate.*ssh -L"):
+            check_protected(Serving(host=host, port=0))
+        with pytest.raises(NotProtected, match=r"give --login\."):
+            check_protected(Serving(host=host, port=0, tls=TLS))
+
+
+def test_a_login_needs_tls_everywhere() -> None:
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with pytest.raises(NotProtected, match="sends passwords"):
+            check_protected(Serving(host=host, port=0, has_login=True))

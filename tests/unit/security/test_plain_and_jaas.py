@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, parse_jaas
+from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, client_jaas, parse_jaas
 from nilometer.security.plain import PlainClient, PlainServer
 from nilometer.security.sasl import SaslRejected
 
@@ -44,6 +44,16 @@ def test_an_authorization_id_may_repeat_the_user() -> None:
     accepting = PlainServer(USERS)
     accepting.respond(b"alice\0alice\0secret")
     assert accepting.user == "alice"
+
+
+@pytest.mark.parametrize(
+    "text", ["alice", "a b", 'say "x";', "back\\slash\\", "\\n", "line\nend", "=;,'", "é水", '\\"']
+)
+def test_any_user_and_password_are_read_as_they_were_written(text: str) -> None:
+    assert parse_jaas(client_jaas(PLAIN_MODULE, text, text[::-1])).options == {
+        "username": text,
+        "password": text[::-1],
+    }
 
 
 def test_a_login_module_is_read_as_java_writes_it() -> None:

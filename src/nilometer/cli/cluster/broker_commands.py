@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER
 from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brokers
-from nilometer.cli.cluster.console_command import DEFAULT_HOST, console_port_type, serve_console
+from nilometer.cli.cluster.console_command import console_port_type, serve_console
 from nilometer.cli.cluster.secure_up import create_secure
 from nilometer.cli.cluster.up_options import (
     RACK,
@@ -208,8 +208,8 @@ def up(
     is_secure = cluster.security.exists
     if console_port is not None and (secure or is_secure):
         raise click.UsageError(
-            "--console: it has no login, and a secure cluster has users. `nilometer console "
-            "--command-config FILE` acts with the rights of one of them"
+            "--console: it shows a cluster without users, and a secure one has some. `nilometer console "
+            "--command-config FILE` acts with the rights of one of them, or lets each log in (--login)"
         )
     if reason := why_refused(existing, configured, given, os.fspath(data_dir), is_secure=is_secure):
         raise click.UsageError(reason)
@@ -290,7 +290,7 @@ def _stay(cluster: LocalCluster, started: list[BrokerProcess], ready: str, conso
         click.echo("Press Ctrl-C to stop.", err=True)
         if console_port is not None:
             servers = ",".join(f"{one.host}:{one.port}" for one in cluster.brokers())
-            serve_console({"bootstrap.servers": servers}, DEFAULT_HOST, console_port, read_only=False)
+            serve_console({"bootstrap.servers": servers}, console_port)
             return
         # Block the signals and wait for them: with signal.pause() one could be missed just before it.
         signal.pthread_sigmask(signal.SIG_BLOCK, both)

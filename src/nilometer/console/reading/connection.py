@@ -12,7 +12,7 @@ from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
 
 REQUEST_TIMEOUT_MS = 2_000
 API_TIMEOUT_MS = 5_000
@@ -40,6 +40,7 @@ class ClusterConnection:
         self._opening = asyncio.Lock()
         self._slots = asyncio.Semaphore(SURVEYS_MAX)
         self._idle: list[ReplicaSurvey] = []
+        self._is_closed = False
 
     @property
     def bootstrap(self) -> list[str]:
@@ -48,6 +49,8 @@ class ClusterConnection:
     async def admin(self) -> Admin:
         """Return the admin client, connected. Raises KafkaError if no broker responds."""
         async with self._opening:
+            if self._is_closed:
+                raise KafkaError(ErrorCode.network_exception, "this connection to the cluster was closed")
             if self._admin is None:
                 admin = Admin(self.runtime, self._admin_settings)
                 try:
@@ -70,12 +73,18 @@ class ClusterConnection:
             try:
                 yield survey
             finally:
-                self._idle.append(survey)
+                if self._is_closed:
+                    survey.close()
+                else:
+                    self._idle.append(survey)
 
     async def close(self) -> None:
+        """Close the connections; those that are in use close when they are not."""
+        self._is_closed = True
         for survey in self._idle:
             survey.close()
         self._idle.clear()
-        if self._admin is not None:
-            await self._admin.client.close()
-            self._admin = None
+        async with self._opening:
+            if self._admin is not None:
+                await self._admin.client.close()
+                self._admin = None

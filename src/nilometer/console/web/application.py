@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,6 +11,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from nilometer.console.reading.cluster_access import ClusterAccess
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.feeds import Feeds
 from nilometer.console.reading.record_reader import RecordReader
@@ -19,9 +19,7 @@ from nilometer.console.web.cluster_pages import ClusterPages
 from nilometer.console.web.guard import Guard, Served
 from nilometer.console.web.live_page import LivePages
 from nilometer.console.web.message_pages import MessagePages
-from nilometer.console.web.rendering import Rendering
-
-STATIC = Path(__file__).parents[1] / "static"
+from nilometer.console.web.rendering import STATIC, Rendering
 
 
 def application(
@@ -32,13 +30,20 @@ def application(
     *,
     read_only: bool = False,
 ) -> ASGIApp:
-    """Return the console as an ASGI application. ``hosts``: the values of ``Host`` that it answers to."""
+    """Return a console without a login. ``hosts``: the values of ``Host`` that it answers to."""
     rendering = Rendering(read_only=read_only)
+    return Guard(pages(reader, records, feeds, rendering, read_only=read_only), Served("http", tuple(hosts)))
+
+
+def pages(
+    reader: ClusterReader, records: RecordReader, feeds: Feeds, rendering: Rendering, *, read_only: bool
+) -> ASGIApp:
+    """Return the pages, without a guard before them."""
 
     async def not_found(request: Request, _error: Exception) -> Response:
         return HTMLResponse(rendering.render("not_found.html", path=request.url.path), 404)
 
-    app = Starlette(
+    return Starlette(
         routes=[
             *MessagePages(reader, records, rendering, read_only=read_only).routes,
             *ClusterPages(reader, LivePages(feeds, rendering)).routes,
@@ -46,4 +51,17 @@ def application(
         ],
         exception_handlers={404: not_found},
     )
-    return Guard(app, Served("http", tuple(hosts)))
+
+
+class UserPages:
+    """The pages as one user of the cluster sees them."""
+
+    def __init__(self, access: ClusterAccess, rendering: Rendering, *, read_only: bool) -> None:
+        self._access = access
+        self.app: ASGIApp = pages(access.reader, access.records, access.feeds, rendering, read_only=read_only)
+
+    async def end_events(self) -> None:
+        await self._access.end_events()
+
+    async def close(self) -> None:
+        await self._access.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nilometer.console.views.hold import duration
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
+STATIC = Path(__file__).parents[1] / "static"
 UNKNOWN = "–"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -63,7 +65,7 @@ def _environment() -> Any:  # jinja2's filters and globals have no types
 
 class Rendering:
     def __init__(self, **shared: Any) -> None:
-        """``shared``: values that every template has."""
+        """``shared``: values that every template has; ``user`` is None unless :meth:`of_user` gives it."""
         environment = _environment()
         environment.filters.update(
             n=number,
@@ -75,6 +77,13 @@ class Rendering:
         )
         environment.globals.update(shared)
         self._environment = environment
+        self._user: str | None = None
+
+    def of_user(self, user: str) -> Rendering:
+        """Return the same templates for a user who has logged in."""
+        found = copy(self)
+        found._user = user
+        return found
 
     def render(self, template: str, **values: Any) -> str:
-        return self._environment.get_template(template).render(**values)
+        return self._environment.get_template(template).render(user=self._user, **values)
