@@ -35,6 +35,8 @@ class DescribeReplicasRequest(msgspec.Struct, frozen=True, kw_only=True, omit_de
     """Only these topics; None for all."""
     partitions: tuple[PartitionNumber, ...] | None = None
     """Only partitions with these numbers; None for all."""
+    segments: bool = False
+    """Whether to describe the segments of the logs. A broker does it for a few replicas of a response."""
 
 
 class RemoteReplicaState(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +101,27 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last round was not completed."""
 
 
+class SegmentState(msgspec.Struct, frozen=True, kw_only=True):
+    base_offset: int
+    size_bytes: int
+    """The size of the ``.log`` file."""
+    modified_ms: int = -1
+    """When that file was last written, in ms since the epoch; -1: not known."""
+    largest_timestamp: int = -1
+    """The largest timestamp of the segment's batches; -1 also if the broker has not read it yet."""
+
+
+class SegmentsState(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+    """How many segments the log has."""
+    newest: tuple[SegmentState, ...]
+    """The last of them by base offset, at most :data:`SEGMENTS_MAX`. The last one is active."""
+
+
+SEGMENTS_MAX = 100
+"""How many segments of a log are described."""
+
+
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: str
@@ -125,6 +148,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     leader: LeaderState | None = None
     compaction: CompactionState | None = None
     """None: the broker has not compacted the log since it started."""
+    segments: SegmentsState | None = None
+    """None: not requested, or the response describes those of enough other replicas."""
     problems: tuple[str, ...] = ()
     """For operators: why the replica is offline, or which of its tasks currently fail and are retried."""
 

@@ -109,6 +109,11 @@ def test_each_page_shows_what_the_brokers_say(filled: NilometerCluster, page: Pa
     assert setting[1:] == ["123456789", "topic", "604800000"]
     assert page.locator("tbody tr").count() == len(known)
 
+    page.goto("/topics/orders/0")
+    expect(page.locator("#segment-0 td.num")).to_have_count(3)
+    for text in page.locator("#segment-0 td.num").all_inner_texts():
+        assert re.search(r"\d B\s+active, \d{4}-", text), text
+
     page.goto("/brokers/2")
     expect(page.locator("main")).to_contain_text(str(filled.folder / "broker-2"))
 

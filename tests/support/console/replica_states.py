@@ -20,6 +20,7 @@ from nilometer.wire.describe_replicas import (
     LeaderState,
     RemoteReplicaState,
     ReplicaState,
+    SegmentsState,
 )
 
 NOT_HELD = HighWatermarkHoldState(reason="not-held", text="not held")
@@ -42,6 +43,8 @@ class Partition:
     chain: tuple[tuple[int, int], ...] = ((0, 0),)
     flushed: int = 10
     age_ms: int = 1_500
+    segments: Mapping[int, SegmentsState] = field(default_factory=dict[int, SegmentsState])
+    """By broker; the others do not describe theirs."""
 
     def survey(self) -> Survey:
         ends = self.ends
@@ -137,5 +140,6 @@ class Partition:
             last_stable_offset=min(self.high_watermark, end),
             size_bytes=end * 70,
             epoch_chain=self.chain,
+            segments=self.segments.get(broker),
             **more,
         )

@@ -34,6 +34,7 @@ from nilometer.console.views.topics import TopicsView, TopicView, topic_view, to
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime.clock import SystemClock
+from nilometer.wire.describe_replicas import SegmentsState, SegmentState
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.console.asgi_client import Answer, ask
 from support.console.replica_states import Partition
@@ -69,7 +70,9 @@ class Reader(ClusterReader):
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
         self._check(topic)
-        return partition_view(Partition().survey(), "t", 0, Eligible())
+        segment = SegmentState(base_offset=4, size_bytes=2048, modified_ms=0, largest_timestamp=1_500)
+        segments = {1: SegmentsState(count=3, newest=(segment,))}
+        return partition_view(Partition(segments=segments).survey(), "t", 0, Eligible())
 
     async def topic_configs(self, topic: str) -> TopicConfigs:
         self._check(topic)
@@ -200,6 +203,13 @@ def test_each_page_answers_json_with_its_view() -> None:
     assert (found["high_watermark"], found["isr"], found["hold"]["is_held"]) == (10, [1, 2, 3], False)
     assert send("/", headers=[JSON]).document["records_per_s"] == 12.5
     assert send("/topics/t/messages", headers=[JSON]).document["records"][0]["offset"] == 7
+
+
+def test_segments_are_shown_beside_the_replicas_that_describe_them() -> None:
+    text = " ".join(send("/topics/t/0").text.split())
+    assert "Broker 1 has 3 segments. The newest are shown." in text
+    assert '2.0 KiB<p class="note">active, 1970-01-01 00:00:00.000</p>' in text
+    assert "Broker 2: its broker is of a version that does not describe segments." in text
 
 
 def test_what_does_not_exist_is_not_found() -> None:

@@ -1,8 +1,9 @@
 """DescribeReplicas (Nilometer's own): the full state of this broker's replicas, and what holds back each
 leader's high watermark.
 
-The state of one replica is consistent. The response is built in slices of ``SLICE_REPLICAS`` replicas;
-between them the broker serves other requests. A replica that is removed meanwhile is left out.
+The state of one replica, without its segments, is consistent. The response is built in slices of
+``SLICE_REPLICAS`` replicas; between them the broker serves other requests. A replica that is removed
+meanwhile is left out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import assert_never
 
+from msgspec import structs
+
 from nilometer.broker.api.access import access_of
+from nilometer.broker.api.described_segments import described_segments
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.hosted_partition import Partition
@@ -35,6 +39,8 @@ from nilometer.wire import describe_replicas as wire
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 SLICE_REPLICAS = 200
+SEGMENT_REPLICAS_MAX = 10
+"""Of how many replicas a response describes the segments."""
 
 
 def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
@@ -46,10 +52,14 @@ async def _answer(services: Services, request: Request) -> Reply:
         denied = int(ErrorCode.cluster_authorization_failed)
         return request.respond(cluster_id="", broker=wire.NO_BROKER_STATE, replicas=(), error_code=denied)
     found: list[wire.ReplicaState] = []
+    segments_left = SEGMENT_REPLICAS_MAX if request.body.segments else 0
     for count, (name, index, key) in enumerate(_asked_for(services, request.body), start=1):
         state = services.image.partition_by_id(key.topic_id, index)
         if state is not None and services.broker_id in state.replicas:
             found.append(_replica(services, name, key, state))
+            if segments_left and (segments := await described_segments(services, key)) is not None:
+                found[-1] = structs.replace(found[-1], segments=segments)
+                segments_left -= 1
         if count % SLICE_REPLICAS == 0:
             await asyncio.sleep(0)
     return request.respond(cluster_id=services.cluster_id, broker=_broker(services), replicas=tuple(found))

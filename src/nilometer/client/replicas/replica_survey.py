@@ -26,6 +26,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.describe_replicas import (
     KEY,
     LEADER,
+    DescribeReplicasRequest,
     DescribeReplicasResponse,
     RemoteReplicaState,
     ReplicaState,
@@ -135,28 +136,36 @@ class ReplicaSurvey:
         self._connections.clear()
 
     async def look(
-        self, topics: Sequence[str] | None = None, partitions: Sequence[int] | None = None
+        self,
+        topics: Sequence[str] | None = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        segments: bool = False,
     ) -> Survey:
         """Survey the replicas of ``topics`` and of the partitions with these indexes (None: of all).
 
-        Raises KafkaError if no broker responds.
+        ``segments``: with the segments of their logs, of a few replicas. Raises KafkaError if no broker
+        responds.
         """
-        asked = await self._ask_all(topics, partitions)
+        wanted = DescribeReplicasRequest(
+            topics=None if topics is None else tuple(topics),
+            partitions=None if partitions is None else tuple(partitions),
+            segments=segments,
+        )
+        asked = await self._ask_all(wanted)
         if not _answered(asked):
             await self._bootstrap()
-            asked = await self._ask_all(topics, partitions)
+            asked = await self._ask_all(wanted)
         if not _answered(asked):
             reasons = "; ".join(f"broker {id_}: {one.broker.failure}" for id_, one in asked.items())
             raise ConnectionLost(f"no broker of the cluster responds: {reasons}")
         return _survey(asked, partitions)
 
-    async def _ask_all(
-        self, topics: Sequence[str] | None, partitions: Sequence[int] | None
-    ) -> dict[int, _Asked]:
+    async def _ask_all(self, wanted: DescribeReplicasRequest) -> dict[int, _Asked]:
         """Query all known brokers, and the brokers that their metadata lists; return the results by id."""
         asked: dict[int, _Asked] = {}
         while fresh := [node for node in self._nodes.values() if node.node_id not in asked]:
-            for one in await asyncio.gather(*(self._ask(node, topics, partitions) for node in fresh)):
+            for one in await asyncio.gather(*(self._ask(node, wanted) for node in fresh)):
                 asked[one.broker.broker_id] = one
                 self._learn(one.metadata)
         return asked
@@ -188,15 +197,13 @@ class ReplicaSurvey:
             await connection.request(ApiKey.METADATA, lambda api: metadata_request(api, topics))
         )
 
-    async def _ask(
-        self, node: BrokerNode, topics: Sequence[str] | None, partitions: Sequence[int] | None
-    ) -> _Asked:
+    async def _ask(self, node: BrokerNode, wanted: DescribeReplicasRequest) -> _Asked:
         """Request metadata and replica states from one broker."""
         address = (node.host, node.port)
 
         async def ask() -> tuple[MetadataAnswer, DescribeReplicasResponse | str]:
-            metadata = await self._metadata(address, topics)
-            return metadata, await self._describe(node, topics, partitions)
+            metadata = await self._metadata(address, wanted.topics)
+            return metadata, await self._describe(node, wanted)
 
         outcome = await self._attempt(address, ask())
         if isinstance(outcome, KafkaError):
@@ -217,18 +224,12 @@ class ReplicaSurvey:
         return await self._attempt(address, ask())
 
     async def _describe(
-        self, node: BrokerNode, topics: Sequence[str] | None, partitions: Sequence[int] | None
+        self, node: BrokerNode, wanted: DescribeReplicasRequest
     ) -> DescribeReplicasResponse | str:
         """Return the broker's response, or the reason why it cannot be used. Raises KafkaError."""
         connection = await self._connection((node.host, node.port))
         try:
-            answer: DescribeReplicasResponse = await connection.request(
-                KEY,
-                lambda api: api.request(
-                    topics=None if topics is None else tuple(topics),
-                    partitions=None if partitions is None else tuple(partitions),
-                ),
-            )
+            answer: DescribeReplicasResponse = await connection.request(KEY, lambda _api: wanted)
         except UnsupportedVersion:
             return "it does not support DescribeReplicas: it is not a Nilometer broker, or an older version"
         if answer.error_code:

@@ -99,7 +99,7 @@ class ClusterReader:
         return topic_view(await self._survey(name, None), name)
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
-        survey = await self._survey(topic, partition)
+        survey = await self._survey(topic, partition, segments=True)
         count = survey.metadata.partition_count(topic)
         if partition >= count:
             raise KafkaError(
@@ -121,9 +121,10 @@ class ClusterReader:
             raise KafkaError(found.code, found.message or f"topic {topic} does not exist")
         return len(found.partitions)
 
-    async def _survey(self, topic: str, partition: int | None) -> Survey:
+    async def _survey(self, topic: str, partition: int | None, *, segments: bool = False) -> Survey:
         async with self._connection.survey() as survey:
-            found = await survey.look([topic], None if partition is None else [partition])
+            numbers = None if partition is None else [partition]
+            found = await survey.look([topic], numbers, segments=segments)
         if topic in found.missing_topics:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {topic} does not exist")
         return found

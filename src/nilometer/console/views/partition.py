@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
 from nilometer.console.views.figure import Figure, ReplicaOffsets, figures
 from nilometer.console.views.hold import Hold, why_held
+from nilometer.console.views.segments import SegmentsView, segments_view
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.describe_replicas import LEADER, LeaderState, ReplicaState
 
@@ -76,6 +77,7 @@ class PartitionView:
     hold: Hold
     replicas: tuple[ReplicaView, ...]
     figures: tuple[Figure, ...]
+    segments: SegmentsView
 
     @property
     def epochs(self) -> tuple[tuple[int, int], ...]:
@@ -123,6 +125,7 @@ def partition_view(survey: Survey, topic: str, partition: int, eligible: Eligibl
         hold=hold,
         replicas=replicas,
         figures=figures([_offsets(one) for one in replicas]),
+        segments=segments_view(rows),
     )
 
 

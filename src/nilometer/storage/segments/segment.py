@@ -181,6 +181,18 @@ class LogSegment:
         return self._max_timestamp
 
     @property
+    def known_max_timestamp(self) -> int | None:
+        """:attr:`max_timestamp`, without reading a file; None if it was not read yet."""
+        return self._max_timestamp
+
+    def modified_ms(self) -> int:
+        """Return when the log file was last written, in ms since the epoch. Raises OSError.
+
+        Safe on any thread.
+        """
+        return self._files.disk.modified_ms(self.log_path)
+
+    @property
     def offset_of_max_timestamp(self) -> int:
         """The last offset of the first batch that has :attr:`max_timestamp`."""
         _ = self.max_timestamp
@@ -189,7 +201,7 @@ class LogSegment:
     def largest_timestamp(self) -> int:
         """Return the time (ms) that retention uses: :attr:`max_timestamp`, or else when the file changed."""
         newest = self.max_timestamp
-        return newest if newest >= 0 else self._files.disk.modified_ms(self.log_path)
+        return newest if newest >= 0 else self.modified_ms()
 
     def _find_youngest(self) -> Youngest:
         file = self._files.disk.open(self.log_path, writable=False)

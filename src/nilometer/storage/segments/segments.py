@@ -37,6 +37,10 @@ class LogSegments:
         """The last segment, the only one that is appended to."""
         return self._segments[-1]
 
+    def newest(self, count: int) -> tuple[LogSegment, ...]:
+        """Return the last ``count`` segments, or all."""
+        return self._segments[-count:]
+
     def floor(self, offset: int) -> LogSegment | None:
         """Return the segment with the largest base offset not above ``offset``, or None."""
         segments = self._segments
