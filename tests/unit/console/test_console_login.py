@@ -157,7 +157,7 @@ def test_a_form_that_no_user_has_is_not_tried(user: str, password: str) -> None:
 
 def test_a_large_form_is_refused() -> None:
     console = Console()
-    assert console.ask("/login", ORIGIN, method="POST", body=b"x" * (FORM_BYTES_MAX + 1)).status == 400
+    assert console.ask("/login", ORIGIN, method="POST", body=b"x" * (FORM_BYTES_MAX + 1)).status == 413
 
 
 def test_what_was_entered_never_becomes_markup() -> None:

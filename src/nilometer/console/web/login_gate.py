@@ -7,10 +7,9 @@ Origin of this console (see guard), so no other site can log its user in.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from nilometer.console.web.form_body import BadForm, form_entries
 from nilometer.console.web.live_page import EVENTS, JSON_TYPE, UNAVAILABLE
 from nilometer.console.web.login_attempts import LoginAttempts, TooManyAttempts
 from nilometer.console.web.login_form import BadLogin, Credentials, credentials, own_path
@@ -34,7 +34,6 @@ OpenPages = Callable[[Credentials], Awaitable[Pages]]
 LOGIN, LOGOUT, SESSION = "/login", "/logout", "/session"
 PUBLIC = (LOGIN, LOGOUT, SESSION)
 FORM_BYTES_MAX = 16 * 1024
-FORM_TIMEOUT_S = 10.0
 WRONG = "The user or the password is wrong."
 NO_SESSION = f"This console needs a login: {LOGIN}"
 
@@ -96,9 +95,10 @@ class LoginGate:
         return self._form(target)
 
     async def _log_in(self, request: Request) -> Response:
-        given = await _form_of(request)
-        if given is None:
-            return PlainTextResponse("This is no form of a login.\n", 400)
+        try:
+            given = await form_entries(request, FORM_BYTES_MAX)
+        except BadForm as error:
+            return PlainTextResponse(f"{error}\n", error.status)
         target, name = own_path(given.get("next", "/")), given.get("user", "")
         try:
             found = credentials(given)
@@ -153,17 +153,3 @@ def _without_session(request: Request) -> Response:
         return PlainTextResponse(f"{NO_SESSION}\n", 401)
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     return RedirectResponse(f"{LOGIN}?{urlencode({'next': target})}" if target != "/" else LOGIN, 303)
-
-
-async def _form_of(request: Request) -> dict[str, str] | None:
-    """Return the entries of a form; None if it is too large or arrives too slowly."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(FORM_TIMEOUT_S):
-            async for part in request.stream():
-                body += part
-                if len(body) > FORM_BYTES_MAX:
-                    return None
-    except TimeoutError:
-        return None
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
@@ -29,6 +29,7 @@ from nilometer.console.views.records import (
     cut_after,
     record_views,
 )
+from nilometer.console.web.form_body import BadForm, form_entries
 from nilometer.console.web.live_page import EVENTS, JSON_TYPE, NOT_FOUND, UNAVAILABLE, as_json, event
 from nilometer.console.web.message_form import (
     STARTS,
@@ -107,12 +108,10 @@ class MessagePages:
         topic: str = request.path_params["topic"]
         if self._read_only:
             return PlainTextResponse(f"{READ_ONLY}\n", 403)
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > BODY_BYTES_MAX:
-                return PlainTextResponse(f"A record may have at most {BODY_BYTES_MAX:,} bytes here.\n", 413)
-        given = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        try:
+            given = await form_entries(request, BODY_BYTES_MAX)
+        except BadForm as error:
+            return PlainTextResponse(f"{error}\n", error.status)
         try:
             record = new_record(given)
             await self._reader.partition_count(topic)  # a producer would wait for a topic that does not exist
