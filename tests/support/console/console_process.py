@@ -25,7 +25,7 @@ def console(*arguments: str, logs: str = "") -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        match = re.fullmatch(r"Console: (https?://127\.0\.0\.1:\d+)/\n", process.stdout.readline())
+        match = re.fullmatch(r"Console: (https?://[0-9.]+:\d+)/\n", process.stdout.readline())
         assert match is not None
         yield match[1]
         process.send_signal(signal.SIGTERM)
