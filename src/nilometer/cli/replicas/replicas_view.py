@@ -173,6 +173,7 @@ def _broker_document(broker: BrokerAnswer) -> dict[str, Any]:
 def _replica_document(row: ReplicaRow) -> dict[str, Any]:
     state, remote = row.state, row.seen_by_leader
     known: dict[str, Any] = {} if state is None else msgspec.to_builtins(state)
+    known.pop("segments", None)  # they are not requested
     leader = known.pop("leader", None)
     return {
         **known,
