@@ -5,40 +5,43 @@ from __future__ import annotations
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.simulation.plan import Kind
-from nilometer.storage.cleaning.batch_cleaner import BatchCleaner
-from nilometer.storage.cleaning.record_spans import RecordSpan, record_spans
+from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, BatchRecords
+from nilometer.storage.cleaning.record_keys import read_keys
+from nilometer.storage.cleaning.record_marks import DROP, KEEP
 from nilometer.storage.local_log import LocalLog
-from nilometer.wire.record_batch import BatchHeader
 
 
 def drop_a_newest_value(patch: Patch) -> None:
-    def staying(self: BatchCleaner, data: bytes, header: BatchHeader) -> list[RecordSpan]:
-        newest = self._rules.newest
-        return [
-            span
-            for span in record_spans(data, header)
-            if (offset := header.base_offset + span[4]) >= newest.end_offset
-            or offset > newest.offsets.get(span[5] or b"")
-        ]
+    def marks_of(self: BatchCleaner, records: BatchRecords) -> bytes:
+        newest, base_offset = self._rules.newest, records.header.base_offset
+        keys, deltas, _ = read_keys(records.data, records.header)
+        offsets = [base_offset + delta for delta in deltas]
+        return bytes(
+            KEEP if offset >= newest.end_offset or offset > newest_of_key else DROP
+            for offset, newest_of_key in zip(offsets, newest.offsets.newest(keys), strict=True)
+        )
 
-    patch.setattr(BatchCleaner, "_staying", staying)
+    patch.setattr(BatchCleaner, "_marks", marks_of)
 
 
 def drop_tombstones_before_what_they_delete(patch: Patch) -> None:
     """Of the values that they delete, those in the part that is clean already stay."""
-    sound = BatchCleaner._staying
+    sound = BatchCleaner._marks
 
-    def staying(self: BatchCleaner, data: bytes, header: BatchHeader) -> list[RecordSpan]:
+    def marks_of(self: BatchCleaner, records: BatchRecords) -> bytes:
         end_offset = self._rules.newest.end_offset
-        stays = dict.fromkeys(sound(self, data, header))
-        return [
-            span
-            for span in record_spans(data, header)
-            if header.base_offset + span[4] >= end_offset
-            or (span[6] and (header.next_offset < end_offset // 2 or span in stays))
-        ]
+        header, marks = records.header, bytearray(sound(self, records))
+        _, deltas, tombstones = read_keys(records.data, header)
+        for index, delta in enumerate(deltas):
+            if header.base_offset + delta >= end_offset:
+                continue
+            if index in tombstones:
+                marks[index] = DROP
+            elif header.next_offset < end_offset // 2:
+                marks[index] = KEEP
+        return bytes(marks)
 
-    patch.setattr(BatchCleaner, "_staying", staying)
+    patch.setattr(BatchCleaner, "_marks", marks_of)
 
 
 def forget_that_gaps_are_lawful(patch: Patch) -> None:

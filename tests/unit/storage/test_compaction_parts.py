@@ -18,6 +18,7 @@ from nilometer.storage import Log, LogManager, ManagerOptions, TopicPartition, c
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
 from nilometer.storage.cleaning.offset_map import NO_OFFSET, PIECE_SLOTS, SLOT_BYTES, OffsetMap
+from nilometer.storage.cleaning.record_marks import RecordMarks
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.wire.compression import Codec
 from nilometer.wire.control_records import ControlType
@@ -32,30 +33,36 @@ KEY = TopicPartition("t", 0)
 # ── the offset map ──────────────────────────────────────────────────────────────────────────────────
 
 
+def put(found: OffsetMap, key: bytes, offset: int) -> bool:
+    full_at = found.put_all([(key, 0)], offset, RecordMarks(0, 0))
+    assert full_at in (None, offset)
+    return full_at is None
+
+
 @given(keys=st.lists(st.binary(max_size=3), max_size=80), slots=st.integers(2, 60))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_an_offset_map_is_a_dictionary_until_it_is_full(keys: list[bytes], slots: int) -> None:
     found, expected = OffsetMap(slots * SLOT_BYTES), dict[bytes, int]()
     for offset, key in enumerate(keys):
         has_room = key in expected or len(expected) < found.capacity
-        assert found.put(key, offset) == has_room
+        assert put(found, key, offset) == has_room
         if has_room:
             expected[key] = offset
     assert len(found) == len(expected) <= found.capacity < slots
     assert found.is_full == (len(expected) == found.capacity)
-    assert {key: found.get(key) for key in keys} == {key: expected.get(key, NO_OFFSET) for key in keys}
+    assert found.newest(keys) == [expected.get(key, NO_OFFSET) for key in keys]
 
 
 @pytest.mark.parametrize("slots", [PIECE_SLOTS - 1, PIECE_SLOTS, 2 * PIECE_SLOTS + 3])
 def test_an_offset_map_has_all_slots_that_its_memory_holds_until_it_is_released(slots: int) -> None:
     found = OffsetMap(slots * SLOT_BYTES, load_factor=1.0)
     keys = [b"%d" % number for number in range(slots - 1)]
-    assert all(found.put(key, offset) for offset, key in enumerate(keys))
+    assert found.put_all(zip(keys, range(slots - 1), strict=True), 0, RecordMarks(0, 0)) is None
     assert found.is_full
-    assert not found.put(b"one more", slots)
-    assert [found.get(key) for key in keys] == list(range(slots - 1))
+    assert not put(found, b"one more", slots)
+    assert found.newest(keys) == list(range(slots - 1))
     found.release()
-    assert (len(found), found.get(b"0"), found.put(b"0", 1)) == (0, NO_OFFSET, False)
+    assert (len(found), found.newest([b"0"]), put(found, b"0", 1)) == (0, [NO_OFFSET], False)
 
 
 def test_an_offset_map_is_not_larger_than_its_keys_need() -> None:

@@ -15,12 +15,16 @@ compaction leaves gaps in and between batches. The rules are Kafka's:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nilometer.storage.cleaning.kept_records import kept_records
 from nilometer.storage.cleaning.offset_map import OffsetMap
-from nilometer.storage.cleaning.record_spans import RecordSpan, joined, record_spans, with_timestamp_delta
+from nilometer.storage.cleaning.record_keys import read_keys
+from nilometer.storage.cleaning.record_marks import DROP, KEEP, TOMBSTONE, RecordMarks
+from nilometer.storage.cleaning.record_spans import RecordSpan, record_spans, with_timestamp_delta
 from nilometer.storage.cleaning.transactions import TransactionTracker
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes, Codec, compress
@@ -34,12 +38,15 @@ from nilometer.wire.record_batch import (
 )
 from nilometer.wire.records import records_data
 
+_DROP, _TOMBSTONE = bytes((DROP,)), bytes((TOMBSTONE,))
+
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest offset of each key in the records below ``end_offset``."""
+    """The newest offset of each key in the records below ``end_offset``, and the marks of those records."""
 
     offsets: OffsetMap
+    marks: RecordMarks
     end_offset: int
 
 
@@ -66,6 +73,24 @@ class CleanedBatch(NamedTuple):
     """The entry that the new segment's transaction index needs for this abort marker."""
 
 
+class BatchRecords:
+    """The records of a batch, decompressed when they are first needed: those of most batches never are."""
+
+    def __init__(self, buffer: Bytes, position: int, header: BatchHeader, bytes_max: int) -> None:
+        self._buffer = buffer
+        self._position = position
+        self._bytes_max = bytes_max
+        self._data: bytes | None = None
+        self.header = header
+
+    @property
+    def data(self) -> bytes:
+        """Raises CorruptBatch."""
+        if self._data is None:
+            self._data = records_data(self._buffer, self._position, self.header, self._bytes_max)
+        return self._data
+
+
 class BatchCleaner:
     def __init__(self, rules: CleaningRules, transactions: TransactionTracker) -> None:
         self._rules = rules
@@ -79,40 +104,58 @@ class BatchCleaner:
         if header.is_control:
             return self._clean_marker(buffer, position, header)
         is_aborted = self._transactions.on_batch(header)
-        spans: list[RecordSpan] = []
-        data = b""
-        if not is_aborted and header.records_count:
-            data = records_data(buffer, position, header, self._rules.decompressed_bytes_max)
-            spans = self._staying(data, header)
-        if not spans:
+        records = BatchRecords(buffer, position, header, self._rules.decompressed_bytes_max)
+        marks = b"" if is_aborted or not header.records_count else self._marks(records)
+        kept = len(marks) - marks.count(DROP)
+        if not kept:
             if not self._must_stay(header):
                 return CleanedBatch(b"", header, 0)
             return _kept(buffer, position, header) if not header.records_count else _emptied(header)
-        needs_horizon = not header.has_delete_horizon and not all(has_value for *_, has_value in spans)
-        if len(spans) == header.records_count and not needs_horizon:
+        if TOMBSTONE in marks and not header.has_delete_horizon:
+            spans = [
+                span
+                for span, mark in zip(record_spans(records.data, header), marks, strict=True)
+                if mark != DROP
+            ]
+            return _with_horizon(records.data, spans, header, self._horizon)
+        if kept == header.records_count:
             return _kept(buffer, position, header)
-        return _rebuilt(data, spans, header, self._horizon if needs_horizon else None)
+        data, newest_delta = kept_records(records.data, marks)
+        return _thinned(data, kept, newest_delta, header)
 
     @property
     def _horizon(self) -> int:
         return self._rules.wall_ms + self._rules.delete_retention_ms
 
-    def _staying(self, data: bytes, header: BatchHeader) -> list[RecordSpan]:
-        """Return the records that are kept. Raises CorruptBatch."""
-        rules = self._rules
-        newest, newest_end = rules.newest.offsets.get, rules.newest.end_offset
-        base_offset = header.base_offset
-        keeps_tombstones = not header.has_delete_horizon or rules.wall_ms < header.base_timestamp
-        staying: list[RecordSpan] = []
-        for span in record_spans(data, header):
-            _, _, _, _, offset_delta, key, has_value = span
-            offset = base_offset + offset_delta
-            if offset < newest_end and (
-                key is None or offset < newest(key) or not (has_value or keeps_tombstones)
-            ):
-                continue
-            staying.append(span)
-        return staying
+    def _marks(self, records: BatchRecords) -> bytes:
+        """Return for each record of the batch whether it is kept. Raises CorruptBatch."""
+        header = records.header
+        drops_tombstones = header.has_delete_horizon and self._rules.wall_ms >= header.base_timestamp
+        marks = self._rules.newest.marks.of(header)
+        if marks is None:
+            return self._looked_up(records, DROP if drops_tombstones else TOMBSTONE)
+        return marks.replace(_TOMBSTONE, _DROP) if drops_tombstones else marks
+
+    def _looked_up(self, records: BatchRecords, tombstone: int) -> bytes:
+        """Return the marks of a batch whose keys were not put, or not all of them. Raises CorruptBatch.
+
+        ``tombstone``: the mark of a tombstone that is the newest record of its key.
+        """
+        newest, base_offset = self._rules.newest, records.header.base_offset
+        keys, deltas, tombstones = read_keys(records.data, records.header)
+        offsets = [base_offset + delta for delta in deltas]
+        marks = bytearray(map(operator.lt, offsets, newest.offsets.newest(keys)))  # True is DROP
+        for index in tombstones:
+            if marks[index] == KEEP:
+                marks[index] = tombstone
+        if max(offsets) >= newest.end_offset:  # the offset map was full in this batch, or before
+            for index, offset in enumerate(offsets):
+                if offset >= newest.end_offset:
+                    marks[index] = KEEP
+            for index in tombstones:
+                if offsets[index] >= newest.end_offset:
+                    marks[index] = TOMBSTONE
+        return bytes(marks)
 
     def _must_stay(self, header: BatchHeader) -> bool:
         if header.next_offset == self._rules.round_end:
@@ -129,7 +172,7 @@ class BatchCleaner:
             return _kept(buffer, position, header)._replace(aborted=entry)
         if not header.has_delete_horizon:
             data = records_data(buffer, position, header, self._rules.decompressed_bytes_max)
-            return _rebuilt(data, list(record_spans(data, header)), header, self._horizon)
+            return _with_horizon(data, list(record_spans(data, header)), header, self._horizon)
         if self._rules.wall_ms < header.base_timestamp or self._must_stay(header):
             return _kept(buffer, position, header)
         return CleanedBatch(b"", header, 0)
@@ -152,29 +195,41 @@ def _emptied(header: BatchHeader) -> CleanedBatch:
     return CleanedBatch(data, read_header(data), 0)
 
 
-def _rebuilt(data: bytes, spans: list[RecordSpan], header: BatchHeader, horizon: int | None) -> CleanedBatch:
-    """Return the batch with only the records ``spans``; ``horizon`` is its new delete horizon, if any."""
-    base = header.base_timestamp
-    max_timestamp = header.max_timestamp
-    if not header.is_log_append_time:
-        max_timestamp = base + max(timestamp_delta for _, _, timestamp_delta, *_ in spans)
-    if horizon is None:
-        records, new_base = joined(data, spans), base
-    else:
-        new_base = horizon
-        records = b"".join(with_timestamp_delta(data, span, span[2] + base - new_base) for span in spans)
-    attributes = batch_attributes(
+def _thinned(data: bytes, kept: int, newest_delta: int, header: BatchHeader) -> CleanedBatch:
+    """Return the batch with only the ``kept`` records in ``data``; ``newest_delta``: their largest timestamp
+    delta."""
+    attributes = _attributes(header, has_horizon=header.has_delete_horizon)
+    return _packed(data, kept, header, attributes, header.base_timestamp, newest_delta)
+
+
+def _with_horizon(data: bytes, spans: list[RecordSpan], header: BatchHeader, horizon: int) -> CleanedBatch:
+    """Return the batch with only the records ``spans``, and its delete horizon."""
+    shift = header.base_timestamp - horizon
+    records = b"".join(with_timestamp_delta(data, span, span[2] + shift) for span in spans)
+    newest_delta = max(timestamp_delta for _, _, timestamp_delta, *_ in spans)
+    return _packed(records, len(spans), header, _attributes(header, has_horizon=True), horizon, newest_delta)
+
+
+def _attributes(header: BatchHeader, *, has_horizon: bool) -> int:
+    return batch_attributes(
         header.codec,
         log_append_time=header.is_log_append_time,
         transactional=header.is_transactional,
         control=header.is_control,
-        delete_horizon=horizon is not None or header.has_delete_horizon,
+        delete_horizon=has_horizon,
     )
+
+
+def _packed(
+    records: bytes, count: int, header: BatchHeader, attributes: int, base_timestamp: int, newest_delta: int
+) -> CleanedBatch:
+    """``newest_delta``: the largest timestamp delta, relative to the base timestamp of ``header``."""
+    is_fixed = header.is_log_append_time
     rebuilt = header._replace(
         attributes=attributes,
-        base_timestamp=new_base,
-        max_timestamp=max_timestamp,
-        records_count=len(spans),
+        base_timestamp=base_timestamp,
+        max_timestamp=header.max_timestamp if is_fixed else header.base_timestamp + newest_delta,
+        records_count=count,
     )
     packed = pack_batch(rebuilt, compress(header.codec, records))
-    return CleanedBatch(packed, read_header(packed), len(spans))
+    return CleanedBatch(packed, read_header(packed), count)

@@ -19,7 +19,8 @@ from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, CleaningRules
 from nilometer.storage.cleaning.cleaned_segment import CleanedSegmentWriter
 from nilometer.storage.cleaning.cleaning_plan import CleaningPlan, group_segments
 from nilometer.storage.cleaning.offset_map import LOAD_FACTOR, OffsetMap
-from nilometer.storage.cleaning.record_spans import record_spans
+from nilometer.storage.cleaning.record_keys import read_keys
+from nilometer.storage.cleaning.record_marks import RecordMarks
 from nilometer.storage.cleaning.transactions import TransactionTracker
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.log_config import LogConfig
@@ -37,6 +38,8 @@ SLICE_BYTES = 128 << 10
 """Bytes read or written in one slice, unless one batch is larger: a few milliseconds of work."""
 BUFFER_BYTES = 128 << 20
 """Kafka's default of ``log.cleaner.dedupe.buffer.size``."""
+BUFFER_BYTES_PER_MARK = 8
+"""The marks of records may use an eighth of the offset map's memory, in addition to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +126,13 @@ class CleaningRound:
             self._options.load_factor,
             self._plan.end_offset - self._plan.first_dirty_offset,
         )
-        yield from self._learn(offsets)
+        marks = RecordMarks(
+            self._plan.first_dirty_offset, self._options.buffer_bytes // BUFFER_BYTES_PER_MARK
+        )
+        yield from self._learn(offsets, marks)
         self.statistics.keys, self.statistics.map_utilization = len(offsets), offsets.utilization
         rules = CleaningRules(
-            newest=Newest(offsets, self.end_offset),
+            newest=Newest(offsets, marks, self.end_offset),
             wall_ms=self._options.wall_ms,
             delete_retention_ms=self._config.delete_retention_ms,
             round_end=self._plan.end_offset,
@@ -158,7 +164,7 @@ class CleaningRound:
         except CorruptIndex as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
-    def _learn(self, offsets: OffsetMap) -> Generator[Step, None, None]:
+    def _learn(self, offsets: OffsetMap, marks: RecordMarks) -> Generator[Step, None, None]:
         transactions = TransactionTracker(self._aborted)
         first_dirty = self._plan.first_dirty_offset
         ends = [*(segment.base_offset for segment in self._plan.segments[1:]), self._plan.end_offset]
@@ -173,7 +179,7 @@ class CleaningRound:
                     and not transactions.on_batch(header)
                     and header.last_offset >= first_dirty
                 ):
-                    full_at = self._learn_batch(offsets, segment, batch, first_dirty)
+                    full_at = self._learn_batch(offsets, marks, segment, batch)
                     if full_at is not None:
                         self.end_offset = full_at
                         return
@@ -182,24 +188,29 @@ class CleaningRound:
             self.end_offset = end
 
     def _learn_batch(
-        self, offsets: OffsetMap, segment: LogSegment, batch: ScannedBatch, first_dirty: int
+        self, offsets: OffsetMap, marks: RecordMarks, segment: LogSegment, batch: ScannedBatch
     ) -> int | None:
-        """Put the keys of a batch into ``offsets``.
+        """Put the keys of a batch into ``offsets``, and mark the records that they replace.
 
         Returns the offset of the first record that did not fit into the map; None if all did.
         """
         header = batch.header
+        if not header.records_count:
+            return None
+        base_offset, first_dirty = header.base_offset, self._plan.first_dirty_offset
         try:
             data = records_data(batch.buffer, batch.at, header, self._config.max_decompressed_message_bytes)
-            put, base_offset = offsets.put, header.base_offset
-            spans = record_spans(data, header) if header.records_count else ()
-            for _, _, _, _, offset_delta, key, _ in spans:
-                offset = base_offset + offset_delta
-                if key is not None and offset >= first_dirty and not put(key, offset):
-                    return offset
+            keys, deltas, tombstones = read_keys(data, header)
         except CorruptBatch as error:
-            raise _damage(segment, batch.position, header.base_offset, error) from error
-        return None
+            raise _damage(segment, batch.position, base_offset, error) from error
+        marks.add(header, deltas, tombstones)
+        found = zip(keys, deltas, strict=True)
+        if base_offset + min(deltas) < first_dirty:
+            found = ((key, delta) for key, delta in found if base_offset + delta >= first_dirty)
+        full_at = offsets.put_all(found, base_offset, marks)
+        if full_at is not None:
+            marks.forget(base_offset)
+        return full_at
 
     def _rewrite(self, group: tuple[LogSegment, ...], cleaner: BatchCleaner) -> Generator[Step, None, None]:
         statistics = self.statistics

@@ -4,7 +4,10 @@ Of a key, only 128 bits of hash are stored, in an open-addressing table of fixed
 more memory than ``log.cleaner.dedupe.buffer.size``, however long the keys are. Two keys with the same hash
 would be treated as one; with 128 bits that does not happen by chance (Kafka relies on the same). The hash is
 Python's own (SipHash, with a secret of the process) of the key, and of the key after a prefix: both together
-take a fourth of the time of one BLAKE2 or MD5 digest.
+take a fourth of the time of one BLAKE2 or MD5 digest. The three integers of a key are neighbours in one
+array: a search reads one place in memory, not three.
+
+Keys are put and looked up by batches, since a call for each would take as long as its work.
 
 Invariant: never more entries than :attr:`OffsetMap.capacity`, so that a search always finds a free slot.
 """
@@ -12,10 +15,16 @@ Invariant: never more entries than :attr:`OffsetMap.capacity`, so that a search 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
+
+from nilometer.storage.cleaning.record_marks import DROP, RecordMarks
 
 NO_OFFSET = -1
-SLOT_BYTES = 3 * 8
-"""Bytes of a hash and an offset."""
+ALWAYS_NEWER = (1 << 63) - 1
+"""The newest offset of no key at all: a record without a key is removed."""
+SLOT_INTEGERS = 3
+"""A slot has the offset after the newest one of the key (0: it is free), and both halves of the hash."""
+SLOT_BYTES = SLOT_INTEGERS * 8
 LOAD_FACTOR = 0.9
 """Kafka's default of ``log.cleaner.io.buffer.load.factor``."""
 
@@ -28,7 +37,7 @@ _SECOND = b"second "
 
 
 class OffsetMap:
-    __slots__ = ("_count", "_ends", "_firsts", "_seconds", "_slots", "capacity")
+    __slots__ = ("_count", "_slots", "_table", "capacity")
 
     def __init__(
         self, buffer_bytes: int, load_factor: float = LOAD_FACTOR, keys_max: int | None = None
@@ -44,10 +53,7 @@ class OffsetMap:
         if self.capacity < 1:
             raise ValueError(f"an offset map of {buffer_bytes} bytes holds no key")
         self._slots = slots
-        self._firsts = _zeros(slots)
-        self._seconds = _zeros(slots)
-        self._ends = _zeros(slots)
-        """The offset after the newest one of the key; 0: the slot is free."""
+        self._table = _zeros(slots)
         self._count = 0
 
     def __len__(self) -> int:
@@ -66,47 +72,76 @@ class OffsetMap:
         """Free the memory, piece by piece; the map is empty and full afterwards."""
         self._count = self.capacity = 0
         self._slots = 1
-        for table in (self._firsts, self._seconds, self._ends):
-            while len(table) > PIECE_SLOTS:
-                del table[-PIECE_SLOTS:]
-        self._firsts, self._seconds, self._ends = _zeros(1), _zeros(1), _zeros(1)
+        piece = PIECE_SLOTS * SLOT_INTEGERS
+        while len(self._table) > piece:
+            del self._table[-piece:]
+        self._table = _zeros(1)
 
-    def put(self, key: bytes, offset: int) -> bool:
-        """Set the newest offset of ``key``, above all offsets put before; False if the map is full."""
-        first, second = hash(key), hash(_SECOND + key)
-        ends, slots = self._ends, self._slots
-        slot = first % slots
-        while ends[slot]:
-            if self._firsts[slot] == first and self._seconds[slot] == second:
-                ends[slot] = offset + 1
-                return True
-            slot += 1
-            if slot == slots:
-                slot = 0
-        if self._count >= self.capacity:
-            return False
-        self._firsts[slot], self._seconds[slot], ends[slot] = first, second, offset + 1
-        self._count += 1
-        return True
+    def put_all(
+        self, records: Iterable[tuple[bytes | None, int]], base_offset: int, marks: RecordMarks
+    ) -> int | None:
+        """Set the newest offset of each key, and mark the records that are replaced.
 
-    def get(self, key: bytes) -> int:
-        """Return the newest offset of ``key``; :data:`NO_OFFSET` if it was not put."""
-        first = hash(key)
-        ends, slots = self._ends, self._slots
-        slot = first % slots
-        while end := ends[slot]:
-            if self._firsts[slot] == first and self._seconds[slot] == hash(_SECOND + key):
-                return end - 1
-            slot += 1
-            if slot == slots:
-                slot = 0
-        return NO_OFFSET
+        ``records``: key and offset delta of each record, with offsets above all that were put before. A
+        record without a key is marked, too. Returns the offset of the first record for which there was no
+        room, and with which it ended; None if all were put.
+        """
+        table, slots = self._table, self._slots
+        size = slots * SLOT_INTEGERS
+        free = room = self.capacity - self._count
+        dropped, marked = marks.marks, len(marks.marks)
+        end_of_base = base_offset + 1
+        mark_of_end = -1 - marks.first_offset
+        for key, delta in records:
+            if key is None:
+                if 0 <= (at := end_of_base + delta + mark_of_end) < marked:
+                    dropped[at] = DROP
+                continue
+            first, second = hash(key), hash(_SECOND + key)
+            at = first % slots * SLOT_INTEGERS
+            while end := table[at]:
+                if table[at + 1] == first and table[at + 2] == second:
+                    if (replaced := end + mark_of_end) < marked:
+                        dropped[replaced] = DROP
+                    table[at] = end_of_base + delta
+                    break
+                at += SLOT_INTEGERS
+                if at == size:
+                    at = 0
+            else:
+                if room == 0:
+                    self._count += free
+                    return base_offset + delta
+                room -= 1
+                table[at], table[at + 1], table[at + 2] = end_of_base + delta, first, second
+        self._count += free - room
+        return None
+
+    def newest(self, keys: Iterable[bytes | None]) -> list[int]:
+        """Return the newest offset of each key; :data:`NO_OFFSET` for one that was not put, and
+        :data:`ALWAYS_NEWER` for None."""
+        table, size, slots = self._table, self._slots * SLOT_INTEGERS, self._slots
+        found: list[int] = []
+        for key in keys:
+            if key is None:
+                found.append(ALWAYS_NEWER)
+                continue
+            first = hash(key)
+            at = first % slots * SLOT_INTEGERS
+            while end := table[at]:
+                if table[at + 1] == first and table[at + 2] == hash(_SECOND + key):
+                    break
+                at += SLOT_INTEGERS
+                if at == size:
+                    at = 0
+            found.append(end - 1)
+        return found
 
 
-def _zeros(count: int) -> array[int]:
-    piece = array("q", bytes(8 * PIECE_SLOTS))
+def _zeros(slots: int) -> array[int]:
+    piece = array("q", bytes(SLOT_BYTES * PIECE_SLOTS))
     zeros = array("q")
-    for _ in range(count // PIECE_SLOTS):
+    for _ in range(slots // PIECE_SLOTS):
         zeros.extend(piece)
-    zeros.extend(piece[: count % PIECE_SLOTS])
+    zeros.extend(piece[: slots % PIECE_SLOTS * SLOT_INTEGERS])
     return zeros

@@ -1,10 +1,7 @@
 """The positions of a batch's records in its bytes, found without decoding the records.
 
-The cleaner copies records unchanged. It needs the key, whether there is a value, and the position of the
-timestamp delta, which changes with the batch's base timestamp.
-
-The cleaner reads every record of a log here: integers of one and two bytes, which nearly all are, are decoded
-inline, and a span is a plain tuple, since a call or a named tuple for each would take a third of the time.
+For batches that get a delete horizon: it takes the place of the base timestamp, so every timestamp delta
+changes, and nothing else.
 """
 
 from __future__ import annotations
@@ -85,16 +82,3 @@ def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) ->
         )
     )
     return encode_zigzag(len(body)) + body
-
-
-def joined(data: bytes, spans: list[RecordSpan]) -> bytes:
-    """Return the bytes of the records, unchanged; neighbours are copied together."""
-    pieces: list[bytes] = []
-    run_start = run_end = 0
-    for start, end, *_ in spans:
-        if start != run_end:
-            pieces.append(data[run_start:run_end])
-            run_start = start
-        run_end = end
-    pieces.append(data[run_start:run_end])
-    return b"".join(pieces)
