@@ -61,6 +61,8 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
 _CODEC_LAST = max(Codec)
+_CODECS = tuple(sorted(Codec))
+"""By number: finding one in the enumeration takes as long as parsing the header."""
 _SEQUENCES = 1 << 31
 
 
@@ -100,7 +102,7 @@ class BatchHeader(NamedTuple):
         number = self.attributes & _CODEC_MASK
         if number > _CODEC_LAST:
             raise CorruptBatch(f"unknown compression codec {number}")
-        return Codec(number)
+        return _CODECS[number]
 
     @property
     def is_compressed(self) -> bool:

@@ -56,6 +56,7 @@ FAULTS = (
         kinds=(Kind.CRASH,),
         seeds=4,
         compacts=True,
+        settings={"log.cleaner.backoff.ms": "200"},
     ),
     PlantedFault(
         name="drop-tombstones-too-early",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.broker.cleaning.throttle import BURST_MS, WAIT_MS_MAX, CleanerThrottle, rest_ms
+from nilometer.broker.cleaning.throttle import BURST_MS, IDLE_LAG_MS, WAIT_MS_MAX, CleanerThrottle, rest_ms
 
 RATE = 1_000_000
 """Bytes a second: 1,000 a millisecond."""
@@ -48,6 +48,11 @@ def test_cleaners_that_wait_stay_below_the_rate(work: list[tuple[int, int]]) -> 
         assert total <= (now_ms + BURST_MS + len(work)) * RATE / 1_000
 
 
-def test_a_cleaner_rests_for_its_work_but_not_for_a_disk_that_hung() -> None:
-    assert rest_ms(40) == 20
-    assert rest_ms(15_000) == 250
+def test_a_cleaner_rests_the_longer_the_later_the_event_loop_notices_the_end_of_its_slice() -> None:
+    assert rest_ms(40, 0) == rest_ms(40, IDLE_LAG_MS) == 4
+    assert rest_ms(40, IDLE_LAG_MS + 2) == 12
+    assert rest_ms(40, 100) == 20
+
+
+def test_a_cleaner_does_not_rest_for_a_disk_that_hung() -> None:
+    assert rest_ms(15_000, 0) == rest_ms(15_000, 10_000) == 250

@@ -199,17 +199,18 @@ class LogCleaner:
         processed = 0
         try:
             while True:
-                began_ms = clock.monotonic_ms()
-                step = await self._offload(lambda: next(steps, _DONE))
+                began_us = clock.monotonic_us()
+                step, ended_us = await self._offload(lambda: (next(steps, _DONE), clock.monotonic_us()))
                 if step == _DONE:
                     break
+                lag_us = clock.monotonic_us() - ended_us
                 self._check(partition, cleaning)
                 if isinstance(step, ReadyGroup):
                     self._replace(partition, cleaning, step)
                 before, processed = processed, cleaning.round.statistics.bytes_processed
-                now_ms = clock.monotonic_ms()
-                throttled_ms = self._throttle.wait_ms(processed - before, now_ms)
-                await asyncio.sleep(max(throttled_ms, rest_ms(now_ms - began_ms)) / 1000)
+                throttled_ms = self._throttle.wait_ms(processed - before, clock.monotonic_ms())
+                rested_ms = rest_ms((ended_us - began_us) / 1000, lag_us / 1000)
+                await asyncio.sleep(max(throttled_ms, rested_ms) / 1000)
         finally:
             steps.close()
             await self._discard(partition.log.name, cleaning)

@@ -6,15 +6,21 @@ from __future__ import annotations
 BURST_MS = 300
 """Unused capacity is saved for at most this time."""
 WAIT_MS_MAX = 60_000
-REST_SHARE = 0.5
+REST_SHARE_MIN, REST_SHARE_MAX = 0.1, 0.5
 """How long a cleaner rests after a slice, as a share of the slice's duration."""
+IDLE_LAG_MS = 0.25
+"""An event loop that has nothing else to do notices the end of a slice within this time."""
+REST_PER_LAG = 4.0
+"""How long it rests in addition for each millisecond that the event loop noticed it later."""
 REST_MS_MAX = 250
 """A slice that took longer waited for the disk: it used no CPU time that requests would have needed."""
 
 
-def rest_ms(took_ms: float) -> float:
-    """Return how long (ms) a cleaner rests after a slice that took ``took_ms``."""
-    return min(REST_SHARE * took_ms, REST_MS_MAX)
+def rest_ms(took_ms: float, lag_ms: float) -> float:
+    """Return how long (ms) a cleaner rests after a slice that took ``took_ms``, and whose end the event loop
+    noticed ``lag_ms`` later."""
+    wanted = REST_SHARE_MIN * took_ms + REST_PER_LAG * max(lag_ms - IDLE_LAG_MS, 0)
+    return min(wanted, REST_SHARE_MAX * took_ms, REST_MS_MAX)
 
 
 class CleanerThrottle:

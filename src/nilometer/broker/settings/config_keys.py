@@ -189,7 +189,8 @@ CLEANER = [
         "log.cleaner.dedupe.buffer.size",
         _LONG,
         128 << 20,
-        "Memory of all cleaners together for the newest offset of each key (24 bytes a key).",
+        "Memory of all cleaners together for the newest offset of each key (24 bytes a key);"
+        " an eighth more marks the records that were read.",
         minimum=1 << 20,
     ),
     _key(
