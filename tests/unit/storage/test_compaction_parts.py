@@ -17,7 +17,7 @@ from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import Log, LogManager, ManagerOptions, TopicPartition, checkpoints, names
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
-from nilometer.storage.cleaning.offset_map import NO_OFFSET, PIECE_SLOTS, SLOT_BYTES, OffsetMap
+from nilometer.storage.cleaning.offset_map import NO_OFFSET, PIECE_BYTES, SLOT_BYTES, OffsetMap
 from nilometer.storage.cleaning.record_marks import RecordMarks
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.wire.compression import Codec
@@ -53,7 +53,7 @@ def test_an_offset_map_is_a_dictionary_until_it_is_full(keys: list[bytes], slots
     assert found.newest(keys) == [expected.get(key, NO_OFFSET) for key in keys]
 
 
-@pytest.mark.parametrize("slots", [PIECE_SLOTS - 1, PIECE_SLOTS, 2 * PIECE_SLOTS + 3])
+@pytest.mark.parametrize("slots", [100, PIECE_BYTES // SLOT_BYTES + 3])
 def test_an_offset_map_has_all_slots_that_its_memory_holds_until_it_is_released(slots: int) -> None:
     found = OffsetMap(slots * SLOT_BYTES, load_factor=1.0)
     keys = [b"%d" % number for number in range(slots - 1)]
