@@ -15,6 +15,7 @@ class StubRegistry:
 
     def __init__(self) -> None:
         self.schemas: list[str] = []
+        self._kinds: list[str] = []
         self.requests: list[str] = []
         self.answers_with: int | None = None
         """The status of every answer; None to answer."""
@@ -42,20 +43,27 @@ class StubRegistry:
     def url(self) -> str:
         return f"http://{HOST}:{self._server.server_address[1]}"
 
-    def add(self, subject: str, schema: dict[str, Any]) -> int:
-        self.schemas.append(json.dumps(schema))
+    def add(self, subject: str, schema: dict[str, Any] | str, kind: str = "AVRO") -> int:
+        """Add a schema, of which a text need not be valid; `kind` as the registry names it."""
+        self.schemas.append(schema if isinstance(schema, str) else json.dumps(schema))
+        self._kinds.append(kind)
         self._newest[subject] = len(self.schemas)
         return len(self.schemas)
 
     def find(self, path: str) -> dict[str, Any] | None:
         match path.strip("/").split("/"):
             case ["schemas", "ids", number] if int(number) <= len(self.schemas):
-                return {"schema": self.schemas[int(number) - 1]}
+                return self._said(int(number))
             case ["subjects", subject, "versions", "latest"] if subject in self._newest:
                 number = self._newest[subject]
-                return {"subject": subject, "id": number, "schema": self.schemas[number - 1]}
+                return {"subject": subject, "id": number, **self._said(number)}
             case _:
                 return None
+
+    def _said(self, number: int) -> dict[str, Any]:
+        kind = self._kinds[number - 1]
+        # As Confluent's registry: the type of an Avro schema is left out.
+        return {"schema": self.schemas[number - 1]} | ({} if kind == "AVRO" else {"schemaType": kind})
 
     def __enter__(self) -> StubRegistry:
         self._thread.start()

@@ -15,13 +15,16 @@ import polars
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from nilometer.pipeline.tables.avro_schemas import read_schemas, schema_ids
+from nilometer.pipeline.tables.avro_values import parse_avro_schema
 from nilometer.pipeline.tables.iceberg_store import TABLE, open_catalog
 from nilometer.pipeline.tables.inference import infer
 from nilometer.pipeline.tables.json_schema import parse_json_schema
 from nilometer.pipeline.tables.parquet_store import ParquetStore
+from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.staged_files import StagedFile
 from nilometer.pipeline.tables.staging import Rejected, stage
-from nilometer.pipeline.tables.table_writer import TableOptions, TableWriter
+from nilometer.pipeline.tables.table_writer import Sources, TableOptions, TableWriter
 
 Row = dict[str, Any]
 
@@ -38,6 +41,8 @@ class Writing:
     options: TableOptions = field(default_factory=TableOptions)
     schema: str | None = None
     """The text of a JSON Schema; None to infer the columns."""
+    registry: str = ""
+    """The URL of the registry of Avro values of the topic `t`; empty: values are JSON."""
     application: str = "query"
     rejected: list[tuple[int, int, str]] = field(default_factory=list)
     """The dead letters that were sent: partition, offset, reason."""
@@ -45,8 +50,7 @@ class Writing:
     """The step after which the process is killed: files, letters or commit."""
 
     def __post_init__(self) -> None:
-        row = parse_json_schema(self.schema) if self.schema else None
-        self.writer = TableWriter(self.output, self.application, self.options, row, infer=row is None)
+        self.writer = TableWriter(self.output, self.application, self.options)
 
     def write(self, batch_id: int, records: Sequence[Row], tasks: int = 2) -> bool:
         def stage_all(plan: Any) -> list[StagedFile]:
@@ -61,9 +65,21 @@ class Writing:
             self._end("letters")
             return files
 
-        written = self.writer.write(batch_id, stage_all, lambda: infer(one["value"] for one in records))
+        written = self.writer.write(batch_id, stage_all, self._sources([one["value"] for one in records]))
         self._end("commit")
         return written
+
+    def _sources(self, values: list[bytes | None]) -> Sources:
+        if self.registry:
+            registry = SchemaRegistry(self.registry)
+            return Sources(
+                row=lambda: parse_avro_schema(registry.latest("t")),
+                avro=lambda: read_schemas(schema_ids(values), registry),
+            )
+        if self.schema is None:
+            return Sources(infer=lambda: infer(values))
+        text = self.schema
+        return Sources(row=lambda: parse_json_schema(text))
 
     def _end(self, step: str) -> None:
         if self.killed_after == step:

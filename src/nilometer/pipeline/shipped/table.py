@@ -7,7 +7,7 @@ and ``_timestamp`` are the record's. The columns are those of a JSON Schema (``-
 inferred from the first batch (``--set schema=infer``) and kept from then on. Fields that come later become
 columns too, and a schema may add and widen columns. A record that the columns cannot take goes to the topic
 of dead letters (``--to``) with its headers and four more: ``dead.reason``, ``dead.topic``, ``dead.partition``
-and ``dead.offset``.
+and ``dead.offset``; one that is too large for it, in part (:mod:`nilometer.pipeline.tables.dead_letters`).
 
 ``--set partition=day`` divides the table by the day of the timestamp, ``--set upsert=true`` keeps one row per
 key and deletes those of tombstones, ``--set compact=20`` merges small files every 20 batches (Delta Lake).
@@ -20,6 +20,7 @@ Lake and Iceberg (``pip install 'nilometer[tables]'``), and need no jar.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -33,13 +34,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.recognition import HEADERS
+from nilometer.pipeline.tables.avro_schemas import AvroSchemas, read_schemas, schema_ids
 from nilometer.pipeline.tables.avro_values import parse_avro_schema
-from nilometer.pipeline.tables.inference import infer, joined
+from nilometer.pipeline.tables.dead_letters import dead_letter
+from nilometer.pipeline.tables.inference import infer_part, joined, settled
 from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
 from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.staged_files import StagedFile
 from nilometer.pipeline.tables.staging import Rejected, StagingPlan, stage
-from nilometer.pipeline.tables.table_writer import INFER, TableFormat, TableOptions, TableWriter
+from nilometer.pipeline.tables.table_writer import INFER, Sources, TableFormat, TableOptions, TableWriter
 from nilometer.pipeline.tables.value_types import ValueType, struct
 
 LATENESS = timedelta(0)
@@ -49,6 +52,7 @@ SOURCE_OPTIONS = {**HEADERS, "maxOffsetsPerTrigger": "500000"}
 STAGED = "file string, key binary, value binary, headers array<struct<key:string,value:binary>>"
 """What tasks return: the files they wrote, as JSON, and the records that they rejected."""
 INFERRED = "partition int, offset bigint, schema string"
+COUNTED = "id int, values bigint"
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Settings:
             raise PipelineError(
                 "--set registry: the columns are those of the registry's schema, without --set schema"
             )
-        options = TableOptions(self.format, self.partition == "day", self.upsert, self.registry)
+        options = TableOptions(self.format, self.partition == "day", self.upsert)
         options.check()
         return options
 
@@ -117,18 +121,18 @@ def start(
     registry = SchemaRegistry(settings.registry) if settings.registry else None
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        columns = row
-        if registry is not None:
-            # The records of the batch are in the topic already, and so their schemas in the registry.
-            topic = batch.select("topic").first()
-            columns = parse_avro_schema(registry.latest(topic[0])) if topic is not None else None
-        writer = TableWriter(
-            Path(output).absolute(), query_id(output), options, columns, infer=settings.schema == INFER
-        )
-        if settings.schema == INFER:
+        writer = TableWriter(Path(output).absolute(), query_id(output), options)
+        if registry is None:
+            infer = partial(inferred, batch) if settings.schema == INFER else None
+            sources = Sources(row=lambda: row, infer=infer)
+        else:
+            sources = Sources(
+                row=partial(newest_row, batch, registry), avro=partial(written_with, batch, registry)
+            )
+        if sources.infer is not None or sources.avro is not None:
             batch.persist()  # it is read twice
         try:
-            written = writer.write(batch_id, partial(staged, batch, to_topic), lambda: inferred(batch))
+            written = writer.write(batch_id, partial(staged, batch, to_topic), sources)
         finally:
             batch.unpersist()
         if written and settings.compact and (batch_id + 1) % settings.compact == 0:
@@ -152,6 +156,33 @@ def query_id(output: str) -> str:
 # --- the steps of a batch
 
 
+def newest_row(batch: DataFrame, registry: SchemaRegistry) -> ValueType | None:
+    """Return the type of rows by the newest schema of the batch's topic; None if the batch has no record.
+
+    The records of the batch are in the topic already, and so their schemas in the registry.
+    """
+    topic = batch.select("topic").first()
+    return None if topic is None else parse_avro_schema(registry.latest(topic[0]))
+
+
+def written_with(batch: DataFrame, registry: SchemaRegistry) -> AvroSchemas:
+    """Return the schemas of the batch's values, which the driver reads from the registry."""
+
+    def count_task(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for one in batches:
+            found = schema_ids(one.column("value").to_pylist())
+            rows = [{"id": number, "values": count} for number, count in found.items()]
+            fields = [pa.field("id", pa.int32()), pa.field("values", pa.int64())]
+            yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+
+    ids: Counter[int] = Counter()
+    for row in batch.select("value").mapInArrow(count_task, COUNTED).collect():
+        ids[row["id"]] += row["values"]
+    return read_schemas(ids, registry)
+
+
 def inferred(batch: DataFrame) -> ValueType:
     """Return the type of the batch's rows: of two that do not fit, that of the first record counts."""
 
@@ -161,7 +192,7 @@ def inferred(batch: DataFrame) -> ValueType:
         for one in batches:
             if one.num_rows:
                 first = one.slice(0, 1).to_pylist()[0]
-                said = json.dumps(json_schema_of(infer(one.column("value").to_pylist())))
+                said = json.dumps(json_schema_of(infer_part(one.column("value").to_pylist())))
                 row = {"partition": first["partition"], "offset": first["offset"], "schema": said}
                 yield pa.RecordBatch.from_pylist([row], schema=_arrow_of_inferred())
 
@@ -171,7 +202,7 @@ def inferred(batch: DataFrame) -> ValueType:
         schema = json.loads(row.schema)
         if schema["properties"]:
             kind = joined(kind, parse_json_schema(row.schema))
-    return kind
+    return settled(kind)
 
 
 def _arrow_of_inferred() -> Any:
@@ -211,23 +242,8 @@ def _stage_task(plan: StagingPlan, batches: Iterator[Any]) -> Iterator[Any]:
     fields = (("file", pa.string()), ("key", pa.binary()), ("value", pa.binary()))
     schema = pa.schema([*(pa.field(*one) for one in fields), pa.field("headers", pa.list_(header))])
     for one in stage(plan, batches):
-        row = _dead_letter(one) if isinstance(one, Rejected) else {"file": json.dumps(asdict(one))}
+        row = dead_letter(one) if isinstance(one, Rejected) else {"file": json.dumps(asdict(one))}
         yield pa.RecordBatch.from_pylist([row], schema=schema)
-
-
-def _dead_letter(one: Rejected) -> dict[str, Any]:
-    record = one.record
-    said = {
-        "dead.reason": one.reason,
-        "dead.topic": record["topic"],
-        "dead.partition": str(record["partition"]),
-        "dead.offset": str(record["offset"]),
-    }
-    headers: list[Any] = [
-        *(record.get("headers") or []),
-        *({"key": k, "value": v.encode()} for k, v in said.items()),
-    ]
-    return {"key": record["key"], "value": record["value"], "headers": headers}
 
 
 # --- the table

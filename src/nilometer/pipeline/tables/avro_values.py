@@ -1,25 +1,26 @@
 """Avro values with a registry's header: five bytes, of which the last four are the id of the schema.
 
 The columns come from the newest schema of the topic. A value is read with the schema that it was written
-with, and fits if its fields do: what it lacks is null.
+with, and fits if its fields do: what it lacks is null. A value of a schema that cannot be read is rejected,
+also if the schema is recursive: fastavro ends the process when a value is nested too deeply.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import struct as binary
 import uuid
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from nilometer.pipeline.tables.schema_registry import SchemaRegistry, UnknownSchema
+from nilometer.pipeline.tables.avro_schemas import HEADER, SCHEMAS_MAX, AvroSchemas, schema_id
 from nilometer.pipeline.tables.table_store import needed
 from nilometer.pipeline.tables.value_types import Field, Kind, SchemaError, ValueType, check_columns, struct
 from nilometer.pipeline.tables.values import Decoder, RejectedValue, row_converter
 
-_HEADER: Final = binary.Struct(">bI")
+DEPTH_MAX: Final = 300
+"""The number of levels of a schema's JSON; a record has three."""
 _KINDS: Final[Mapping[str, Kind]] = {
     "boolean": "boolean",
     "int": "int32",
@@ -39,35 +40,83 @@ _LOGICAL: Final[Mapping[tuple[str, str], Kind]] = {
 }
 
 
-def avro_decoder(row: ValueType, registry: SchemaRegistry) -> Decoder:
-    """Return the decoder of Avro values that are rows of type ``row``."""
+def avro_decoder(row: ValueType, schemas: AvroSchemas) -> Decoder:
+    """Return the decoder of Avro values that are rows of type ``row``, written with ``schemas``."""
     fastavro = needed("fastavro")
     convert = row_converter(row)
 
-    @lru_cache(maxsize=1_024)
-    def schema_of(schema_id: int) -> Any:
-        return fastavro.parse_schema(json.loads(registry.by_id(schema_id)))
+    @lru_cache(maxsize=SCHEMAS_MAX)
+    def schema_of(number: int) -> tuple[Any, str | None]:
+        """Return the schema, or why it cannot be used."""
+        text = schemas.texts.get(number)
+        if text is None:
+            others = f"it is not among the {SCHEMAS_MAX} most frequent schemas of its batch"
+            return None, schemas.refused.get(number, others)
+        try:
+            return _readable(fastavro, text), None
+        # The text decides which error it is: every one means that no value can be read with it.
+        except Exception as error:
+            return None, f"it cannot be read: {_said(error)}"
 
     def decode(value: bytes) -> dict[str, Any]:
-        if len(value) < _HEADER.size or value[0] != 0:
+        number = schema_id(value)
+        if number is None:
             raise RejectedValue("the value does not begin with the 5 bytes of a schema registry")
-        schema_id = _HEADER.unpack_from(value)[1]
-        try:
-            schema = schema_of(schema_id)
-        except UnknownSchema:
-            raise RejectedValue(f"the registry has no schema {schema_id}") from None
+        schema, why = schema_of(number)
+        if why is not None:
+            raise RejectedValue(f"schema {number} of the registry: {why}")
         stream = io.BytesIO(value)
-        stream.seek(_HEADER.size)
+        stream.seek(HEADER.size)
         try:
-            found = fastavro.schemaless_reader(stream, schema)
+            found = _with_texts(fastavro.schemaless_reader(stream, schema))
         # The bytes decide which error it is: every one means that they are no such value.
         except Exception as error:
-            raise RejectedValue(f"no value of schema {schema_id}: {type(error).__name__}: {error}") from None
+            raise RejectedValue(f"no value of schema {number}: {_said(error)}") from None
         if stream.tell() != len(value):
-            raise RejectedValue(f"no value of schema {schema_id}: bytes are left after its end")
-        return convert(_with_texts(found))
+            raise RejectedValue(f"no value of schema {number}: bytes are left after its end")
+        return convert(found)
 
     return decode
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _readable(fastavro: Any, text: str) -> Any:
+    """Return a parsed schema. Raises SchemaError and fastavro's errors."""
+    given = json.loads(text)
+    _check_depth(given, 0)
+    schema = fastavro.parse_schema(given)
+    _check_ends(schema, frozenset())
+    return schema
+
+
+def _check_depth(part: Any, depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise SchemaError(f"the Avro schema has more than {DEPTH_MAX} levels")
+    inner: list[Any] = list(cast("dict[str, Any]", part).values()) if isinstance(part, dict) else []
+    for one in cast("list[Any]", part) if isinstance(part, list) else inner:
+        _check_depth(one, depth + 1)
+
+
+def _check_ends(schema: Any, within: frozenset[str]) -> None:
+    """Raise SchemaError if a type of the parsed schema refers to a type that it is a part of."""
+    match schema:
+        case str() if schema in within:
+            raise SchemaError(f"type {schema} is recursive")
+        case list():
+            for one in cast("list[Any]", schema):
+                _check_ends(one, within)
+        case {"type": "record" | "error", "name": str() as name}:
+            for one in cast("dict[str, list[dict[str, Any]]]", schema)["fields"]:
+                _check_ends(one["type"], within | {name})
+        case {"type": "array", "items": part} | {"type": "map", "values": part}:
+            _check_ends(part, within)
+        case {"type": dict() | list()}:
+            _check_ends(cast("dict[str, Any]", schema)["type"], within)
+        case _:
+            pass
 
 
 def _with_texts(value: Any) -> Any:
@@ -89,6 +138,7 @@ def parse_avro_schema(text: str) -> ValueType:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"the Avro schema is no JSON: {error}") from None
+    _check_depth(schema, 0)
     return check_columns(_Parser().type_of(schema, "$")[0])
 
 
@@ -123,12 +173,13 @@ class _Parser:
 
     def _complex(self, schema: dict[str, Any], where: str) -> ValueType:
         kind, name = schema.get("type"), str(schema.get("name", "")).rpartition(".")[2]
-        logical = schema.get("logicalType")
+        given = schema.get("logicalType")
+        logical = given if isinstance(given, str) else None
         match kind:
             case "record":
                 self._named[name] = None
                 fields: list[Field] = []
-                for one in cast("list[dict[str, Any]]", schema.get("fields", [])):
+                for one in _fields_of(schema, where):
                     inner, _ = self.type_of(one.get("type"), f"{where}.{one.get('name')}")
                     fields.append(Field(str(one.get("name")), inner))
                 found = struct(*fields)
@@ -144,3 +195,10 @@ class _Parser:
         if name:
             self._named[name] = found
         return found
+
+
+def _fields_of(schema: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    fields: Any = schema.get("fields", [])
+    if not isinstance(fields, list) or not all(isinstance(one, dict) for one in cast("list[Any]", fields)):
+        raise SchemaError(f"{where}: the fields of a record are a list of objects")
+    return cast("list[dict[str, Any]]", fields)

@@ -132,7 +132,8 @@ class DeltaStore:
         )
 
     def _merge(self, batch: Batch, rows: Any) -> None:
-        columns = {f'"{name}"': f's."{name}"' for name in arrow_schema(batch.change.columns).names}
+        names = arrow_schema(batch.change.columns, with_day=self._by_day).names
+        columns = {f'"{name}"': f's."{name}"' for name in names}
         (
             self._table()
             .merge(

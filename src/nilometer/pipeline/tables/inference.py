@@ -2,7 +2,7 @@
 
 Times stay strings: only a schema can tell that a text is one. What is always null or an empty list has no
 type yet, and so no column. Of two types that do not fit, the first counts: the values of the other one are
-rejected when they are decoded.
+rejected when they are decoded. Integers and floats are floats together, unless an integer would be rounded.
 """
 
 from __future__ import annotations
@@ -19,10 +19,20 @@ COLUMNS_MAX: Final = 1_000
 """The number of fields of one object above which further ones are not inferred, as of a map's keys."""
 DEPTH_MAX: Final = 20
 _INT64: Final = range(-(2**63), 2**63)
+_EXACT_INTEGERS: Final = range(-(2**53), 2**53 + 1)
+_FLOAT_BITS: Final = 1_024
+_EXACT: Final = ValueType("int32")
+"""Stands for integers that a 64-bit float has exactly, until all values are seen: alone they become int64,
+with floats float64. No value is inferred as 32 bits."""
 
 
 def infer(values: Iterable[bytes | None]) -> ValueType:
     """Return the type of the rows in ``values``; a struct without fields if none is an object."""
+    return settled(infer_part(values))
+
+
+def infer_part(values: Iterable[bytes | None]) -> ValueType:
+    """Return the type of some rows, to be :func:`joined` with that of others and then :func:`settled`."""
     found = struct(closed=True)
     for value in values:
         try:
@@ -37,12 +47,21 @@ def infer(values: Iterable[bytes | None]) -> ValueType:
     return struct(*usable, closed=True)
 
 
+def settled(one: ValueType) -> ValueType:
+    """Return the type of columns for all values that were seen."""
+    if one == _EXACT:
+        return ValueType("int64")
+    if one.kind == "list" and one.item is not None:
+        return ValueType("list", item=settled(one.item))
+    return replace(one, fields=tuple(replace(field, type=settled(field.type)) for field in one.fields))
+
+
 def _type_of(value: Any, depth: int) -> ValueType | None:
     match value:
         case bool():
             return ValueType("boolean")
         case int():
-            return ValueType("int64") if value in _INT64 else ValueType("float64")
+            return _type_of_integer(value)
         case float():
             return ValueType("float64")
         case str():
@@ -53,6 +72,14 @@ def _type_of(value: Any, depth: int) -> ValueType | None:
             return _struct_of(cast("dict[str, Any]", value), depth)
         case _:
             return None
+
+
+def _type_of_integer(value: int) -> ValueType | None:
+    if value in _EXACT_INTEGERS:
+        return _EXACT
+    if value in _INT64:
+        return ValueType("int64")
+    return ValueType("float64") if value.bit_length() <= _FLOAT_BITS and int(float(value)) == value else None
 
 
 def _list_of(values: list[Any], depth: int) -> ValueType | None:
@@ -79,8 +106,8 @@ def joined(first: ValueType, second: ValueType) -> ValueType:
         return ValueType("list", item=joined(first.item, second.item))
     if first.kind == second.kind == "struct":
         return _joined_structs(first, second)
-    if {first.kind, second.kind} == {"int64", "float64"}:
-        return ValueType("float64")
+    if _EXACT in (first, second) and {first.kind, second.kind} <= {"int32", "int64", "float64"}:
+        return second if first == _EXACT else first
     return first
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from nilometer.pipeline.errors import PipelineError
 
@@ -14,8 +15,12 @@ TIMEOUT_S: Final = 10.0
 _NOT_FOUND: Final = 404
 
 
-class UnknownSchema(Exception):
-    """The registry answers, and does not have the schema."""
+class UnusableSchema(Exception):
+    """The registry answers, and what it has is no Avro schema; the message says why."""
+
+
+class _NotFound(Exception):
+    pass
 
 
 class SchemaRegistry:
@@ -29,9 +34,12 @@ class SchemaRegistry:
         self._by_id: dict[int, str] = {}
 
     def by_id(self, schema_id: int) -> str:
-        """Return the text of an Avro schema. Raises UnknownSchema, PipelineError."""
+        """Return the text of an Avro schema. Raises UnusableSchema, PipelineError."""
         if schema_id not in self._by_id:
-            self._by_id[schema_id] = self._schema(f"/schemas/ids/{schema_id}")
+            try:
+                self._by_id[schema_id] = self._schema(f"/schemas/ids/{schema_id}")
+            except _NotFound:
+                raise UnusableSchema("the registry does not have it") from None
         return self._by_id[schema_id]
 
     def latest(self, topic: str) -> str:
@@ -39,21 +47,26 @@ class SchemaRegistry:
         subject = f"{topic}-value"
         try:
             return self._schema(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
-        except UnknownSchema:
+        except _NotFound:
             raise PipelineError(f"the registry {self._url} has no subject {subject}") from None
+        except UnusableSchema as error:
+            raise PipelineError(f"the newest schema of {subject} in {self._url}: {error}") from None
 
     def _schema(self, path: str) -> str:
         try:
             with urllib.request.urlopen(f"{self._url}{path}", timeout=TIMEOUT_S) as answer:
-                said: dict[str, Any] = json.load(answer)
+                said: Any = json.load(answer)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == _NOT_FOUND:
-                raise UnknownSchema(path) from None
+                raise _NotFound from None
             raise PipelineError(f"the registry answers {error.code} to {self._url}{path}") from None
-        except (OSError, ValueError) as error:
-            raise PipelineError(f"the registry {self._url} does not answer: {error}") from None
-        kind = said.get("schemaType", "AVRO")
-        if kind != "AVRO" or not isinstance(said.get("schema"), str):
-            raise PipelineError(f"{self._url}{path}: the schema is of type {kind}, and only AVRO is read")
-        return said["schema"]
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+            raise PipelineError(f"the registry {self._url} does not answer: {error!r}") from None
+        if not isinstance(said, dict):
+            raise PipelineError(f"the registry's answer to {self._url}{path} is no JSON object")
+        found = cast("dict[str, Any]", said)
+        kind, text = found.get("schemaType", "AVRO"), found.get("schema")
+        if kind != "AVRO" or not isinstance(text, str):
+            raise UnusableSchema(f"it is of type {kind}, and only AVRO is read")
+        return text

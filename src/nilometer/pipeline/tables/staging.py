@@ -16,8 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nilometer.pipeline.tables.arrow_types import arrow_schema
+from nilometer.pipeline.tables.avro_schemas import AvroSchemas
 from nilometer.pipeline.tables.avro_values import avro_decoder
-from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.staged_files import StagedFile, StagingWriter
 from nilometer.pipeline.tables.value_types import KEY, OFFSET, PARTITION, TIMESTAMP, ValueType
 from nilometer.pipeline.tables.values import Decoder, RejectedValue, json_decoder
@@ -41,8 +41,8 @@ class StagingPlan:
     by_day: bool = False
     upsert: bool = False
     """Whether a record replaces the row of its key, and one without a value deletes it."""
-    registry: str = ""
-    """The URL of the registry of Avro values; empty: values are JSON."""
+    schemas: AvroSchemas | None = None
+    """What Avro values were written with; None: values are JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,7 @@ def staged_schema(plan: StagingPlan) -> pa.Schema:
 
 def stage(plan: StagingPlan, batches: Iterable[Any]) -> Iterator[Rejected | StagedFile]:
     """Write the rows of a task's records; yield the records without a row, and at the end the files."""
-    registry = SchemaRegistry(plan.registry) if plan.registry else None
-    decode = json_decoder(plan.row) if registry is None else avro_decoder(plan.row, registry)
+    decode = json_decoder(plan.row) if plan.schemas is None else avro_decoder(plan.row, plan.schemas)
     with StagingWriter(Path(plan.table), plan.folder, staged_schema(plan)) as writer:
         for batch in batches:
             yield from _stage_batch(plan, decode, writer, batch.to_pylist())

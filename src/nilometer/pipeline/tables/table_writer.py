@@ -1,8 +1,9 @@
 """Orders the steps of a batch, so that a table has each record once, whenever the process is killed.
 
 1. A batch that the table has already is skipped: Spark repeats a batch whose end it has not recorded.
-2. The plan, ``plan.json``, fixes the columns with which the batch is written. A repeated batch uses the plan
-   of its first attempt, also if the schema was changed in between: it rejects the same records.
+2. The plan, ``plan.json``, fixes the columns with which the batch is written, and the schemas of its Avro
+   values. A repeated batch uses the plan of its first attempt, also if a schema was changed in between: it
+   rejects the same records. A schema that the table cannot follow is refused before it is part of a plan.
 3. What a killed attempt has left is removed; then tasks write the files of the batch.
 4. Rejected records are sent to the topic of dead letters.
 5. Rows, columns and batch id are committed at once.
@@ -12,31 +13,28 @@ Without Spark: the caller stages the files and sends the dead letters.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.tables.avro_schemas import AvroSchemas
+from nilometer.pipeline.tables.batch_plan import BatchPlan, save_plan, saved_plan
 from nilometer.pipeline.tables.delta_store import DeltaStore
-from nilometer.pipeline.tables.evolution import closed, decide_change, extended
+from nilometer.pipeline.tables.evolution import Change, closed, decide_change, extended
 from nilometer.pipeline.tables.iceberg_store import IcebergStore
-from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
 from nilometer.pipeline.tables.parquet_store import ParquetStore
-from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged, write_whole
+from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged
 from nilometer.pipeline.tables.staging import StagingPlan
 from nilometer.pipeline.tables.table_store import Batch, TableStore, file_names
 from nilometer.pipeline.tables.value_types import SchemaError, ValueType, check_columns, relaxed
 
 TABLE: Final = "table"
 """The table's folder, in the run's."""
-PLAN: Final = "plan.json"
 INFER: Final = "infer"
 
 TableFormat = Literal["delta", "iceberg", "parquet"]
-Infer = Callable[[], ValueType]
-"""Infers the type of the rows of the batch."""
 Stage = Callable[[StagingPlan], Sequence[StagedFile]]
 """Writes the batch's files, and sends the rejected records as dead letters; returns the files."""
 
@@ -48,8 +46,6 @@ class TableOptions:
     format: TableFormat = "delta"
     by_day: bool = False
     upsert: bool = False
-    registry: str = ""
-    """The URL of the registry of Avro values; empty: values are JSON."""
 
     def check(self) -> None:
         """Raise PipelineError if the format cannot do this."""
@@ -75,47 +71,54 @@ class TableOptions:
                 return ParquetStore(table)
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a batch is planned from. Nothing is asked for a batch that the table has, or that has its plan."""
+
+    row: Callable[[], ValueType | None] = lambda: None
+    """Returns the type of the rows that a schema describes; None: the columns are the table's."""
+    infer: Callable[[], ValueType] | None = None
+    """Infers the type of the rows from the batch's records, which add columns to the table; None: none do."""
+    avro: Callable[[], AvroSchemas] | None = None
+    """Returns what the batch's Avro values were written with; None: values are JSON."""
+
+
 class TableWriter:
     """Writes the batches of one query into one table."""
 
-    def __init__(
-        self, output: Path, application: str, options: TableOptions, schema: ValueType | None, *, infer: bool
-    ) -> None:
-        """``schema`` is that of a file; without one, the columns are the table's, and with ``infer`` those
-        that the records add to it."""
+    def __init__(self, output: Path, application: str, options: TableOptions) -> None:
+        """Raises PipelineError if there is a table of another format."""
         self._output = output
         self._application = application
         self._options = options
-        self._schema = schema
-        self._infer = infer
         self._store = options.store(output)
 
-    def write(self, batch_id: int, stage: Stage, infer: Infer) -> bool:
+    def write(self, batch_id: int, stage: Stage, sources: Sources) -> bool:
         """Write a batch; return False if the table has it already. Raises PipelineError."""
+        existing: ValueType | None = None
         if self._store.exists():
             self._check_application()
             last = self._store.last_batch(self._application)
             if last is not None and batch_id <= last:
                 return False
-        row = self._planned(batch_id, infer)
-        existing = self._store.columns() if self._store.exists() else relaxed(row)
-        change = decide_change(existing, row)
+            existing = self._store.columns()
+        plan, change = self._planned(batch_id, existing, sources)
         folder = self._store.folder_of(batch_id)
         table = self._output / TABLE
         remove_staged(table / folder)
-        plan = StagingPlan(
+        staging = StagingPlan(
             str(table),
             folder,
-            row,
+            plan.row,
             change.columns,
             self._options.by_day,
             self._options.upsert,
-            self._options.registry,
+            plan.schemas,
         )
-        files = tuple(stage(plan))
+        files = tuple(stage(staging))
         remove_staged(table / folder, file_names(files))
-        if not self._store.exists():
-            self._store.create(self._application, relaxed(row))
+        if existing is None:
+            self._store.create(self._application, relaxed(plan.row))
         self._store.commit(Batch(self._application, batch_id, files, change))
         return True
 
@@ -131,32 +134,34 @@ class TableWriter:
                 "table of its own with --name NAME, or remove the table"
             )
 
-    def _planned(self, batch_id: int, infer: Infer) -> ValueType:
-        """Return the type of the batch's rows, which is the same in each attempt."""
-        path = self._output / PLAN
-        if path.exists():
-            plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if plan["batch"] == batch_id and plan["application"] == self._application:
-                return parse_json_schema(json.dumps(plan["schema"]))
-        row = check_columns(self._row(infer))
-        said = {"batch": batch_id, "application": self._application, "schema": json_schema_of(row)}
-        write_whole(path, said)
-        return row
+    def _planned(
+        self, batch_id: int, existing: ValueType | None, sources: Sources
+    ) -> tuple[BatchPlan, Change]:
+        """Return the plan of the batch, which is the same in each attempt, and what it changes."""
+        plan = saved_plan(self._output, self._application, batch_id)
+        if plan is not None:
+            return plan, decide_change(existing or relaxed(plan.row), plan.row)
+        row = check_columns(_row(existing, sources))
+        change = decide_change(existing or relaxed(row), row)  # it may refuse: then nothing is saved
+        plan = BatchPlan(row, sources.avro() if sources.avro is not None else None)
+        save_plan(self._output, self._application, batch_id, plan)
+        return plan, change
 
-    def _row(self, infer: Infer) -> ValueType:
-        if self._schema is not None:
-            return self._schema
-        existing = closed(self._store.columns()) if self._store.exists() else None
-        if not self._infer:
-            if existing is None:
-                raise SchemaError(
-                    "the table needs columns: --set schema=FILE names a JSON Schema, --set schema=infer "
-                    "takes them from the records"
-                )
-            return existing
-        inferred = infer()
-        if existing is not None:
-            return extended(existing, inferred)
-        if not inferred.fields:
-            raise SchemaError("no record of the first batch is a JSON object: no columns can be inferred")
-        return inferred
+
+def _row(existing: ValueType | None, sources: Sources) -> ValueType:
+    given = sources.row()
+    if given is not None:
+        return given
+    if sources.infer is None:
+        if existing is None:
+            raise SchemaError(
+                "the table needs columns: --set schema=FILE names a JSON Schema, --set schema=infer "
+                "takes them from the records"
+            )
+        return closed(existing)
+    inferred = sources.infer()
+    if existing is not None:
+        return extended(closed(existing), inferred)
+    if not inferred.fields:
+        raise SchemaError("no record of the first batch is a JSON object: no columns can be inferred")
+    return inferred

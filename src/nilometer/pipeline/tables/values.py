@@ -1,6 +1,7 @@
 """Decodes a record's JSON value as a row of a type, or says why it is none. Pure.
 
 The decoder is compiled from the type once; a value's objects become dicts in the order of the type's fields.
+No value is changed to fit: an integer that a column of 64-bit floats would round is rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SCALARS: Final[dict[str, Any]] = {
     "int32": Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)],
     "int64": Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)],
     "float32": Annotated[float, Meta(ge=-_FLOAT32_MAX, le=_FLOAT32_MAX)],
-    "float64": float,
+    "float64": int | float,  # msgspec would round an integer without a word
     "string": str,
     "binary": bytes,
     "date": date,
@@ -39,21 +40,25 @@ class RejectedValue(Exception):
 def json_decoder(row: ValueType) -> Decoder:
     """Return the decoder of JSON values that are rows of type ``row``."""
     kind = _python_type(row)
-    return _checked(msgspec.json.Decoder(kind).decode, _has_times(row))
+    return _checked(msgspec.json.Decoder(kind).decode, row)
 
 
 def row_converter(row: ValueType) -> Callable[[Any], dict[str, Any]]:
     """Return a function that makes rows of type ``row`` of values in Python. It raises RejectedValue."""
     kind = _python_type(row)
-    return _checked(lambda value: msgspec.convert(value, kind, builtin_types=_KEPT), _has_times(row))
+    return _checked(lambda value: msgspec.convert(value, kind, builtin_types=_KEPT), row)
 
 
-def _checked(read: Callable[[Any], Any], has_times: bool) -> Callable[[Any], dict[str, Any]]:
+def _checked(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], dict[str, Any]]:
+    has_times, with_floats = _has_times(row), _floats_of(row, "$")
+
     def decode(value: Any) -> dict[str, Any]:
         try:
             found: dict[str, Any] = msgspec.to_builtins(read(value), builtin_types=_KEPT)
             if has_times:
                 _check_times(found)
+            if with_floats is not None:
+                with_floats(found)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
             raise RejectedValue(f"{type(error).__name__}: {error}") from None
         return found
@@ -85,6 +90,37 @@ def _has_times(one: ValueType) -> bool:
         or (one.item is not None and _has_times(one.item))
         or any(_has_times(field.type) for field in one.fields)
     )
+
+
+def _floats_of(one: ValueType, where: str) -> Callable[[Any], Any] | None:
+    """Return a function that makes floats of integers in columns of floats; None if there are no such ones.
+
+    It raises ValueError for an integer that would be rounded.
+    """
+    if one.kind == "float64":
+        return lambda value: _exact_float(value, where) if isinstance(value, int) else value
+    if one.item is not None:
+        of_item = _floats_of(one.item, f"{where}[...]")
+        if of_item is None:
+            return None
+        return lambda values: None if values is None else [of_item(value) for value in values]
+    found = [(field.name, _floats_of(field.type, f"{where}.{field.name}")) for field in one.fields]
+    of_fields = [(name, of_field) for name, of_field in found if of_field is not None]
+
+    def in_struct(value: Any) -> Any:
+        if value is not None:
+            for name, of_field in of_fields:
+                value[name] = of_field(value[name])
+        return value
+
+    return in_struct if of_fields else None
+
+
+def _exact_float(value: int, where: str) -> float:
+    found = float(value)
+    if int(found) != value:
+        raise ValueError(f"{value} would be rounded as a 64-bit float - at `{where}`")
+    return found
 
 
 def _check_times(value: Any) -> None:

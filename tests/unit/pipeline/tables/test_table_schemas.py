@@ -125,6 +125,44 @@ def test_numbers_are_joined_and_what_has_no_type_is_no_column():
     )
 
 
+@pytest.mark.parametrize(
+    ("numbers", "kind", "refused"),
+    [
+        (("1", "1.5", f"{2**53}"), "float64", ()),
+        (("1", f"{2**53 + 1}"), "int64", ()),
+        ((f"{2**53 + 1}", "1", "1.5"), "int64", ("1.5",)),
+        (("1.5", "7", f"{2**53 + 1}"), "float64", (f"{2**53 + 1}",)),
+        ((f"-{2**53 + 1}", "1.5"), "int64", ("1.5",)),
+        (("0.5", "100000000000000000000"), "float64", ()),
+        (("1e300", f"{2**64 + 1}"), "float64", (f"{2**64 + 1}",)),
+    ],
+)
+def test_no_integer_is_rounded_because_there_are_floats_too(numbers, kind, refused):
+    values = [f'{{"n": {one}, "l": [{{"n": {one}}}]}}'.encode() for one in numbers]
+    row = infer(values)
+    assert row.field("n").type == ValueType(kind)
+    decode = json_decoder(row)
+    for number, value in zip(numbers, values, strict=True):
+        if number in refused:
+            with pytest.raises(RejectedValue, match=r"rounded|Expected `int \| null`, got `float`"):
+                decode(value)
+        else:
+            found = decode(value)
+            assert found["n"] == found["l"][0]["n"] == json.loads(number)
+            assert isinstance(found["n"], float) == (kind == "float64")
+
+
+def test_a_number_that_would_be_rounded_is_rejected_with_its_place():
+    number = '{"type": "object", "properties": {"n": {"type": "number"}}}'
+    row = f'{{"type": "object", "properties": {{"a": {{"type": "array", "items": {number}}}}}}}'
+    decode = json_decoder(parse_json_schema(row))
+    assert decode(b'{"a": [{"n": 3}, {"n": null}, null]}') == {"a": [{"n": 3.0}, {"n": None}, None]}
+    assert decode(b"{}") == {"a": None}
+    for text in (f"{2**60 + 1}", "1" + 400 * "0"):
+        with pytest.raises(RejectedValue, match=r"would be rounded .* `\$\.a\[\.\.\.\]\.n`|too large"):
+            decode(f'{{"a": [{{"n": {text}}}]}}'.encode())
+
+
 def test_a_change_names_what_is_added_and_widened():
     old = struct(Field("a", ValueType("int32")), Field("s", struct(Field("x", ValueType("float32")))))
     new = struct(

@@ -98,6 +98,19 @@ def test_columns_are_added_and_widened_with_the_batch_that_needs_them(tmp_path, 
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+def test_a_schema_that_was_refused_is_not_the_plan_of_the_batch(tmp_path, kind):
+    options = TableOptions(kind)
+    assert Writing(tmp_path, options, schema_of(id=INT32)).write(0, records_of([b'{"id": 1}']))
+    second = records_of([b'{"id": 2, "name": "n"}'], first=1)
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=r"\$\.id is int32 in the table, and string in the schema"):
+            Writing(tmp_path, options, schema_of(id=TEXT)).write(1, second)
+    good = Writing(tmp_path, options, schema_of(id=INT32, name=TEXT))
+    assert good.write(1, second)
+    assert [(row["id"], row["name"]) for row in good.rows()] == [(1, None), (2, "n")]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 def test_inferred_columns_are_pinned_and_new_fields_added(tmp_path, kind):
     writing = Writing(tmp_path, TableOptions(kind))
     assert writing.write(0, records_of([b'{"id": 1, "in": {"x": 1.5, "l": [1]}}', b'{"id": "text"}']))
@@ -154,6 +167,27 @@ def test_tables_are_partitioned_by_the_day_of_the_timestamp(tmp_path, kind):
         assert [row["_day"] for row in rows] == [date(2024, 5, day) for day in (1, 1, 2, 2, 2)]
         writing.writer.compact()
         assert writing.rows() == rows
+
+
+def test_upserted_rows_are_in_the_partition_of_their_day(tmp_path):
+    options = TableOptions("delta", by_day=True, upsert=True)
+    schema = schema_of(n={"type": "integer"})
+
+    def write(batch_id, values, keys, *, day, schema=schema):
+        writing = Writing(tmp_path, options, schema)
+        assert writing.write(batch_id, records_of(values, keys=keys, first=10 * batch_id, day=day))
+        return [(row["_key"], row["n"], row["_day"].day) for row in writing.rows()]
+
+    assert write(0, [b'{"n": 1}', b'{"n": 2}'], [b"a", b"b"], day=1) == [(b"a", 1, 1), (b"b", 2, 1)]
+    rows = write(1, [b'{"n": 3}', b'{"n": 4}'], [b"b", b"c"], day=2)  # b moves to another day
+    assert rows == [(b"a", 1, 1), (b"b", 3, 2), (b"c", 4, 2)]
+    wider = schema_of(n={"type": "integer"}, name=TEXT)  # the whole table is written again
+    rows = write(2, [b'{"n": 5}', None], [b"a", b"c"], day=3, schema=wider)
+    assert rows == [(b"b", 3, 2), (b"a", 5, 3)]
+    assert {path.parent.name for path in (tmp_path / TABLE).glob("_day=*/*.parquet")} >= {
+        "_day=2024-05-02",
+        "_day=2024-05-03",
+    }
 
 
 @pytest.mark.parametrize("kind", FORMATS)
