@@ -111,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._draining = False
         self._is_next_turn_scheduled = False
+        self._is_ending = False  # nothing more is read or dispatched
         self._muted: asyncio.TimerHandle | None = None
         self._close_reason: str | None = None
         self.peer: tuple[str, int] = ("", 0)
@@ -263,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch_queued(self) -> None:
         """Dispatch queued frames, until the order of requests, a client that does not read, or the share of
         this connection (``FRAMES_PER_TURN_MAX``) stops it."""
-        if self._draining:
+        if self._draining or self._is_ending:
             return
         self._draining = True
         taken = 0
@@ -341,10 +342,8 @@ class Connection(asyncio.BufferedProtocol):
     def stop_reading(self) -> None:
         """Read nothing more, and drop the requests that are queued: the connection ends soon."""
         self._queue.clear()
-        self._queued_bytes = 0
-        if self._transport is not None and not self._read_paused and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._read_paused = False  # so that nothing resumes reading
+        self._is_ending = True
+        self._balance_reading()
 
     def _serve(self, frame: Buffer) -> None:
         self._must_process_alone = False
@@ -411,7 +410,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _balance_reading(self) -> None:
         full = (
-            self._write_paused
+            self._is_ending
+            or self._write_paused
             or self._muted is not None
             or len(self._queue) >= FRAMES_QUEUED_MAX
             or self._queued_bytes >= BYTES_QUEUED_MAX

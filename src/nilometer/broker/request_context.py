@@ -23,6 +23,8 @@ class RequestContext:
     """The protocol of that listener."""
     broker_id: int = NO_BROKER
     """The broker that the connection has proved to be (:mod:`nilometer.broker.api.prove_broker`)."""
+    must_authenticate: bool = False
+    """Whether the peer has yet to authenticate: until then its requests count for no client's quota."""
     forwarded_by: int = NO_BROKER
     """The broker that received the request first and forwarded it."""
 

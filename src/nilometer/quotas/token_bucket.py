@@ -34,6 +34,11 @@ class TokenBucket:
         self._refill(rate, now_ms)
         return self._tokens >= self._capacity(rate)
 
+    def use(self, rate: float, now_ms: int) -> float:
+        """Return the share of the tokens that is taken; above 1 the bucket is overdrawn."""
+        self._refill(rate, now_ms)
+        return 1 - self._tokens / self._capacity(rate)
+
     def _capacity(self, rate: float) -> float:
         return rate * self._span_ms / 1000
 

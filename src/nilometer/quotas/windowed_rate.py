@@ -62,6 +62,10 @@ class WindowedRate:
         self._drop_old(now_ms)
         return not self._windows
 
+    def use(self, rate: float, now_ms: int) -> float:
+        """Return the rate as a share of the one that is allowed."""
+        return self.per_second(now_ms) / rate
+
     def _time_ms(self, now_ms: int) -> int:
         self._drop_old(now_ms)
         elapsed_ms = now_ms - self._windows[0].began_ms if self._windows else 0

@@ -30,6 +30,7 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
+from support.brokers.quota_requests import alter, throttle_ms
 from support.brokers.two_brokers import Side, batch, produce_fields
 from support.command_line import Nilometer, Outcome
 from support.eventually import eventually
@@ -51,30 +52,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker
         yield running
 
 
-def alter(bootstrap: str, entity: Mapping[str, str | None], **values: float | None) -> None:
-    key, version = ApiKey.ALTER_CLIENT_QUOTAS, 1
-    entry = make(
-        key,
-        version,
-        "EntryData",
-        entity=tuple(
-            make(key, version, "EntityData", entity_type=kind, entity_name=name)
-            for kind, name in entity.items()
-        ),
-        ops=tuple(
-            make(key, version, "OpData", key=name, value=value or 0.0, remove=value is None)
-            for name, value in values.items()
-        ),
-    )
-    with WirePeer(bootstrap, "admin") as peer:
-        (outcome,) = peer.ask(key, version, entries=(entry,), validate_only=False).entries
-        assert outcome.error_code == ErrorCode.none, outcome
-
-
-def throttle_ms(response: Any) -> int:
-    return response.throttle_time // timedelta(milliseconds=1)
-
-
 def produce(peer: WirePeer, size: int) -> int:
     """Produce one batch of about ``size`` bytes; return the throttle time (ms)."""
     response = peer.ask(ApiKey.PRODUCE, 9, **produce_fields(9, TOPIC, {0: batch(b"x" * size)}))
@@ -82,19 +59,21 @@ def produce(peer: WirePeer, size: int) -> int:
     return throttle_ms(response)
 
 
-def fetch(peer: WirePeer, session_id: int = 0, session_epoch: int = -1) -> Any:
+def fetch(
+    peer: WirePeer, session_id: int = 0, session_epoch: int = -1, topic: str = TOPIC, wait_ms: int = 0
+) -> Any:
     key, version = ApiKey.FETCH, 12
     partition = make(key, version, "FetchPartition", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    topic = make(key, version, "FetchTopic", topic=TOPIC, partitions=(partition,))
+    wanted = make(key, version, "FetchTopic", topic=topic, partitions=(partition,))
     return peer.ask(
         key,
         version,
-        max_wait=timedelta(0),
+        max_wait=timedelta(milliseconds=wait_ms),
         min_bytes=1,
         max_bytes=1 << 20,
         session_id=session_id,
         session_epoch=session_epoch,
-        topics=(topic,),
+        topics=(wanted,),
     )
 
 
@@ -174,8 +153,23 @@ def test_the_time_of_any_request_is_limited(broker: NilometerBroker) -> None:
             assert 0 < throttle_ms(peer.ask(key, version, **fields)) <= 1_000, key
     with WirePeer(broker.bootstrap, "busy") as peer:
         assert 0 < throttle_ms(fetch(peer)) <= 1_000
+    with WirePeer(broker.bootstrap, "busy") as peer:
+        refused = fetch(peer, session_id=12345, session_epoch=7)
+        assert refused.error_code == ErrorCode.fetch_session_id_not_found
+        assert 0 < throttle_ms(refused) <= 1_000
     with WirePeer(broker.bootstrap, "idle") as peer:
         assert throttle_ms(peer.ask(ApiKey.METADATA, 12, topics=None)) == 0
+
+
+def test_a_fetch_that_has_waited_counts(broker: NilometerBroker) -> None:
+    side = Side("Nilometer", broker.bootstrap)
+    side.create("empty")
+    side.hang_up()
+    alter(broker.bootstrap, {CLIENT_ID: "waiting"}, **{REQUEST_PERCENTAGE: 1e-6})
+    with WirePeer(broker.bootstrap, "waiting") as peer:
+        waited = fetch(peer, topic="empty", wait_ms=50)
+        assert waited.error_code == ErrorCode.none and records_in(waited) == 0
+        assert 0 < throttle_ms(waited) <= 1_000
 
 
 def new_topic(name: str, partitions: int, version: int) -> dict[str, object]:

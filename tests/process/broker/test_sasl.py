@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from nilometer.quotas.entity import CLIENT_ID, REQUEST_PERCENTAGE
 from nilometer.security.plain import PlainClient
 from nilometer.security.sasl import SaslClient
 from nilometer.security.scram import ScramMechanism
 from nilometer.security.scram_exchange import ScramClient
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from support.brokers.quota_requests import alter, throttle_ms
 from support.brokers.sasl_broker import (
     MECHANISMS,
     PASSWORDS,
@@ -78,6 +80,20 @@ def test_a_user_with_the_password_is_served(broker: SaslBroker, mechanism: str, 
         assert can_be_used(peer)
         assert peer.ask(HANDSHAKE, 1, mechanism=mechanism).error_code == ErrorCode.illegal_sasl_state
         assert peer.ask(AUTHENTICATE, 2, auth_bytes=b"").error_code == ErrorCode.illegal_sasl_state
+
+
+def test_what_a_client_sends_before_it_has_authenticated_counts_for_no_quota(broker: SaslBroker) -> None:
+    """Otherwise anybody could use up the time of a client whose id is known."""
+    quota = {REQUEST_PERCENTAGE: 1e-6}  # less than any request takes
+    alter(broker.open_bootstrap, {CLIENT_ID: "known"}, **quota)
+    try:
+        with WirePeer(broker.bootstrap, "known") as peer:
+            for _ in range(3):
+                assert throttle_ms(peer.ask(ApiKey.API_VERSIONS, 1)) == 0
+            assert log_in(peer, "PLAIN", "alice", PASSWORDS["alice"]) is ErrorCode.none
+            assert throttle_ms(peer.ask(ApiKey.API_VERSIONS, 1)) > 0
+    finally:
+        alter(broker.open_bootstrap, {CLIENT_ID: "known"}, **dict.fromkeys(quota))
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

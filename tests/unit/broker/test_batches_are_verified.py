@@ -76,6 +76,7 @@ class Broker:
         self.partitions = {int(name[1:]): partition for name, partition in partitions.items()}
         self.answers = asyncio.Event()
         self.now_ms = 0
+        self.now_us = 0
         self.busy = 0
         """How many requests to add a partition come before the producer's previous transaction has ended."""
         self.added = 0
@@ -84,7 +85,9 @@ class Broker:
         config = SimpleNamespace(node_id=ME, boolean=lambda _: True, integer=RETRY.__getitem__)
         self.services = SimpleNamespace(
             replicas=SimpleNamespace(partition=self.partition, traffic=BrokerTraffic()),
-            runtime=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0)),
+            runtime=SimpleNamespace(
+                clock=SimpleNamespace(monotonic_ms=lambda: 0, monotonic_us=lambda: self.now_us)
+            ),
             tasks=SimpleNamespace(spawn=asyncio.ensure_future),
             verification=TransactionVerification(
                 cast(Any, config), cast(Any, self), cast(Any, metadata), cast(Any, self), cast(Any, None)
@@ -205,3 +208,22 @@ async def test_a_batch_waits_for_the_end_of_the_previous_transaction_but_not_for
     broker.answers.set()
     assert await broker.produce(0, version=VERSION_THAT_ADDS) == {0: error}
     assert (broker.added, broker.partitions[0].appended) == (added, error == "none")
+
+
+@on_a_loop
+async def test_the_time_for_a_quota_is_that_before_and_after_the_coordinators_answer() -> None:
+    spent: list[int] = []
+
+    def on_produce(_context: object, _client: object, _size: int, spent_us: int) -> int:
+        spent.append(spent_us)
+        return 0
+
+    broker = Broker(p0=FakePartition(0))
+    broker.services.client_quotas = SimpleNamespace(limits_clients=True, on_produce=on_produce)
+    broker.now_us = 30  # the request began at 0
+    reply = broker.produce(0)
+    await asyncio.sleep(0)
+    broker.now_us = 5_000_000
+    broker.answers.set()
+    assert await reply == {0: "none"}
+    assert spent == [30]

@@ -196,6 +196,34 @@ def test_a_client_that_does_not_read_is_not_served_and_not_read_from():
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("answered_first", [False, True])
+def test_a_connection_that_is_ending_reads_nothing_more_when_its_client_reads_again(answered_first):
+    """A client that failed to authenticate has its answer later, and cannot try again until then."""
+
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"W1") + frame(b"queued"))
+        connection.stop_reading()
+        assert not transport.reading
+        if answered_first:
+            recorder.futures[0].set_result((b"refused",))
+            await asyncio.sleep(0)
+        connection.pause_writing()
+        connection.resume_writing()
+        connection.mute(1)
+        await asyncio.sleep(0.01)
+        assert not transport.reading
+        feed(connection, frame(b"more"))
+        if not answered_first:
+            recorder.futures[0].set_result((b"refused",))
+            await asyncio.sleep(0)
+        assert recorder.frames == [b"W1"]
+        assert transport.written == [b"refused"]
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 def test_frames_wait_in_bounded_number():
     async def run() -> None:
         connection, transport, recorder, _ = open_connection()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.spec import Request
 from nilometer.broker.api.throttling import mute_as_told
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.broker.quotas.connection_limits import ConnectionLimits
-from nilometer.broker.quotas.meters import KEPT, Meters
+from nilometer.broker.quotas.meters import KEPT, METERS_MAX, Meters
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster import ClusterImage
@@ -35,6 +36,7 @@ from nilometer.quotas.entity import (
     entity_of,
 )
 from nilometer.quotas.limits import Limit
+from nilometer.quotas.token_bucket import TokenBucket
 from nilometer.quotas.windowed_rate import WindowedRate
 from nilometer.runtime import Clock
 from nilometer.security.principal import USER as USER_TYPE
@@ -118,6 +120,22 @@ def test_the_time_of_requests_is_limited_and_the_wait_is_at_most_a_window() -> N
     assert quotas.on_produce(ALICE, None, 10, 0) == 1_000  # the longer of both
 
 
+def test_the_time_of_a_request_does_not_have_its_waits() -> None:
+    now_us = 5_000
+    time = LoopTime(lambda: now_us, 4_000)
+    assert time.spent_us == 1_000
+    time.pause()
+    now_us += 1_000_000
+    assert time.spent_us == 1_000
+    time.resume()
+    now_us += 20
+    time.resume()
+    time.pause()
+    time.pause()
+    now_us += 1_000_000
+    assert time.spent_us == 1_020
+
+
 def test_windows_are_settings() -> None:
     world = Quotas(quota_window_num="3", quota_window_size_seconds="2")
     world.set({USER: "alice"}, PRODUCER_BYTE_RATE, 1_000)
@@ -163,11 +181,73 @@ def test_connections_above_the_rate_of_their_address_wait() -> None:
     world = Quotas()
     world.set({IP: "127.0.0.2"}, CONNECTION_CREATION_RATE, 1)
     quotas = world.quotas
-    assert [quotas.on_connection("127.0.0.2") for _ in range(11)] == [0] * 10 + [1_000]
-    assert quotas.on_connection("127.0.0.2") == 1_000  # the refused one did not count
-    assert quotas.on_connection("127.0.0.1") == 0
+    assert [quotas.on_connection("PLAINTEXT", "127.0.0.2") for _ in range(11)] == [0] * 10 + [1_000]
+    assert quotas.on_connection("PLAINTEXT", "127.0.0.2") == 1_000  # the refused one did not count
+    assert quotas.on_connection("PLAINTEXT", "127.0.0.1") == 0
     world.now_ms += 11_000
-    assert quotas.on_connection("127.0.0.2") == 0
+    assert quotas.on_connection("PLAINTEXT", "127.0.0.2") == 0
+
+
+TWO_LISTENERS = {
+    "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+    "listener_security_protocol_map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+    "inter_broker_listener_name": "BROKERS",
+}
+
+
+def test_brokers_of_a_clients_address_may_connect_by_their_own_listener() -> None:
+    world = Quotas(**TWO_LISTENERS)
+    world.set({IP: None}, CONNECTION_CREATION_RATE, 1)
+    assert [world.quotas.on_connection("BROKERS", "127.0.0.2") for _ in range(30)] == [0] * 30
+    assert world.quotas.on_connection("CLIENTS", "127.0.0.2") == 0
+    assert any(world.quotas.on_connection("CLIENTS", "127.0.0.2") for _ in range(10))
+
+
+@pytest.mark.parametrize("settings", [{}, TWO_LISTENERS])
+def test_the_connection_of_a_broker_does_not_count_once_it_is_known(settings: Mapping[str, str]) -> None:
+    world = Quotas(**settings)
+    world.set({IP: "127.0.0.2"}, CONNECTION_CREATION_RATE, 1)
+    listener = "CLIENTS" if settings else "PLAINTEXT"
+    for _ in range(100):
+        assert world.quotas.on_connection(listener, "127.0.0.2") == 0
+        world.quotas.on_broker_proved(listener, "127.0.0.2")
+        world.quotas.on_broker_proved("BROKERS", "127.0.0.2" if settings else "127.0.0.3")
+    assert [world.quotas.on_connection(listener, "127.0.0.2") for _ in range(11)] == [0] * 10 + [1_000]
+
+
+def test_each_meter_is_judged_by_its_own_rate() -> None:
+    """The sweep for one client's meter must not refill nor empty the bucket of another one."""
+    meters = Meters[TokenBucket](lambda rate, now_ms: TokenBucket(11, 1000, rate, now_ms))
+    slow, fast = Limit(("slow", ""), 0.1), Limit(("fast", ""), 1_000.0)
+    meters.of(slow, 0).take(2, slow.rate, 0)
+    meters.of(fast, 0).take(1_000, fast.rate, 0)
+    for number in range(2 * KEPT):
+        other = Limit((f"other-{number}", ""), 0.001 if number % 2 else 1e6)
+        meters.of(other, 100).take(1e9, other.rate, 100)
+    assert meters.of(slow, 100).throttle_ms(slow.rate, 100) == 8_900
+    meters.of(fast, 100).take(10_000, fast.rate, 100)  # it had 10,100 of 11,000
+    assert meters.of(fast, 100).throttle_ms(fast.rate, 100) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
+        (lambda _rate, _now_ms: WindowedRate(11, 1000), lambda meter, _, value: meter.record(value, 0)),
+        (
+            lambda rate, now_ms: TokenBucket(11, 1000, rate, now_ms),
+            lambda meter, rate, value: meter.take(value, rate, 0),
+        ),
+    ],
+)
+def test_meters_are_bounded_and_the_most_used_ones_stay(
+    make: Callable[[float, int], Any], use: Callable[[Any, float, float], None]
+) -> None:
+    meters, rate = Meters[Any](make), 10.0
+    use(meters.of(Limit(("", "busy"), rate), 0), rate, 1_000)
+    for number in range(3 * METERS_MAX):
+        use(meters.of(Limit(("", f"invented-{number}"), rate), 0), rate, 1)
+        assert len(meters) <= METERS_MAX
+    assert meters.of(Limit(("", "busy"), rate), 0).throttle_ms(rate, 0) > 10_000
 
 
 def test_idle_meters_are_removed() -> None:

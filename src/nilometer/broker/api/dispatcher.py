@@ -47,7 +47,7 @@ class RequestDispatcher:
         if not self._limits.take(listener, address):
             return False
         quotas = self._services.client_quotas
-        if quotas.limits_connections and (wait_ms := quotas.on_connection(address)):
+        if quotas.limits_connections and (wait_ms := quotas.on_connection(listener, address)):
             connection.hold(wait_ms, "too many connections per second from its address")
         elif self._rates.limits_connections and (wait_ms := self._rates.on_connection(listener)):
             if wait_ms > WAIT_MS_MAX:
@@ -104,7 +104,10 @@ class RequestDispatcher:
         of_api.begin(request.version)
         reply = self._handle(spec, request, of_api)
         if self._services.client_quotas.limits_clients and not (
-            from_broker or spec.counts_quotas or spec.exempt_from_quotas
+            from_broker
+            or spec.counts_quotas
+            or spec.exempt_from_quotas
+            or request.context.must_authenticate
         ):
             reply = count_request(self._services, request, reply, self._now_us() - began_us)
         if isinstance(reply, asyncio.Future):

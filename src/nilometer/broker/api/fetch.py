@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.broker_access import why_not_broker
 from nilometer.broker.api.fetch_response import encode_fetch_response_body, refuse_fetch, throttled_fetch
+from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.throttling import count_refused, throttled
 from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
@@ -47,7 +49,7 @@ UPDATE_WAIT_MS = 5
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     body: FetchBody = request.body
     if body.replica_id >= 0 and why_not_broker(services, request, body.replica_id) is not None:
-        return refuse_fetch(request, ErrorCode.cluster_authorization_failed)
+        return _refuse(services, request, ErrorCode.cluster_authorization_failed)
     try:
         session_round = services.fetch_sessions.begin(
             body.session_id,
@@ -58,8 +60,14 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
             now_ms=services.runtime.clock.monotonic_ms(),
         )
     except KafkaError as error:
-        return refuse_fetch(request, error.code)
+        return _refuse(services, request, error.code)
     return _Fetch(services, request, session_round).begin()
+
+
+def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply:
+    reply = refuse_fetch(request, error)
+    throttle_ms = count_refused(services, request)
+    return throttled(request, reply, throttle_ms) if throttle_ms else reply
 
 
 def _partitions(topics: Sequence[WantedTopic]) -> list[FetchPartition]:
@@ -154,6 +162,8 @@ class _Fetch:
         identity = ReaderIdentity(
             body.replica_id, body.replica_epoch, body.isolation_level == READ_COMMITTED, body.rack_id
         )
+        self._time: LoopTime | None = None
+        """Measures the request; None if there are no quotas for its client."""
         self._found = _Found(session_round, for_replica=identity.is_replica)
         check = None
         if services.authorizer is not None and not identity.is_replica:
@@ -174,7 +184,7 @@ class _Fetch:
     def begin(self) -> Reply | asyncio.Future[Reply]:
         self._reader.read()
         if self._reader.has_cold:
-            return spawn(self._services, self._read_cold())
+            return self._spawn_cold()
         wait_ms = self._update_wait_ms if self._reader.has_update else self._max_wait_ms
         if self._is_enough or min(wait_ms, self._max_wait_ms) <= 0 or self._round.is_empty:
             return self._answer()
@@ -192,9 +202,20 @@ class _Fetch:
     def _is_enough(self) -> bool:
         return self._reader.bytes_read >= self._min_bytes or self._reader.is_urgent
 
+    def _spawn_cold(self) -> asyncio.Future[Reply]:
+        self._pause()
+        return spawn(self._services, self._read_cold())
+
     async def _read_cold(self) -> Reply:
-        self._reader.take_cold(await self._services.runtime.disk.offload(self._reader.read_cold))
+        cold = await self._services.runtime.disk.offload(self._reader.read_cold)
+        if self._time is not None:
+            self._time.resume()
+        self._reader.take_cold(cold)
         return self._answer()
+
+    def _pause(self) -> None:
+        if self._time is not None:
+            self._time.pause()
 
     def _wait(self) -> asyncio.Future[Reply]:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -210,6 +231,7 @@ class _Fetch:
         )
         future.add_done_callback(lambda done: delayed.cancel() if done.cancelled() else None)
         self._request.connection.complete_early = delayed.complete
+        self._pause()
         return future
 
     def _maybe_answer(self, final: bool) -> bool:
@@ -220,12 +242,15 @@ class _Fetch:
         future = self._future
         if future is None or future.done():
             return True
+        if self._time is not None:
+            self._time.resume()
         self._reader.read()
         if self._reader.has_cold:
-            reading = spawn(self._services, self._read_cold())
+            reading = self._spawn_cold()
             reading.add_done_callback(lambda done: _copy_outcome(done, future))
             return True
         if not final and not self._is_enough:
+            self._pause()
             return False
         future.set_result(self._answer())
         return True
@@ -235,6 +260,7 @@ class _Fetch:
         quotas, request = self._services.client_quotas, self._request
         if not quotas.limits_clients or identity.is_replica:
             return bytes_max
+        self._time = LoopTime(self._services.runtime.clock.monotonic_us, request.began_us)
         bytes_max = quotas.fetch_bytes_max(request.context, request.header.client_id, bytes_max)
         self._min_bytes = min(self._min_bytes, bytes_max)
         return bytes_max
@@ -244,9 +270,7 @@ class _Fetch:
         services, request = self._services, self._request
         if self._reader.identity.is_replica:
             return 0
-        now_us = services.runtime.clock.monotonic_us()
-        # The time of a fetch that has waited is not known: most of it is the wait.
-        spent_us = 0 if self._future is not None else now_us - request.began_us
+        spent_us = 0 if self._time is None else self._time.spent_us  # None: quotas were set while it waited
         return services.client_quotas.on_fetch(
             request.context, request.header.client_id, self._reader.bytes_read, spent_us
         )

@@ -20,9 +20,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.broker.api.leader_hints import LeaderHints
+from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.produce_access import denied_topics, is_transaction_denied, sequenced
 from nilometer.broker.api.produced_records import check_produced_records
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.throttling import count_refused
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.rejected_batches import RejectedBatches
@@ -67,7 +69,9 @@ def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply | a
             outcome.fail(error)
     if request.body.acks == ACKS_NONE:
         _close_on_error(topics)
-    return _Waiting(services, request.header, request.context.listener, topics).reply(0)
+    waiting = _Waiting(services, request.header, request.context.listener, topics)
+    waiting.throttle_ms = count_refused(services, request)
+    return waiting.reply(0)
 
 
 def _outcomes(body: ProduceBody) -> list[TopicOutcomes]:
@@ -108,13 +112,19 @@ def _asker(version: int) -> Asker:
 async def _verify_then_append(
     services: Services, request: Request, transactional_id: str, guards: Sequence[Guard]
 ) -> Reply:
+    time = LoopTime(services.runtime.clock.monotonic_us, request.began_us)
+    time.pause()
     verified = await services.verification.verify(transactional_id, guards, _asker(request.version))
-    reply = _append_all(services, request, verified)
+    time.resume()
+    reply = _append_all(services, request, verified, time)
     return await reply if isinstance(reply, asyncio.Future) else reply
 
 
 def _append_all(
-    services: Services, request: Request, verified: VerifiedPartitions | None = None
+    services: Services,
+    request: Request,
+    verified: VerifiedPartitions | None = None,
+    time: LoopTime | None = None,
 ) -> Reply | asyncio.Future[Reply]:
     body: ProduceBody = request.body
     topics, denied = _outcomes(body), denied_topics(services, request)
@@ -138,21 +148,20 @@ def _append_all(
                 outcome.fail(code, error.message)
                 services.replicas.traffic.failed_produces += 1
     if services.client_quotas.limits_clients and not request.context.is_broker:
-        waiting.throttle_ms = _count_for_quotas(services, request, has_waited=verified is not None)
+        time = time or LoopTime(services.runtime.clock.monotonic_us, request.began_us)
+        waiting.throttle_ms = _count_for_quotas(services, request, time)
     if body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None
     return waiting.reply(body.timeout_ms)
 
 
-def _count_for_quotas(services: Services, request: Request, *, has_waited: bool) -> int:
+def _count_for_quotas(services: Services, request: Request, time: LoopTime) -> int:
     """Count the request for its client's quotas, and mute the connection for the time (ms) returned.
 
-    As in Kafka, requests with acks=0 are exempt from the quota of time, since they have no response. The time
-    of a request that has waited is not known: most of it is the wait.
+    As in Kafka, requests with acks=0 are exempt from the quota of time, since they have no response.
     """
-    exempt = has_waited or request.body.acks == ACKS_NONE
-    spent_us = 0 if exempt else services.runtime.clock.monotonic_us() - request.began_us
+    spent_us = 0 if request.body.acks == ACKS_NONE else time.spent_us
     size = request.header.size + sum(
         len(part.records or b"") for topic in request.body.topics for part in topic.partitions
     )

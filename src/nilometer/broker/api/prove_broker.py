@@ -28,7 +28,7 @@ logger = logging.getLogger("nilometer.broker.api")
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     body: wire.ProveBrokerRequest = request.body
     if body.proof:
-        return _finish(request, body)
+        return _finish(services, request, body)
     if (refused := _refusal(services, request, body)) is not None:
         error, message = refused
         return request.respond(error_code=int(error), message=message)
@@ -70,7 +70,7 @@ def _accept_user(services: Services, request: Request, body: wire.ProveBrokerReq
         )
         return request.respond(error_code=int(ErrorCode.cluster_authorization_failed), message=why)
     services.broker_users.accept(connection)
-    _become_broker(request, broker_id)
+    _become_broker(services, request, broker_id)
     logger.info(
         "%s:%d is broker %d, by its user %s", context.client_address, context.client_port, broker_id, user
     )
@@ -97,7 +97,7 @@ async def _begin(services: Services, request: Request, body: wire.ProveBrokerReq
     )
 
 
-def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
+def _finish(services: Services, request: Request, body: wire.ProveBrokerRequest) -> Reply:
     connection, context = request.connection, request.context
     pending, connection.pending_proof = connection.pending_proof, None
     if pending is None:
@@ -111,14 +111,16 @@ def _finish(request: Request, body: wire.ProveBrokerRequest) -> Reply:
             exchange.initiator_id,
         )
         raise CloseConnection(f"the proof to be broker {exchange.initiator_id} is wrong")
-    _become_broker(request, exchange.initiator_id)
+    _become_broker(services, request, exchange.initiator_id)
     return request.respond()
 
 
-def _become_broker(request: Request, broker_id: int) -> None:
+def _become_broker(services: Services, request: Request, broker_id: int) -> None:
+    context = request.context
     request.connection.context = dataclasses.replace(
-        request.context, broker_id=broker_id, principal=Principal(BROKER, str(broker_id))
+        context, broker_id=broker_id, principal=Principal(BROKER, str(broker_id))
     )
+    services.client_quotas.on_broker_proved(context.listener, context.client_address)
 
 
 API = ApiSpec(

@@ -27,6 +27,21 @@ def count_request(
     return _when_done(request, reply, throttle_ms)
 
 
+def count_refused(services: Services, request: Request) -> int:
+    """Count the time of a Produce or Fetch request that was refused as a whole, if there are quotas.
+
+    Returns the time (ms) for which the client has to wait, and its connection is not read.
+    """
+    quotas = services.client_quotas
+    if not quotas.limits_clients or request.context.is_broker:
+        return 0
+    spent_us = services.runtime.clock.monotonic_us() - request.began_us
+    throttle_ms = quotas.on_request(request.context, request.header.client_id, spent_us)
+    if throttle_ms:
+        request.connection.mute(throttle_ms)
+    return throttle_ms
+
+
 def throttled(request: Request, reply: Reply, throttle_ms: int) -> Reply:
     """Return the reply with ``throttle_ms``, unless it has a longer time already."""
     if reply is None:

@@ -81,6 +81,7 @@ class SaslGate:
         if not self._listener.unauthenticated.take(connection.peer[0]):
             return False
         self._is_counted = True
+        connection.context = dataclasses.replace(connection.context, must_authenticate=True)
         self._start_timer(connection)
         if self._served.connection_opened(connection):
             return True
@@ -210,7 +211,9 @@ class SaslGate:
         principal = Principal(USER, server.user)
         former = self._former_principal
         if former is None:
-            connection.context = dataclasses.replace(connection.context, principal=principal)
+            connection.context = dataclasses.replace(
+                connection.context, principal=principal, must_authenticate=False
+            )
         elif former != principal:
             raise _changed(former, principal)
         self._former_principal = principal

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.quotas.connection_limits import listener_of_brokers
 from nilometer.broker.quotas.meters import Meters
 from nilometer.broker.quotas.mutation_quota import UNLIMITED, MutationQuota
 from nilometer.broker.request_context import RequestContext
@@ -52,6 +53,7 @@ class ClientQuotas:
             lambda rate, now_ms: TokenBucket(mutation_windows, mutation_ms, rate, now_ms)
         )
         self._limits: dict[str, Limits] = {}
+        self._exempt_listener = listener_of_brokers(config)
         self.limits_clients = False
         """Whether any user or client id has a quota."""
         self.limits_connections = False
@@ -145,13 +147,14 @@ class ClientQuotas:
 
     # --- connections
 
-    def on_connection(self, address: str) -> int:
+    def on_connection(self, listener: str, address: str) -> int:
         """Count a connection; return for how long (ms) no more may come from its address, at most one window.
 
-        If that is not 0 the connection must be closed, and is not counted.
+        If that is not 0 the connection must be closed, and is not counted. Those of the listener between
+        brokers never are, if clients have another one: brokers may have the address of clients.
         """
         limit = self._limits[CONNECTION_CREATION_RATE].of_address(address)
-        if limit is None:
+        if limit is None or listener == self._exempt_listener:
             return 0
         now_ms = self._now_ms()
         meter = self._rates[CONNECTION_CREATION_RATE].of(limit, now_ms)
@@ -161,3 +164,10 @@ class ClientQuotas:
             meter.record(-1, now_ms)
             self._note(CONNECTION_CREATION_RATE, throttle_ms)
         return throttle_ms
+
+    def on_broker_proved(self, listener: str, address: str) -> None:
+        """Take back the count of a connection that has turned out to be a broker's."""
+        limit = self._limits[CONNECTION_CREATION_RATE].of_address(address)
+        if limit is not None and listener != self._exempt_listener:
+            now_ms = self._now_ms()
+            self._rates[CONNECTION_CREATION_RATE].of(limit, now_ms).record(-1, now_ms)

@@ -14,6 +14,11 @@ from nilometer.broker.settings.quota_config_keys import addresses_with_limits
 from nilometer.quotas.entity import canonical_address
 
 
+def listener_of_brokers(config: BrokerConfig) -> str | None:
+    """Return the name of the listener between brokers; None if it is the only one, and so of clients too."""
+    return config.inter_broker_listener.name if len(config.connections_max) > 1 else None
+
+
 class ConnectionLimits:
     """Invariant: it has an address only while this has an open connection."""
 
@@ -22,7 +27,7 @@ class ConnectionLimits:
         self._max_of_listeners = config.connections_max
         self._max_of_address = config.integer("max.connections.per.ip")
         self._max_of_addresses = addresses_with_limits(config.string("max.connections.per.ip.overrides"))
-        self._exempt = config.inter_broker_listener.name if len(self._max_of_listeners) > 1 else None
+        self._exempt = listener_of_brokers(config)
         self._open = 0
         self._by_listener: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()

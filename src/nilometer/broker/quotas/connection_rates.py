@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nilometer.broker.quotas.connection_limits import listener_of_brokers
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.quota_config_keys import INT_MAX
 from nilometer.quotas.token_bucket import TokenBucket
@@ -37,7 +38,7 @@ class ConnectionRates:
         self._of_listeners = {
             name: _Limited(rate, config, began_ms) for name, rate in config.connection_rates.items()
         }
-        self._exempt = config.inter_broker_listener.name if len(config.listeners) > 1 else None
+        self._exempt = listener_of_brokers(config)
         self.limits_connections = bool(self._of_broker or self._of_listeners)
 
     def on_connection(self, listener: str) -> int:

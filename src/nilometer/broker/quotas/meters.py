@@ -1,7 +1,8 @@
 """What clients have used of their quotas.
 
-Invariant: a meter that measures nothing any more is removed sooner or later, so that clients that invent
-client ids do not fill the memory.
+Invariants, so that clients that invent client ids do not fill the memory: a meter that measures nothing any
+more is removed sooner or later, and there are at most ``METERS_MAX``: of more, those that have used the least
+of their quotas are forgotten.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from nilometer.quotas.limits import Limit
 
 KEPT = 256
 """Up to this number of meters none is looked for that can be removed."""
+METERS_MAX = 10_000
+"""The number of users, client ids or addresses that are measured at once for one quota."""
 
 
 class Meter(Protocol):
@@ -20,8 +23,21 @@ class Meter(Protocol):
         """Whether the meter measures what a new one would."""
         ...
 
+    def use(self, rate: float, now_ms: int) -> float:
+        """Return how much of what ``rate`` allows is used now, as a share: above 1 the client waits."""
+        ...
+
 
 M = TypeVar("M", bound=Meter)
+
+
+class _Entry(Generic[M]):
+    __slots__ = ("meter", "rate")
+
+    def __init__(self, meter: M, rate: float) -> None:
+        self.meter = meter
+        self.rate = rate
+        """The rate that last counted for the meter."""
 
 
 class Meters(Generic[M]):
@@ -30,20 +46,29 @@ class Meters(Generic[M]):
     def __init__(self, make: Callable[[float, int], M]) -> None:
         """``make(rate, now_ms)`` returns a new meter."""
         self._make = make
-        self._meters: dict[tuple[str, str], M] = {}
+        self._entries: dict[tuple[str, str], _Entry[M]] = {}
         self._swept_at = KEPT
 
     def __len__(self) -> int:
-        return len(self._meters)
+        return len(self._entries)
 
     def of(self, limit: Limit, now_ms: int) -> M:
-        meter = self._meters.get(limit.shared_by)
-        if meter is None:
-            if len(self._meters) >= self._swept_at:
-                self._sweep(limit.rate, now_ms)
-            meter = self._meters[limit.shared_by] = self._make(limit.rate, now_ms)
-        return meter
+        entry = self._entries.get(limit.shared_by)
+        if entry is None:
+            if len(self._entries) >= self._swept_at:
+                self._sweep(now_ms)
+            entry = self._entries[limit.shared_by] = _Entry(self._make(limit.rate, now_ms), limit.rate)
+        entry.rate = limit.rate
+        return entry.meter
 
-    def _sweep(self, rate: float, now_ms: int) -> None:
-        self._meters = {key: meter for key, meter in self._meters.items() if not meter.is_idle(rate, now_ms)}
-        self._swept_at = max(KEPT, 2 * len(self._meters))
+    def _sweep(self, now_ms: int) -> None:
+        kept = [
+            (key, entry)
+            for key, entry in self._entries.items()
+            if not entry.meter.is_idle(entry.rate, now_ms)
+        ]
+        if len(kept) >= METERS_MAX:
+            kept.sort(key=lambda one: one[1].meter.use(one[1].rate, now_ms))
+            kept = kept[METERS_MAX // 2 :]
+        self._entries = dict(kept)
+        self._swept_at = min(METERS_MAX, max(KEPT, 2 * len(kept)))
