@@ -83,7 +83,7 @@ def test_a_user_with_the_password_is_served(broker: SaslBroker, mechanism: str, 
 
 
 def test_what_a_client_sends_before_it_has_authenticated_counts_for_no_quota(broker: SaslBroker) -> None:
-    """Otherwise anybody could use up the time of a client whose id is known."""
+    """Otherwise any peer could use up the time of a client whose id is known."""
     quota = {REQUEST_PERCENTAGE: 1e-6}  # less than any request takes
     alter(broker.open_bootstrap, {CLIENT_ID: "known"}, **quota)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from nilometer.broker.control.secret_keeper import find_or_make_secrets
 from nilometer.cli.cluster.metadata_commands import metadata
@@ -100,19 +102,22 @@ def nodes(client: Any, path: str) -> list[str]:
     return found
 
 
-def open_nodes(zookeeper_server: ZooKeeperEnsemble, path: str) -> list[str]:
-    """The nodes whose ACL permits something to everyone, as the brokers' user sees them."""
+@contextmanager
+def as_brokers(zookeeper_server: ZooKeeperEnsemble) -> Iterator[Any]:
     client: Any = KazooClient(zookeeper_server.hosts, auth_data=[("digest", f"brokers:{PASSWORD}")])
     client.start()
     try:
-        return [
-            node
-            for node in nodes(client, path)
-            if any(acl.id.scheme == "world" for acl in client.get_acls(node)[0])
-        ]
+        yield client
     finally:
         client.stop()
         client.close()
+
+
+def unprotected(zookeeper_server: ZooKeeperEnsemble, path: str) -> list[str]:
+    """The nodes whose ACL is not that of the brokers' user alone, as this user sees them."""
+    own = [make_digest_acl("brokers", PASSWORD, all=True)]
+    with as_brokers(zookeeper_server) as client:
+        return [node for node in nodes(client, path) if client.get_acls(node)[0] != own]
 
 
 def test_a_stranger_can_neither_read_nor_change_a_node(
@@ -120,7 +125,7 @@ def test_a_stranger_can_neither_read_nor_change_a_node(
 ) -> None:
     filled(setting, BROKERS)
     chroot = chroot_of(setting)
-    assert open_nodes(zookeeper_server, chroot) == []
+    assert unprotected(zookeeper_server, chroot) == []
     attempts = [
         lambda: client.get(f"{chroot}/secret"),
         lambda: client.get_children(chroot),
@@ -165,10 +170,31 @@ def test_an_open_store_is_closed_by_brokers_that_set_acls(
     chroot = chroot_of(setting)
     user_only = replace(BROKERS, set_acl=False)
     first = opened(setting, user_only)
-    assert f"{chroot}/secret" in open_nodes(zookeeper_server, chroot)
+    assert f"{chroot}/secret" in unprotected(zookeeper_server, chroot)
     assert opened(setting, BROKERS) == first
-    assert open_nodes(zookeeper_server, chroot) == []
+    assert unprotected(zookeeper_server, chroot) == []
     assert opened(setting, user_only) == first, "one that is not restarted yet goes on"
+
+
+def test_another_acl_than_that_of_the_brokers_is_no_protection(
+    setting: str, zookeeper_server: ZooKeeperEnsemble
+) -> None:
+    filled(setting, BROKERS)
+    chroot = chroot_of(setting)
+    own, others = (make_digest_acl(user, PASSWORD, all=True) for user in ("brokers", "others"))
+    wrong = {
+        chroot: [own, others],
+        f"{chroot}/secret": [own, others],
+        f"{chroot}/next": [others, make_digest_acl("brokers", PASSWORD, read=True, admin=True)],
+        f"{chroot}/entries": [own, make_acl("ip", "127.0.0.1", read=True)],
+        f"{chroot}/brokers": OPEN_ACL_UNSAFE,
+    }
+    with as_brokers(zookeeper_server) as client:
+        for node, acls in wrong.items():
+            client.set_acls(node, acls)
+    assert set(unprotected(zookeeper_server, chroot)) == set(wrong)
+    opened(setting, BROKERS)
+    assert unprotected(zookeeper_server, chroot) == []
 
 
 def test_acls_need_a_chroot(zookeeper_server: ZooKeeperEnsemble) -> None:
@@ -237,6 +263,9 @@ def tls_of(authority: Authority, **more: Any) -> ZooKeeperSecurity:
 def test_brokers_connect_by_tls(authority: Authority, tls_server: ZooKeeperEnsemble) -> None:
     setting = f"zookeeper://{tls_server.tls_hosts}/tls"
     filled(setting, tls_of(authority), HANDSHAKE_TIMEOUT_MS)
+    # Nor has the certificate's subject any right.
+    assert opened(setting, tls_of(authority), HANDSHAKE_TIMEOUT_MS)
+    assert unprotected(tls_server, "/tls") == []
 
     async def many_responses() -> None:
         """More than one record of TLS holds: what is left in TLS is read without waiting for the socket."""

@@ -104,10 +104,7 @@ class RequestDispatcher:
         of_api.begin(request.version)
         reply = self._handle(spec, request, of_api)
         if self._services.client_quotas.limits_clients and not (
-            from_broker
-            or spec.counts_quotas
-            or spec.exempt_from_quotas
-            or request.context.must_authenticate
+            from_broker or spec.counts_quotas or spec.exempt_from_quotas or request.context.must_authenticate
         ):
             reply = count_request(self._services, request, reply, self._now_us() - began_us)
         if isinstance(reply, asyncio.Future):

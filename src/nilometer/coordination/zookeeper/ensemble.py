@@ -159,11 +159,14 @@ class Ensemble(Protocol):
         ...
 
     async def is_protected(self, path: str) -> bool:
-        """Return whether the node's ACL permits nothing to everyone. Raises NoNode."""
+        """Return whether the node's ACL permits everything to this client's user, and nothing to others.
+
+        The first call gives its node this ACL. Raises NoNode.
+        """
         ...
 
     async def protect(self, path: str) -> None:
-        """Replace the node's ACL by the one that this client creates nodes with. Raises NoNode."""
+        """Replace the node's ACL by one that permits everything to this client's user only. Raises NoNode."""
         ...
 
     async def set(self, path: str, data: bytes, version: int) -> None:

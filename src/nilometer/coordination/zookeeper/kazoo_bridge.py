@@ -52,8 +52,8 @@ logger = logging.getLogger(__name__)
 
 UNANSWERED_FRACTION = 1 / 4
 """If a server sends no response for this fraction of the session timeout, the client tries another one."""
-EVERYONE = "world"
-"""The scheme of ZooKeeper's ACLs that needs no credentials."""
+DIGEST = "digest"
+"""The scheme of ZooKeeper's ACLs for a user with a password."""
 
 
 def _translated(error: BaseException) -> Exception:
@@ -98,6 +98,8 @@ class KazooBridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._log = QuietLogger(logging.getLogger("kazoo"))
         self._answers = 0
+        self._own_acls: list[Any] | None = None
+        """What protects nodes: everything for the user, and nothing for others. None before it is known."""
         self._client: Any = KazooClient(
             hosts=",".join(where.servers),
             timeout=timeout_ms / 1000,
@@ -175,11 +177,32 @@ class KazooBridge:
         await self._call(self._client.ensure_path_async, self._at(path))
 
     async def is_protected(self, path: str) -> bool:
-        acls, _ = await self._ask(self._client.get_acls_async, self._at(path))
-        return all(acl.id.scheme != EVERYONE for acl in acls)
+        found = await self._acls(path)
+        if self._own_acls is None:
+            self._own_acls = await self._learned_acls(path)
+            self._client.default_acl = self._own_acls
+        return found == self._own_acls
 
     async def protect(self, path: str) -> None:
+        acls = self._own_acls or CREATOR_ALL_ACL
+        await self._call(self._client.set_acls_async, self._at(path), acls)
+
+    async def _learned_acls(self, path: str) -> list[Any]:
+        """Protect a node, and return the ACLs of the user that it then has.
+
+        How a user is named is decided by the server: the algorithm of the digest is one of its settings. It
+        adds the identity of the client's certificate, which is not that of other brokers.
+        """
         await self._call(self._client.set_acls_async, self._at(path), CREATOR_ALL_ACL)
+        found = await self._acls(path)
+        own = [acl for acl in found if acl.id.scheme == DIGEST] or found
+        if own != found:
+            await self._call(self._client.set_acls_async, self._at(path), own)
+        return own
+
+    async def _acls(self, path: str) -> list[Any]:
+        acls, _ = await self._ask(self._client.get_acls_async, self._at(path))
+        return sorted(acls)
 
     async def set(self, path: str, data: bytes, version: int) -> None:
         await self._call(self._client.set_async, self._at(path), data, version)

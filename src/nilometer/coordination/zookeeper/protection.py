@@ -1,4 +1,4 @@
-"""Gives the nodes of an existing store their ACL: those that were created without one."""
+"""Gives the nodes of an existing store their ACL: those that were created without one, or got another one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def protect_tree(ensemble: Ensemble) -> None:
                 deeper += names
         level = deeper
     if protected:
-        logger.info("%d nodes in ZooKeeper had no ACL, and got one", protected)
+        logger.info("%d nodes in ZooKeeper had no ACL or another one, and got that of the user", protected)
 
 
 async def _protect(ensemble: Ensemble, path: str) -> bool:

@@ -65,6 +65,7 @@ class VirtualBridge:
     ) -> None:
         """``user``: the user that the client authenticates as; ``protects``: whether nodes get an ACL."""
         self.protects = protects
+        self._user = user
         self._asked_ms = timeout_ms
         self._chroot = chroot
         self._stopped = False
@@ -121,7 +122,7 @@ class VirtualBridge:
 
     async def is_protected(self, path: str) -> bool:
         node: NodeState = await self._ask(GetAcl(self._full(path)), None)
-        return node.user != ""
+        return node.user != "" and node.user == self._user
 
     async def protect(self, path: str) -> None:
         await self._call(SetAcl(self._full(path)))
