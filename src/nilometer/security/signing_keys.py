@@ -2,7 +2,8 @@
 
 Only signatures by private keys are accepted: RSA (RS and PS) and elliptic curves (ES). A token that is not
 signed (``none``), or signed by a shared secret (HS), is refused before any key is looked for, and the key's
-type must be that of the algorithm: a public key is never taken as a shared secret.
+type must be that of the algorithm: a public key is never taken as a shared secret. What an unauthenticated
+client may have computed is bounded: the size of its token, and the keys that are tried for it.
 
 Needs joserfc (the extra ``oauth``); import this module only where tokens are verified.
 """
@@ -27,10 +28,14 @@ KEY_TYPES = {
     for bits in (256, 384, 512)
 }
 """The accepted algorithms, with the type of their keys."""
+TOKEN_CHARACTERS_MAX = 64 * 1024
+"""Issuers' largest tokens, with hundreds of groups or roles, have about 30,000."""
 HEADER_CHARACTERS_MAX = 8192
 KEY_ID_CHARACTERS_MAX = 1000
 """Kafka's limit: no issuer has longer ones."""
 KEYS_MAX = 100
+KEYS_TRIED_MAX = 8
+"""The number of keys that are tried for a token that names none (``kid``), or one that several keys have."""
 RSA_BITS_MIN = 2048
 
 
@@ -67,12 +72,16 @@ class SigningKeys:
     def verified_claims(self, token: str) -> dict[str, object]:
         """Return the claims of a token whose signature is right. Raises InvalidToken, UnknownKey."""
         algorithm, key_id = _header(token)
-        for candidate in self._candidates(algorithm, key_id):
+        candidates = self._candidates(algorithm, key_id)
+        for candidate in candidates[:KEYS_TRIED_MAX]:
             try:
                 payload = jws.deserialize_compact(token, candidate.key, registry=_REGISTRY).payload
             except (JoseError, ValueError, TypeError):
                 continue  # another key may have signed it
             return _object(payload, "claims")
+        if len(candidates) > KEYS_TRIED_MAX:
+            tried = f"the first {KEYS_TRIED_MAX} of {len(candidates)} keys"
+            raise InvalidToken(f"the token does not name one key (kid), and none of {tried} has signed it")
         raise InvalidToken("the signature is wrong")
 
     def _candidates(self, algorithm: str, key_id: str | None) -> list[_SigningKey]:
@@ -89,6 +98,8 @@ NO_KEYS = SigningKeys((), 0)
 
 def _header(token: str) -> tuple[str, str | None]:
     """Return the algorithm and the id of the key."""
+    if len(token) > TOKEN_CHARACTERS_MAX:
+        raise InvalidToken(f"the token has more than {TOKEN_CHARACTERS_MAX} characters")
     parts = token.split(".")
     if len(parts) != 3 or len(parts[0]) > HEADER_CHARACTERS_MAX:
         raise InvalidToken("the token is no signed JSON web token")

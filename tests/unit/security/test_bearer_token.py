@@ -6,12 +6,20 @@ import base64
 import hashlib
 import hmac
 import json
+from typing import Any
 
 import pytest
-from joserfc import jwk
+from joserfc import jwk, jws
 
 from nilometer.security.bearer_token import BearerToken, InvalidToken, TokenRules, UnknownKey, check_claims
-from nilometer.security.signing_keys import NO_KEYS, InvalidKeys, parse_keys
+from nilometer.security.signing_keys import (
+    KEYS_MAX,
+    KEYS_TRIED_MAX,
+    NO_KEYS,
+    TOKEN_CHARACTERS_MAX,
+    InvalidKeys,
+    parse_keys,
+)
 from support.issuer import ec_key, jwks, rsa_key, signed
 
 NOW_MS = 1_800_000_000_000
@@ -136,6 +144,48 @@ def test_a_key_that_is_not_known_is_told_apart_from_a_wrong_signature() -> None:
     assert not isinstance(wrong.value, UnknownKey)
     with pytest.raises(UnknownKey):
         NO_KEYS.verified_claims(signed(rsa_key(), GOOD, kid=None))
+
+
+@pytest.mark.parametrize("kid", [None, "same"])
+def test_a_token_that_names_no_single_key_is_tried_with_few(
+    kid: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+    verify = jws.deserialize_compact
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        tried.append(arguments)
+        return verify(*arguments, **named)
+
+    monkeypatch.setattr(jws, "deserialize_compact", counted)
+    others = {f"other-{number}": rsa_key(1) for number in range(KEYS_MAX - 1)}
+    for before, is_found in ((KEYS_TRIED_MAX - 1, True), (KEYS_TRIED_MAX, False)):
+        names = list(others)
+        ordered = {name: others[name] for name in names[:before]} | {"one": rsa_key()} | others
+        document = json.loads(jwks(**ordered))
+        for key in document["keys"]:
+            key["kid"] = key["kid"] if kid is None else kid
+        keys = parse_keys(json.dumps(document).encode())
+        assert len(keys) == KEYS_MAX
+        tried.clear()
+        token = signed(rsa_key(), GOOD, kid=kid)
+        if is_found:
+            assert keys.verified_claims(token) == GOOD
+        else:
+            with pytest.raises(InvalidToken, match="none of the first 8 of 100 keys"):
+                keys.verified_claims(token)
+        assert len(tried) == KEYS_TRIED_MAX
+    named = parse_keys(jwks(**ordered))
+    assert named.verified_claims(signed(rsa_key(), GOOD, kid="one")) == GOOD
+
+
+def test_a_token_that_is_too_long_is_refused_before_it_is_read() -> None:
+    keys = parse_keys(jwks(one=rsa_key()))
+    long = signed(rsa_key(), GOOD | {"groups": ["g" * 100] * 350})
+    assert 30_000 < len(long) <= TOKEN_CHARACTERS_MAX
+    assert keys.verified_claims(long)["sub"] == GOOD["sub"]
+    with pytest.raises(InvalidToken, match="more than 65536 characters"):
+        keys.verified_claims(signed(rsa_key(), GOOD | {"groups": "g" * TOKEN_CHARACTERS_MAX}))
 
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", "nOnE"])
