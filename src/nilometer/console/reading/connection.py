@@ -55,7 +55,7 @@ class ClusterConnection:
                 admin = Admin(self.runtime, self._admin_settings)
                 try:
                     await admin.client.start()
-                except KafkaError:
+                except BaseException:  # also if the visitor leaves meanwhile
                     await admin.client.close()
                     raise
                 self._admin = admin
