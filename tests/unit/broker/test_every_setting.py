@@ -24,6 +24,8 @@ from nilometer.storage.topic_config import TOPIC_CONFIG
 
 TABLES = {
     "settings/config_keys.py",
+    "settings/storage_config_keys.py",
+    "settings/replication_config_keys.py",
     "settings/group_config_keys.py",
     "settings/group_settings.py",
     "storage/topic_config.py",

@@ -39,7 +39,7 @@ from nilometer.broker.replicas.required_logs import (
 )
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.config_keys import RACK_AWARE_SELECTOR
+from nilometer.broker.settings.replication_config_keys import RACK_AWARE_SELECTOR
 from nilometer.broker.tasks import describe
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry

@@ -6,8 +6,8 @@ module defines names and bounds; ``groups`` uses the values.
 
 from __future__ import annotations
 
-from nilometer.config import ConfigKey, ConfigKind
-from nilometer.config.definition import ConfigValue
+from nilometer.broker.settings.declaration import setting
+from nilometer.config import ConfigKind
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 
 _INT, _LONG, _SHORT = ConfigKind.INT, ConfigKind.LONG, ConfigKind.SHORT
@@ -24,129 +24,116 @@ ASSIGNORS = {
 """The accepted names of server-side assignors, each with its short name."""
 
 
-def _key(
-    name: str,
-    kind: ConfigKind,
-    default: ConfigValue,
-    doc: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> ConfigKey:
-    return ConfigKey(
-        name=name, kind=kind, default=default, doc=doc, minimum=minimum, maximum=maximum, choices=choices
-    )
-
-
 CLASSIC_GROUPS = [
-    _key(
+    setting(
         "group.min.session.timeout.ms",
         _INT,
         6_000,
         "The shortest session.timeout.ms that a member of a classic group may request.",
     ),
-    _key(
+    setting(
         "group.max.session.timeout.ms",
         _INT,
         1_800_000,
         "The longest session.timeout.ms that a member of a classic group may request.",
     ),
-    _key(
+    setting(
         "group.initial.rebalance.delay.ms",
         _INT,
         3_000,
         "How long an empty classic group waits for more members before its first rebalance.",
     ),
-    _key("group.max.size", _INT, INT_MAX, "The maximum number of members of one classic group.", minimum=1),
+    setting(
+        "group.max.size", _INT, INT_MAX, "The maximum number of members of one classic group.", minimum=1
+    ),
 ]
 
 CONSUMER_GROUPS = [
-    _key(
+    setting(
         "group.coordinator.rebalance.protocols",
         _LIST,
         ("classic", "consumer", "streams"),
         "The enabled rebalance protocols; streams and share are accepted but not supported.",
         choices=("classic", "consumer", "share", "streams"),
     ),
-    _key(
+    setting(
         "group.consumer.session.timeout.ms",
         _INT,
         45_000,
         "A member of a consumer group without a heartbeat for this long is removed.",
         minimum=1,
     ),
-    _key(
+    setting(
         "group.consumer.min.session.timeout.ms",
         _INT,
         45_000,
         "The lowest session timeout allowed for a consumer group.",
         minimum=1,
     ),
-    _key(
+    setting(
         "group.consumer.max.session.timeout.ms",
         _INT,
         60_000,
         "The highest session timeout allowed for a consumer group.",
         minimum=1,
     ),
-    _key(
+    setting(
         "group.consumer.heartbeat.interval.ms",
         _INT,
         5_000,
         "The heartbeat interval of members of a consumer group.",
         minimum=1,
     ),
-    _key(
+    setting(
         "group.consumer.min.heartbeat.interval.ms",
         _INT,
         5_000,
         "The lowest heartbeat interval allowed for a consumer group.",
         minimum=1,
     ),
-    _key(
+    setting(
         "group.consumer.max.heartbeat.interval.ms",
         _INT,
         15_000,
         "The highest heartbeat interval allowed for a consumer group.",
         minimum=1,
     ),
-    _key(
+    setting(
         "group.consumer.assignment.interval.ms",
         _INT,
         1_000,
         "The minimum time between two target assignments of one consumer group.",
         minimum=0,
     ),
-    _key(
+    setting(
         "group.consumer.min.assignment.interval.ms",
         _INT,
         0,
         "The lowest assignment interval allowed for a consumer group.",
         minimum=0,
     ),
-    _key(
+    setting(
         "group.consumer.max.assignment.interval.ms",
         _INT,
         15_000,
         "The highest assignment interval allowed for a consumer group.",
         minimum=0,
     ),
-    _key(
+    setting(
         "group.consumer.max.size",
         _INT,
         INT_MAX,
         "The maximum number of members of one consumer group.",
         minimum=1,
     ),
-    _key(
+    setting(
         "group.consumer.assignors",
         _LIST,
         ("uniform", "range"),
         "The server-side assignors; the first is used if members name none.",
         choices=tuple(ASSIGNORS),
     ),
-    _key(
+    setting(
         "group.consumer.migration.policy",
         _STRING,
         "bidirectional",
@@ -157,34 +144,34 @@ CONSUMER_GROUPS = [
 ]
 
 OFFSETS = [
-    _key(
+    setting(
         "offset.metadata.max.bytes",
         _INT,
         4_096,
         "The maximum bytes of metadata that may be committed with an offset.",
     ),
-    _key(
+    setting(
         "offsets.load.buffer.size",
         _INT,
         5 << 20,
         "Bytes of a partition of __consumer_offsets that are read at once when its groups are loaded.",
         minimum=1,
     ),
-    _key(
+    setting(
         "offsets.retention.minutes",
         _INT,
         10_080,
         "How long the offsets of a group without members are kept.",
         minimum=1,
     ),
-    _key(
+    setting(
         "offsets.retention.check.interval.ms",
         _LONG,
         600_000,
         "How often the coordinator checks for offsets that have expired.",
         minimum=1,
     ),
-    _key(
+    setting(
         "offsets.commit.timeout.ms",
         _INT,
         5_000,
@@ -194,22 +181,22 @@ OFFSETS = [
 ]
 
 OFFSETS_TOPIC = [
-    _key("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", minimum=1),
-    _key(
+    setting("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", minimum=1),
+    setting(
         "offsets.topic.replication.factor",
         _SHORT,
         3,
         "Replicas of __consumer_offsets; fewer if the cluster has fewer brokers.",
         minimum=1,
     ),
-    _key(
+    setting(
         "offsets.topic.segment.bytes",
         _INT,
         104_857_600,
         "segment.bytes of __consumer_offsets.",
         minimum=SEGMENT_BYTES_MIN,
     ),
-    _key(
+    setting(
         "offsets.topic.compression.codec",
         _INT,
         0,
