@@ -15,7 +15,8 @@ from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.two_brokers import Side
 from support.eventually import eventually
 from support.ports import HOST, free_ports
-from support.wire.wire_peer import WirePeer, make
+from support.wire.new_topics import new_topic
+from support.wire.wire_peer import WirePeer
 
 PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 K = ApiKey
@@ -67,19 +68,7 @@ def listeners(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def create(side: Side, *names: str) -> list[str]:
-    topics = tuple(
-        make(
-            K.CREATE_TOPICS,
-            7,
-            "CreatableTopic",
-            name=name,
-            num_partitions=1,
-            replication_factor=1,
-            assignments=(),
-            configs=(),
-        )
-        for name in names
-    )
+    topics = tuple(new_topic(name) for name in names)
     answer = side.message(K.CREATE_TOPICS, 7, topics=topics, timeout_ms=20_000)
     codes = {topic.name: topic.error_code.name for topic in answer.topics}
     return [codes[name] for name in names]

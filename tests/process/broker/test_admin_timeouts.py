@@ -8,9 +8,9 @@ import pytest
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
-from nilometer.wire.messages import Message
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually
+from support.wire.new_topics import new_topic
 from support.wire.wire_peer import WirePeer, make
 
 TOPIC = "kept"
@@ -33,19 +33,6 @@ def controller_and_other(cluster: NilometerCluster) -> tuple[int, int]:
     controller = cluster.controller()
     assert controller is not None
     return controller, 3 - controller
-
-
-def new_topic(name: str) -> Message:
-    return make(
-        ApiKey.CREATE_TOPICS,
-        7,
-        "CreatableTopic",
-        name=name,
-        num_partitions=1,
-        replication_factor=1,
-        assignments=(),
-        configs=(),
-    )
 
 
 def create(peer: WirePeer, name: str, timeout_ms: int) -> ErrorCode:

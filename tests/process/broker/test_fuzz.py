@@ -34,6 +34,7 @@ from support.wire.frame_fuzzer import (
     random_batch,
 )
 from support.wire.fuzz_connections import FuzzConnections
+from support.wire.new_topics import new_topic
 from support.wire.random_messages import Vocabulary
 from support.wire.wire_peer import WirePeer, make
 
@@ -222,15 +223,7 @@ class _Produced:
 def _prepare(bootstrap: str) -> Vocabulary:
     with WirePeer(bootstrap) as peer:
         topics = tuple(
-            make(
-                ApiKey.CREATE_TOPICS,
-                CREATE_VERSION,
-                "CreatableTopic",
-                name=name,
-                num_partitions=2,
-                replication_factor=-1,
-            )
-            for name in (KEPT, *FUZZED)
+            new_topic(name, 2, version=CREATE_VERSION, replication_factor=-1) for name in (KEPT, *FUZZED)
         )
         created = peer.ask(ApiKey.CREATE_TOPICS, CREATE_VERSION, topics=topics, timeout_ms=10_000)
         assert [topic.error_code for topic in created.topics] == [ErrorCode.none] * 3

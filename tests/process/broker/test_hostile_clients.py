@@ -22,6 +22,7 @@ from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
 from support.ports import HOST
+from support.wire.new_topics import new_topic
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
 MIB = 1024 * 1024
@@ -50,8 +51,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker
 
 
 def create(peer: WirePeer, name: str) -> None:
-    topic = make(ApiKey.CREATE_TOPICS, 7, "CreatableTopic", name=name, num_partitions=1, replication_factor=1)
-    answer = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout_ms=10_000)
+    answer = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(new_topic(name),), timeout_ms=10_000)
     assert answer.topics[0].error_code == ErrorCode.none
 
 
@@ -211,14 +211,7 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
 def test_clients_that_leave_while_they_are_served(broker: NilometerBroker) -> None:
     """Whatever a request was about to do, it is done or it is not: what follows is served as ever."""
     for number in range(100):
-        topic = make(
-            ApiKey.CREATE_TOPICS,
-            7,
-            "CreatableTopic",
-            name=f"left-{number % 10}",
-            num_partitions=1,
-            replication_factor=1,
-        )
+        topic = new_topic(f"left-{number % 10}")
         names = (make(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=f"left-{number % 10}"),)
         create_it = api(ApiKey.CREATE_TOPICS, 7).request(topics=(topic,), timeout_ms=1000)
         delete_it = api(ApiKey.DELETE_TOPICS, 6).request(topics=names, timeout_ms=1000)

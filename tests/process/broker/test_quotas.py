@@ -35,6 +35,7 @@ from support.brokers.two_brokers import Side, batch, produce_fields
 from support.command_line import Nilometer, Outcome
 from support.eventually import eventually
 from support.ports import HOST, free_ports
+from support.wire.new_topics import new_topic
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
 LIMITED_ADDRESS, OTHER_ADDRESS, FEW_CONNECTIONS = "127.0.0.2", "127.0.0.3", "127.0.0.4"
@@ -172,18 +173,8 @@ def test_a_fetch_that_has_waited_counts(broker: NilometerBroker) -> None:
         assert 0 < throttle_ms(waited) <= 1_000
 
 
-def new_topic(name: str, partitions: int, version: int) -> dict[str, object]:
-    topic = make(
-        ApiKey.CREATE_TOPICS,
-        version,
-        "CreatableTopic",
-        name=name,
-        num_partitions=partitions,
-        replication_factor=1,
-        assignments=(),
-        configs=(),
-    )
-    return {"topics": (topic,), "timeout_ms": 30_000}
+def creation(name: str, partitions: int, version: int) -> dict[str, object]:
+    return {"topics": (new_topic(name, partitions, version=version),), "timeout_ms": 30_000}
 
 
 def test_topics_above_the_mutation_rate_are_refused(broker: NilometerBroker) -> None:
@@ -193,12 +184,12 @@ def test_topics_above_the_mutation_rate_are_refused(broker: NilometerBroker) -> 
         with WirePeer(broker.bootstrap, "creator") as peer:
             return peer.ask(key, version, **fields)
 
-    first = ask(ApiKey.CREATE_TOPICS, 7, new_topic("first", 3, 7))
+    first = ask(ApiKey.CREATE_TOPICS, 7, creation("first", 3, 7))
     assert first.topics[0].error_code == ErrorCode.none and throttle_ms(first) == 0
-    second = ask(ApiKey.CREATE_TOPICS, 7, new_topic("second", 1, 7))
+    second = ask(ApiKey.CREATE_TOPICS, 7, creation("second", 1, 7))
     assert second.topics[0].error_code == ErrorCode.throttling_quota_exceeded
     assert throttle_ms(second) > 100_000
-    earlier = ask(ApiKey.CREATE_TOPICS, 5, new_topic("earlier", 1, 5))
+    earlier = ask(ApiKey.CREATE_TOPICS, 5, creation("earlier", 1, 5))
     assert earlier.topics[0].error_code == ErrorCode.none
     assert throttle_ms(earlier) > 200_000
     grown = make(
@@ -212,7 +203,7 @@ def test_topics_above_the_mutation_rate_are_refused(broker: NilometerBroker) -> 
     refused = ask(ApiKey.DELETE_TOPICS, 6, {"topics": (gone,), "timeout_ms": 30_000})
     assert refused.responses[0].error_code == ErrorCode.throttling_quota_exceeded
     with WirePeer(broker.bootstrap, "other") as peer:
-        other = peer.ask(ApiKey.CREATE_TOPICS, 7, **new_topic("other", 30, 7))
+        other = peer.ask(ApiKey.CREATE_TOPICS, 7, **creation("other", 30, 7))
         assert other.topics[0].error_code == ErrorCode.none and throttle_ms(other) == 0
 
 
@@ -221,11 +212,11 @@ def test_the_controller_counts_what_any_broker_forwards(tmp_path: Path) -> None:
         addresses = cluster.bootstrap.split(",")
         alter(addresses[0], {CLIENT_ID: "creator"}, **{CONTROLLER_MUTATION_RATE: 0.01})
         with WirePeer(addresses[0], "creator") as peer:
-            first = peer.ask(ApiKey.CREATE_TOPICS, 7, **new_topic("first", 3, 7))
+            first = peer.ask(ApiKey.CREATE_TOPICS, 7, **creation("first", 3, 7))
             assert first.topics[0].error_code == ErrorCode.none
         for address in addresses:
             with WirePeer(address, "creator") as peer:
-                refused = peer.ask(ApiKey.CREATE_TOPICS, 7, **new_topic("second", 1, 7))
+                refused = peer.ask(ApiKey.CREATE_TOPICS, 7, **creation("second", 1, 7))
             assert refused.topics[0].error_code == ErrorCode.throttling_quota_exceeded, address
             assert throttle_ms(refused) > 100_000, address
 

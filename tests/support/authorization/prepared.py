@@ -10,6 +10,7 @@ from nilometer.wire.errors import ErrorCode
 
 from ..brokers.two_brokers import Side
 from ..eventually import eventually
+from ..wire.new_topics import new_topic
 from ..wire.wire_peer import make
 from .group_probes import offset_commit
 from .probe import Names
@@ -64,19 +65,7 @@ class PreparedBroker:
             for profile in self._profiles
             for name in ("known", "known-deletable-name", "known-deletable-id")
         ]
-        topics = tuple(
-            make(
-                K.CREATE_TOPICS,
-                7,
-                "CreatableTopic",
-                name=name,
-                num_partitions=1,
-                replication_factor=1,
-                assignments=(),
-                configs=(),
-            )
-            for name in names
-        )
+        topics = tuple(new_topic(name) for name in names)
         created = self.admin.message(K.CREATE_TOPICS, 7, topics=topics, timeout_ms=60_000).topics
         assert all(each.error_code is ErrorCode.none for each in created), created
         for name in names:

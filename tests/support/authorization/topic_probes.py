@@ -7,6 +7,7 @@ from typing import Any
 
 from nilometer.wire.api_keys import ApiKey
 
+from ..wire.new_topics import new_topic
 from ..wire.wire_peer import make
 from .probe import NO_ID, Names, Probe, of_profile, without_configs
 
@@ -52,19 +53,7 @@ def topic_probes() -> Iterator[Probe]:
     yield Probe(K.DESCRIBE_TOPIC_PARTITIONS, 0, "by name", described)
 
     def created(of: Names) -> Mapping[str, object]:
-        topics = tuple(
-            make(
-                K.CREATE_TOPICS,
-                7,
-                "CreatableTopic",
-                name=name,
-                num_partitions=1,
-                replication_factor=1,
-                assignments=(),
-                configs=(),
-            )
-            for name in of.both
-        )
+        topics = tuple(new_topic(name) for name in of.both)
         return {"topics": topics, "timeout_ms": 10_000, "validate_only": True}
 
     yield Probe(K.CREATE_TOPICS, 7, "validated", created, without_configs)

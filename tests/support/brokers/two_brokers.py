@@ -19,6 +19,7 @@ from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, decode_records
 
 from ..eventually import eventually
+from ..wire.new_topics import new_topic
 from ..wire.wire_peer import ConnectionEnded, WirePeer, make
 
 Plain = Any
@@ -100,13 +101,9 @@ class Side:
 
         Returns its name.
         """
-        topic = make(
-            ApiKey.CREATE_TOPICS,
-            7,
-            "CreatableTopic",
-            name=name,
-            num_partitions=partitions,
-            replication_factor=1,
+        topic = new_topic(
+            name,
+            partitions,
             configs=tuple(
                 make(ApiKey.CREATE_TOPICS, 7, "CreatableTopicConfig", name=key.replace("_", "."), value=value)
                 for key, value in configs.items()

@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from ..brokers.cluster_shell import COMMAND
+from ..brokers.serving_command import serving
 
 
-@contextmanager
-def console(*arguments: str, logs: str = "") -> Iterator[str]:
+def console(*arguments: str, logs: str = "") -> AbstractContextManager[str]:
     """Run the command on a free port; yield the URL that it prints, without the slash at its end.
 
     ``logs``: a pattern of what it writes to standard error.
     """
-    process = subprocess.Popen(
-        [str(COMMAND), "console", "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        match = re.fullmatch(r"Console: (https?://[0-9.]+:\d+)/\n", process.stdout.readline())
-        assert match is not None
-        yield match[1]
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, "it ends by a signal as it should"
-        assert re.fullmatch(logs, errors), f"no reading of it failed: {errors}"
-    finally:
-        process.kill()
-        process.wait()
+    line = r"Console: (https?://[0-9.]+:\d+)/\n"
+    return serving("console", "--port", "0", *arguments, prints=line, logs=logs)

@@ -54,6 +54,12 @@ _override = click.option(
 )
 
 
+def _number(name: str, least: int, most: int, text: str, *, default: int) -> Callable[[F], F]:
+    """Return an option whose value is an integer from ``least`` to ``most``."""
+    kind = click.IntRange(least, most)
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
+
+
 def _parse_overrides(overrides: tuple[str, ...]) -> dict[str, str]:
     values: dict[str, str] = {}
     for item in overrides:
@@ -119,14 +125,10 @@ broker.add_command(broker_config)
 
 
 @click.command()
-@click.option(
-    "--brokers", type=click.IntRange(1, 64), default=1, show_default=True, help="The number of brokers."
-)
+@_number("--brokers", 1, 64, "The number of brokers.", default=1)
 @_data_dir
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="The first broker's port."
-)
+@_number("--port", 1, 65535, "The first broker's port.", default=9092)
 @click.option(
     "--coordination",
     metavar="local|zookeeper://HOST:PORT,…",
@@ -134,20 +136,20 @@ broker.add_command(broker_config)
     show_default=True,
     help="The coordination store: a folder next to the brokers' data, or ZooKeeper.",
 )
-@click.option(
+@_number(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="The port of the first broker's metrics on 127.0.0.1; the next have the next ports. 0: the system "
+    0,
+    65535,
+    "The port of the first broker's metrics on 127.0.0.1; the next have the next ports. 0: the system "
     "chooses.",
+    default=0,
 )
-@click.option(
+@_number(
     "--first-id",
-    type=click.IntRange(1, 2**31 - 65),
+    1,
+    2**31 - 65,
+    "The id of the first broker, where other machines have brokers of the same cluster.",
     default=1,
-    show_default=True,
-    help="The id of the first broker, where other machines have brokers of the same cluster.",
 )
 @click.option(
     "--rack",

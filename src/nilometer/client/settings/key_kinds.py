@@ -22,5 +22,10 @@ def boolean_key(name: str, default: bool, doc: str) -> ConfigKey:
     return ConfigKey(name=name, kind=ConfigKind.BOOLEAN, default=default, doc=doc)
 
 
+def text_key(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
+    """Declare a text without a default."""
+    return ConfigKey(name=name, kind=ConfigKind.STRING, default=None, doc=doc, sensitive=secret)
+
+
 def choice_key(name: str, default: str, choices: tuple[str, ...], doc: str) -> ConfigKey:
     return ConfigKey(name=name, kind=ConfigKind.STRING, default=default, doc=doc, choices=choices)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nilometer.client.settings.key_kinds import boolean_key, text_key
 from nilometer.client.settings.tls_files import tls_files
 from nilometer.client.settings.tls_keys import STORE_KEYS
-from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind, Settings
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.http.client import HttpUrl, parse_url
 from nilometer.runtime.tls import ClientTls
 
@@ -20,36 +21,16 @@ FILE_PREFIX = "file://"
 _TLS_OPTIONS = ConfigDefinition.of("option of OAuthBearerLoginModule", STORE_KEYS)
 
 OAUTH_LOGIN_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey(
-        name=TOKEN_URL,
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="Where a client of OAUTHBEARER gets its token: a URL of https or http, or file:///path.",
+    text_key(
+        TOKEN_URL, "Where a client of OAUTHBEARER gets its token: a URL of https or http, or file:///path."
     ),
-    ConfigKey(
-        name=CLIENT_ID,
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The client's id at the token endpoint.",
-    ),
-    ConfigKey(
-        name=CLIENT_SECRET,
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The client's secret at the token endpoint.",
-        sensitive=True,
-    ),
-    ConfigKey(
-        name=SCOPE,
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The scope that the token endpoint is asked for.",
-    ),
-    ConfigKey(
-        name=URL_ENCODE,
-        kind=ConfigKind.BOOLEAN,
-        default=False,
-        doc="Whether id and secret are URL-encoded in the header Authorization, as RFC 6749 demands.",
+    text_key(CLIENT_ID, "The client's id at the token endpoint."),
+    text_key(CLIENT_SECRET, "The client's secret at the token endpoint.", secret=True),
+    text_key(SCOPE, "The scope that the token endpoint is asked for."),
+    boolean_key(
+        URL_ENCODE,
+        False,
+        "Whether id and secret are URL-encoded in the header Authorization, as RFC 6749 demands.",
     ),
 )
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from nilometer.client.settings.key_kinds import text_key
 from nilometer.config import ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
 from nilometer.runtime.tls import PEM, PKCS12
 
 HTTPS = "https"
-
-
-def _text(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.STRING, default=None, doc=doc, sensitive=secret)
 
 
 def _why_no_store(value: ConfigValue) -> str | None:
@@ -23,18 +20,18 @@ def _store_type(name: str, doc: str) -> ConfigKey:
 
 
 STORE_KEYS: tuple[ConfigKey, ...] = (
-    _text("ssl.keystore.location", "The file with the own private key and certificate chain."),
+    text_key("ssl.keystore.location", "The file with the own private key and certificate chain."),
     _store_type("ssl.keystore.type", "The format of ssl.keystore.location, PEM or PKCS12: must be given."),
-    _text("ssl.keystore.password", "The password of a PKCS12 key store.", secret=True),
-    _text("ssl.key.password", "The password of the private key in a PEM file.", secret=True),
-    _text("ssl.keystore.key", "The private key as PEM text, in place of a file.", secret=True),
-    _text("ssl.keystore.certificate.chain", "The certificate chain of ssl.keystore.key, as PEM text."),
-    _text("ssl.truststore.location", "The file with the certificates of trusted authorities."),
+    text_key("ssl.keystore.password", "The password of a PKCS12 key store.", secret=True),
+    text_key("ssl.key.password", "The password of the private key in a PEM file.", secret=True),
+    text_key("ssl.keystore.key", "The private key as PEM text, in place of a file.", secret=True),
+    text_key("ssl.keystore.certificate.chain", "The certificate chain of ssl.keystore.key, as PEM text."),
+    text_key("ssl.truststore.location", "The file with the certificates of trusted authorities."),
     _store_type(
         "ssl.truststore.type", "The format of ssl.truststore.location, PEM or PKCS12: must be given."
     ),
-    _text("ssl.truststore.password", "The password of a PKCS12 trust store.", secret=True),
-    _text("ssl.truststore.certificates", "The certificates of trusted authorities, as PEM text."),
+    text_key("ssl.truststore.password", "The password of a PKCS12 trust store.", secret=True),
+    text_key("ssl.truststore.certificates", "The certificates of trusted authorities, as PEM text."),
     ConfigKey(
         name="ssl.enabled.protocols",
         kind=ConfigKind.LIST,
