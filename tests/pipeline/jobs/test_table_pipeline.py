@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
+from confluent_kafka import Producer
 
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run import runner
 from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import table
+from nilometer.pipeline.tables.dead_letters import PART_BYTES_MAX
 from nilometer.pipeline.tables.delta_store import DeltaStore
 from support.pipeline.filled_topics import Sent
 from support.pipeline.runs import assert_reported, forget_last_commit, send_values
+from support.pipeline.stub_registry import StubRegistry
 from support.pipeline.table_batches import READERS
 
 pytestmark = pytest.mark.spark
@@ -96,3 +100,40 @@ def test_a_table_goes_on_when_its_topic_is_deleted_and_created_again(spark, topi
     rows = READERS["iceberg"](tmp_path / "table")
     assert [(row["_key"], row["n"], row["_offset"]) for row in rows] == [(b"b", 3, 1)]
     assert {bytes(one.value) for one in dead_letters(spark, topics, dead)} == {b'{"n": "x"}', b'{"n": 4}'}
+
+
+def test_avro_values_that_cannot_be_read_and_large_ones_are_dead_letters(spark, topics, tmp_path):
+    """Nothing that a client can send stops the job, and a repeated batch does not need the registry."""
+    topic = topics.create(1, prefix="avro", config={"max.message.bytes": "4000000"})
+    dead = topics.create(1, prefix="dead")
+    schema = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
+    with StubRegistry() as registry:
+        other = registry.add("other-value", "{}", "JSON")
+        known = registry.add(f"{topic}-value", schema)
+        good = [_avro(known, b"\x02"), _avro(known, b"\x04")]  # 1 and 2
+        large = _avro(known, bytes(3_000_000))
+        bad = [_avro(99, b"\x02"), _avro(other, b"\x02"), large, b"{}"]
+        producer = Producer({"bootstrap.servers": topics.bootstrap, "message.max.bytes": 4_000_000})
+        for value in (*good, *bad):
+            producer.produce(topic, value)
+        assert producer.flush(60) == 0
+        settings = table.Settings(registry=registry.url)
+        run_table(spark, topics, topic, tmp_path, dead, settings)
+        registry.answers_with = 500
+        forget_last_commit(tmp_path)  # as if the process had ended after the table's commit
+        run_table(spark, topics, topic, tmp_path, dead, settings)
+    assert [row["n"] for row in READERS["delta"](tmp_path / "table")] == [1, 2]
+    letters = {
+        int(headers["dead.offset"]): (bytes(one.value), headers)
+        for one in dead_letters(spark, topics, dead)
+        for headers in ({each.key: bytes(each.value).decode() for each in one.headers},)
+    }
+    assert sorted(letters) == [2, 3, 4, 5]
+    assert [value for _, (value, _) in sorted(letters.items())] == [*bad[:2], large[:PART_BYTES_MAX], bad[3]]
+    assert "does not have it" in letters[2][1]["dead.reason"]
+    assert "of type JSON" in letters[3][1]["dead.reason"]
+    assert letters[4][1]["dead.size"] == str(len(large))
+
+
+def _avro(schema_id: int, encoded: bytes) -> bytes:
+    return struct.pack(">bI", 0, schema_id) + encoded

@@ -112,6 +112,12 @@ def test_what_is_no_value_of_a_known_schema_is_rejected_with_the_reason(registry
     assert decode(whole) == {"id": 1, "name": "n"}
 
 
+WRAPPED = {
+    "type": "record",
+    "name": "Node",
+    "namespace": "shop",
+    "fields": [{"name": "next", "type": {"type": "array", "items": ["null", "Node"]}}],
+}
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
 
 
@@ -131,6 +137,7 @@ def nested(levels):
         ('{"type": "record", "fields": []}', "AVRO", "cannot be read"),
         ('{"type": "elsewhere.Type"}', "AVRO", "cannot be read: UnknownType"),
         (json.dumps(NODE), "AVRO", "cannot be read: SchemaError: type Node is recursive"),
+        (json.dumps(WRAPPED), "AVRO", "cannot be read: SchemaError: type shop.Node is recursive"),
         (json.dumps(nested(800)), "AVRO", "more than 300 levels"),
     ],
 )
