@@ -31,7 +31,7 @@ def dead_letter(one: Rejected) -> dict[str, Any]:
         "dead.partition": str(record["partition"]),
         "dead.offset": str(record["offset"]),
     }
-    pairs = [(one["key"], one["value"]) for one in headers]
+    pairs = [(header["key"], header["value"]) for header in headers]
     if size_bound(key, value, pairs) > CARRIED_BYTES_MAX:
         of_headers = sum(len(name.encode(errors="replace")) + len(own or b"") for name, own in pairs)
         said["dead.size"] = str(len(key or b"") + len(value or b"") + of_headers)
