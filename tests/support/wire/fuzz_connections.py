@@ -5,15 +5,18 @@ frame a harmless request is sent: either its response arrives, which shows that 
 frame, or the connection ends. If neither happens within ``PATIENCE_S``, the connection is stuck because of
 that frame. After a frame with a wrong length the stream is ended instead, since a following request would be
 taken as a part of it.
+
+Invariant: before the response to the harmless request at most one arrives, with the frame's correlation id.
 """
 
 from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..ports import HOST
 from .frame_fuzzer import Kind, MutatedFrame
@@ -34,9 +37,12 @@ class Stuck(AssertionError):
 class FuzzConnections:
     """``drive`` sends all frames. ``answered`` and ``closed`` count how the frames ended."""
 
-    def __init__(self, port: int, count: int) -> None:
+    def __init__(self, port: int, count: int, connect: Callable[[], socket.socket] | None = None) -> None:
+        """``connect`` opens a connection that has logged in, if there is need of that. With TLS no frame may
+        have a wrong length, as a stream with TLS cannot be ended on one side only."""
         self._port = port
         self._count = count
+        self._connect = connect
         self.sent = 0
         self.answered = 0
         self.closed = 0
@@ -63,6 +69,8 @@ class FuzzConnections:
             selector.close()
 
     def connect(self) -> socket.socket:
+        if self._connect is not None:
+            return self._connect()
         return socket.create_connection((HOST, self._port), timeout=PATIENCE_S)
 
     @staticmethod
@@ -83,12 +91,14 @@ class _FuzzConnection:
         self._selector = selector
         self._socket: socket.socket | None = None
         self._received = bytearray()
+        self._has_answer = False
         self.frame: MutatedFrame | None = None
         self.deadline = 0.0
 
     def take(self, frame: MutatedFrame | None) -> bool:
         """Send the next frame; False when there is none."""
         self.frame = frame
+        self._has_answer = False
         if frame is None:
             return False
         self._connections.sent += 1
@@ -101,7 +111,7 @@ class _FuzzConnection:
                 if ends:
                     connection.shutdown(socket.SHUT_WR)
                 break
-            except (BrokenPipeError, ConnectionResetError):
+            except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
                 # The broker closed the connection after the response to the previous frame: open another.
                 self._drop()
         self.deadline = time.monotonic() + PATIENCE_S
@@ -112,7 +122,9 @@ class _FuzzConnection:
         assert self._socket is not None
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
-        except ConnectionResetError:
+            while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+                data += self._socket.recv(_RECEIVE_BYTES)
+        except (ConnectionResetError, ssl.SSLError):
             data = b""
         if not data:
             self._connections.closed += 1
@@ -133,7 +145,18 @@ class _FuzzConnection:
             if correlation_id == _QUESTION_ID:
                 self._connections.answered += 1
                 return True
+            self._check_answer(correlation_id)
         return False
+
+    def _check_answer(self, correlation_id: int) -> None:
+        frame = self.frame
+        assert frame is not None
+        if frame.kind is Kind.WRONG_LENGTH:
+            return  # it may be several requests
+        (expected,) = struct.unpack_from(">i", frame.frame, 8)
+        if self._has_answer or correlation_id != expected:
+            raise AssertionError(f"a response to the wrong request, {correlation_id}: {frame.describe()}")
+        self._has_answer = True
 
     def _open(self) -> socket.socket:
         self._socket = self._connections.connect()

@@ -77,7 +77,7 @@ def test_the_secret_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("protocol", "changes", "key", "why"),
     [
-        ("PLAINTEXT", {}, AUTHENTICATION, "INSIDE, is PLAINTEXT and authenticates nobody"),
+        ("PLAINTEXT", {}, AUTHENTICATION, "INSIDE, is PLAINTEXT and authenticates no broker"),
         ("SSL", {"ssl.client.auth": "none"}, AUTHENTICATION, "listener.name.inside.ssl.client.auth=required"),
         ("SSL", {"super.users": None}, "super.users", "must name the user of the brokers"),
         ("SASL_SSL", {"super.users": None}, "super.users", "the user of the brokers, User:brokers"),

@@ -78,7 +78,7 @@ def check_broker_authentication(
         return
     if listener.protocol is SecurityProtocol.PLAINTEXT:
         raise _refused(
-            how, f"the listener between brokers, {listener.name}, is PLAINTEXT and authenticates nobody"
+            how, f"the listener between brokers, {listener.name}, is PLAINTEXT and authenticates no broker"
         )
     if not listener.protocol.has_sasl:
         _check_certificates(how, listener, tls, security)
