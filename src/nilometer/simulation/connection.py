@@ -26,6 +26,9 @@ class Connection:
         out.sender = back.receiver = self.client
         out.receiver = back.sender = self.server
         self._directions = (out, back)
+        observers = fabric.observer.on_connection(client, server) if fabric.observer is not None else None
+        if observers is not None:
+            out.observer, back.observer = observers
 
     def is_open_to(self, server: object) -> bool:
         return self.server.process is server and not self.server.closed

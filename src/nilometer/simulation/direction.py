@@ -11,6 +11,7 @@ from collections import deque
 from typing import Protocol
 
 from nilometer.simulation.fabric import Fabric
+from nilometer.simulation.packet_observer import DirectionObserver
 
 WINDOW_BYTES = 256 * 1024
 USER_TIMEOUT_S = 120.0
@@ -29,6 +30,8 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
+    closed: bool
+
     def on_packet(self, sign: bytes | None, data: bytes) -> None: ...
 
 
@@ -42,6 +45,7 @@ class Direction:
         self._target = target
         self.sender: Sender
         self.receiver: Receiver
+        self.observer: DirectionObserver | None = None
         self._queue: deque[Packet] = deque()
         self._last_arrival = 0.0
         self._stuck = 0
@@ -60,6 +64,8 @@ class Direction:
     def send(self, sign: bytes | None, data: bytes = b"") -> None:
         self._unread += len(data)
         self._queue.append((sign, data))
+        if self.observer is not None and data:
+            self.observer.on_sent(data)
         now = self._fabric.loop.time()
         arrival = max(self._last_arrival, now + self._fabric.delay(self._source, self._target, len(data)))
         self._last_arrival = arrival
@@ -67,7 +73,12 @@ class Direction:
 
     def drop_all(self) -> None:
         """Drop all packets in transit, because the sending machine lost power."""
+        self._clear()
+
+    def _clear(self) -> None:
         self._queue.clear()
+        if self.observer is not None:
+            self.observer.on_dropped()
 
     def read(self, size: int) -> None:
         """Record that the receiver read ``size`` bytes, and send the acknowledgement the other way."""
@@ -99,10 +110,12 @@ class Direction:
                 self._fabric.loop.in_process(USER_TIMEOUT_S, None, self._give_up, self._stuck_since)
             return
         sign, data = self._queue.popleft()
+        if self.observer is not None and data:
+            self.observer.on_arrived(len(data), not self.receiver.closed)
         self._fabric.note("network", f"{self._label} {sign.decode() if sign else len(data)}")
         self.receiver.on_packet(sign, data)
 
     def _give_up(self, stuck_since: float) -> None:
         if self._stuck and self._stuck_since == stuck_since:
-            self._queue.clear()
+            self._clear()
             self.sender.on_lost(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nilometer.simulation.loop import Owner, VirtualLoop
+from nilometer.simulation.packet_observer import NetworkObserver
 
 RETRANSMIT_S = (0.2, 1.0)
 FIRST_EPHEMERAL_PORT = 32_768
@@ -79,6 +80,8 @@ class Fabric:
         self.delay_spike_share = 0.0
         """The probability that a packet is lost and retransmitted."""
         self.bytes_per_s = 1_000_000_000
+        self.observer: NetworkObserver | None = None
+        """Observes the connections that are established from now on."""
         self._cut: set[tuple[str, str]] = set()
         self._slow_ms: dict[tuple[str, str], float] = {}
         self._ports: dict[str, int] = {}

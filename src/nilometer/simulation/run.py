@@ -30,6 +30,7 @@ from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.log_capture import LogCapture
 from nilometer.simulation.loop import Deadlock, Livelock
 from nilometer.simulation.plan import Plan
+from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
 from nilometer.simulation.run_clients import FINDINGS_SHOWN, SETTLE_S, RunClients
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.membership import Membership
@@ -46,18 +47,27 @@ LOOKS_BETWEEN_BOUNDS = 20
 LAST_READER = "last"
 
 
+Record = Callable[[Cluster], ClusterRecorder]
+
+
 def run(
-    plan: Plan, *, only: Iterable[int] | None = None, sink: Callable[[str], object] | None = None
+    plan: Plan,
+    *,
+    only: Iterable[int] | None = None,
+    sink: Callable[[str], object] | None = None,
+    record: Record | None = None,
 ) -> Verdict:
     """Run ``plan`` and return the verdict.
 
-    ``only``: numbers of the faults to inject, default all; ``sink`` is called with each trace line.
+    ``only``: numbers of the faults to inject, default all; ``sink`` is called with each trace line;
+    ``record`` makes the recorder of the cluster.
     """
     verdict = Verdict(plan)
     world = World(plan.seed, sink=sink)
     begun = time.perf_counter()
     with LogCapture(world) as log_capture:
         run = _Run(world, plan, only, verdict, log_capture)
+        run.recorder = record(run.cluster) if record is not None else None
         try:
             world.run(lambda _: run.play(), limit_s=plan.minutes * 60 + 2_000)
         except TimeoutError:
@@ -71,6 +81,8 @@ def run(
         verdict.find(Exit.CRASH, (f"crash: {text}" for text in log_capture.unexpected[:5]))
         verdict.find(Exit.CRASH, (f"crash: {error!r}" for error in world.failures[:5]))
         verdict.process_logs = log_capture.last()
+    if run.recorder is not None:
+        run.recorder.end(verdict.findings)
     verdict.digest = world.trace.digest
     verdict.simulated_s = world.loop.time()
     verdict.real_s = time.perf_counter() - begun
@@ -85,7 +97,8 @@ class _Run:
         self._plan = plan
         self._verdict = verdict
         self._log_capture = log_capture
-        self._cluster = Cluster(
+        self.recorder: ClusterRecorder | None = None
+        self.cluster = self._cluster = Cluster(
             world,
             brokers=plan.brokers,
             one_machine=plan.one_machine,
@@ -200,6 +213,9 @@ class _Run:
         self._compactions.look()
         if self._clients.transactions is not None:
             self._clients.transactions.look()
+        if self.recorder is not None:
+            checkers = (self._leader_invariants, self._retention, self._failed_disks, self._breaches)
+            self.recorder.look(text for checker in checkers for text in checker.violations)
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = self._world.loop.time() + limit_s

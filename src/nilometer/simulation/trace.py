@@ -20,6 +20,8 @@ class Trace:
         self._hash = hashlib.blake2b(digest_size=16)
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
         self.count = 0
+        self.observer: Callable[[str, str], object] | None = None
+        """Called with the parts of each line."""
 
     def note(self, who: str, what: str) -> None:
         """Add the line "``who`` ``what``" with the current time.
@@ -32,6 +34,8 @@ class Trace:
         self.count += 1
         if self._sink is not None:
             self._sink(line)
+        if self.observer is not None:
+            self.observer(who, what)
 
     @property
     def digest(self) -> str:

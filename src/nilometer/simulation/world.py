@@ -203,6 +203,8 @@ class World:
         """Disks that belong to no machine, so that they never lose power, by name."""
         self.failures: list[BaseException] = []
         """Exceptions in callbacks, and in tasks whose result was not retrieved: findings, in a test."""
+        self.is_over = False
+        """Whether all processes are being ended, because the run's main function has ended."""
         self._pids = 1000
         self.loop.set_exception_handler(self._on_failure)
 
@@ -237,6 +239,8 @@ class World:
             self._end()
 
     def _end(self) -> None:
+        self.is_over = True
+
         async def end() -> None:
             for name in sorted(self.hosts):
                 for process in list(self.hosts[name].processes):

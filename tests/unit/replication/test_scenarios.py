@@ -14,7 +14,10 @@ from click.testing import CliRunner
 
 from nilometer.cli.simulation.model_check_commands import model_check
 from nilometer.cli.simulation.scenario_commands import scenario
+from nilometer.replication import TruncationRule
+from nilometer.simulation.recording.format import Kind, read_recording
 from nilometer.simulation.scenarios import SCENARIOS
+from nilometer.simulation.scenarios.recorded import recorded
 
 EXPECTED = Path(__file__).parent / "scenarios"
 
@@ -53,6 +56,24 @@ def test_r_13_the_high_watermark_goes_from_3_to_4_to_5() -> None:
     ]
     assert leader == ["3", "4", "4", "5", "5", "5"]
     assert lagging == ["3", "3", "3", "4", "4", "5"]
+
+
+def test_a_scenario_is_recorded_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.jsonl"
+    text = printed("run", "data-loss", "--rule", "truncate-to-high-watermark", "--record", str(path))
+    assert text == (EXPECTED / "data-loss-truncate-to-high-watermark.txt").read_text()
+    with path.open("rb") as lines:
+        found = read_recording(lines)
+    assert found == recorded(SCENARIOS["data-loss"], TruncationRule.TO_HIGH_WATERMARK)
+    cuts = [(event.broker, event.text) for event in found.events if event.kind is Kind.TRUNCATION]
+    assert [broker for broker, _ in cuts] == [2, 1], "A at its restart, then B"
+    assert found.events[-1].kind is Kind.FINDING
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_leader_epochs_lose_nothing_that_was_acknowledged(name: str) -> None:
+    events = recorded(SCENARIOS[name], TruncationRule.BY_LEADER_EPOCH).events
+    assert [event.text for event in events if event.kind is Kind.FINDING] == []
 
 
 def test_list_names_every_scenario() -> None:

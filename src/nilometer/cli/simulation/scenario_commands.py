@@ -7,11 +7,14 @@ same.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
 from nilometer.replication import TruncationRule
+from nilometer.simulation.recording.format import recording_lines
 from nilometer.simulation.scenarios import SCENARIOS
+from nilometer.simulation.scenarios.recorded import recorded
 
 _RULES = [rule.value for rule in TruncationRule]
 
@@ -43,10 +46,19 @@ def list_scenarios(as_json: bool) -> None:
     show_default=True,
     help="How a replica truncates when it begins to follow; the other rule is Kafka's before 0.11.",
 )
+@click.option(
+    "--record",
+    "recording",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Record it to this file, too, for `nilometer console --replay`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def run_scenario(name: str, rule: str, as_json: bool) -> None:
+def run_scenario(name: str, rule: str, recording: Path | None, as_json: bool) -> None:
     """Play the scenario NAME."""
     lines = SCENARIOS[name].play(TruncationRule(rule)).lines
+    if recording is not None:
+        recorded_lines = recording_lines(recorded(SCENARIOS[name], TruncationRule(rule)))
+        recording.write_text("".join(f"{line}\n" for line in recorded_lines), encoding="utf-8")
     if as_json:
         click.echo(json.dumps({"name": name, "rule": rule, "lines": list(lines)}))
         return

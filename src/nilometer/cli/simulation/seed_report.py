@@ -6,13 +6,17 @@ A report is plain data, so that a child process can send it to the parent, which
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nilometer.simulation.minimise import minimise
 from nilometer.simulation.plan import Kind, Plan, draw
-from nilometer.simulation.run import Exit, Verdict, run
+from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
+from nilometer.simulation.recording.format import EVENTS_MAX, Header
+from nilometer.simulation.recording.writer import RecordingWriter
+from nilometer.simulation.run import Exit, Record, Verdict, run
 
 FINDINGS_SHOWN = 10
 OUTCOMES = {
@@ -20,6 +24,15 @@ OUTCOMES = {
     Exit.NO_CONVERGENCE: "the cluster did not recover",
     Exit.WRONG_RESULT: "a wrong response, or lost records",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingOptions:
+    """What of a run is recorded, and where."""
+
+    path: Path
+    from_s: float = 0.0
+    events_max: int = EVENTS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +45,7 @@ class SeedOptions:
     """The coordination store of all seeds; None: each seed draws one."""
     only: tuple[int, ...] | None = None
     trace: Path | None = None
+    recording: RecordingOptions | None = None
     minimises: bool = True
 
 
@@ -94,10 +108,25 @@ def _report(verdict: Verdict, options: SeedOptions) -> SeedReport:
 
 
 def _play(plan: Plan, options: SeedOptions) -> Verdict:
-    if options.trace is None:
-        return run(plan, only=options.only)
-    with options.trace.open("w", encoding="utf-8") as lines:
-        return run(plan, only=options.only, sink=lambda line: lines.write(line + "\n"))
+    with ExitStack() as files:
+        sink = None if options.trace is None else _lines_to(options.trace, files)
+        record = None if options.recording is None else _recorder(plan, options, options.recording, files)
+        return run(plan, only=options.only, sink=sink, record=record)
+
+
+def _lines_to(path: Path, files: ExitStack) -> Callable[[str], object]:
+    file = files.enter_context(path.open("w", encoding="utf-8"))
+    return lambda line: file.write(f"{line}\n")
+
+
+def _recorder(plan: Plan, options: SeedOptions, recording: RecordingOptions, files: ExitStack) -> Record:
+    kinds = ", ".join(kind.value for kind in plan.kinds) or "no faults"
+    header = Header(
+        title=f"Simulation of seed {plan.seed}",
+        description=f"{plan.brokers} brokers; {kinds}. Recorded by: {replay_command(plan.seed, options)}",
+    )
+    writer = RecordingWriter(_lines_to(recording.path, files), header, recording.events_max)
+    return lambda cluster: ClusterRecorder(cluster, writer, recording.from_s)
 
 
 def _headline(verdict: Verdict) -> str:

@@ -19,9 +19,10 @@ import click
 
 from nilometer.cli.number_types import Minutes
 from nilometer.cli.simulation.parallel import play_in_processes
-from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, play_seed
+from nilometer.cli.simulation.seed_report import RecordingOptions, SeedOptions, SeedReport, play_seed
 from nilometer.simulation.ensemble_plan import STORES
 from nilometer.simulation.fault_kinds import Kind
+from nilometer.simulation.recording.format import EVENTS_MAX, EVENTS_READ_MAX
 
 KINDS = ", ".join(kind.value for kind in Kind)
 
@@ -76,6 +77,26 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
     help="Write every event of the run to this file.",
 )
 @click.option(
+    "--record",
+    "recording",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Record the brokers' replicas and messages to this file, for `nilometer console --replay`.",
+)
+@click.option(
+    "--record-from",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Record from this simulated time on (seconds).",
+)
+@click.option(
+    "--record-events",
+    type=click.IntRange(1, EVENTS_READ_MAX),
+    default=EVENTS_MAX,
+    show_default=True,
+    help="Stop the recording after this many events.",
+)
+@click.option(
     "--minimise/--no-minimise",
     "minimises",
     default=True,
@@ -92,6 +113,9 @@ def simulate(
     store: str | None,
     only: tuple[int, ...] | None,
     trace: Path | None,
+    recording: Path | None,
+    record_from: float,
+    record_events: int,
     minimises: bool,
     keep_going: bool,
     as_json: bool,
@@ -102,8 +126,21 @@ def simulate(
     """
     if trace is not None and seeds > 1:
         raise click.UsageError("--trace goes with one seed")
+    if recording is not None and seeds > 1:
+        raise click.UsageError("--record goes with one seed")
+    for path in (trace, recording):
+        if path is not None:
+            path.touch()  # else a file that cannot be written would be reported as a failed seed
     options = SeedOptions(
-        minutes=minutes, faults=faults, store=store, only=only, trace=trace, minimises=minimises
+        minutes=minutes,
+        faults=faults,
+        store=store,
+        only=only,
+        trace=trace,
+        recording=None
+        if recording is None
+        else RecordingOptions(path=recording, from_s=record_from, events_max=record_events),
+        minimises=minimises,
     )
     numbers = range(seed, seed + seeds)
     jobs = min(seeds, jobs or len(os.sched_getaffinity(0)))

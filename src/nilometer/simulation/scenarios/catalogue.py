@@ -55,6 +55,34 @@ def three_replica_high_watermark(rule: TruncationRule) -> Stage:
     return stage
 
 
+def slow_follower(rule: TruncationRule) -> Stage:
+    stage = Stage("ABC", min_insync_replicas=2, rule=rule)
+    stage.narrate("A leads; B and C are in sync. A record is committed when all of the ISR have it.")
+    stage.produce("A")
+    for name in "BCBC":
+        stage.fetch(name)
+    stage.narrate("C becomes slow. B fetches two more records, and the high watermark waits for C.")
+    stage.produce("A", 2)
+    stage.fetch("B", max_records=2)
+    stage.fetch("B")
+    stage.narrate(
+        "After replica.lag.time.max.ms A requests the ISR without C. Then the records are committed."
+    )
+    stage.lag("A", "C")
+    stage.fetch("B")
+    stage.narrate("Two replicas are in sync, as many as min.insync.replicas needs: producers continue.")
+    stage.produce("A")
+    stage.fetch("B")
+    stage.fetch("B")
+    stage.narrate(
+        "C fetches again. At the high watermark it is added to the ISR, and counts from the request on."
+    )
+    stage.fetch("C", max_records=3)
+    stage.fetch("C")
+    stage.fetch("B")
+    return stage
+
+
 def data_loss(rule: TruncationRule) -> Stage:
     stage = Stage("BA", rule=rule)
     stage.narrate(f"Two replicas, min.insync.replicas=1, B leads. Rule: {rule.value}.")
@@ -197,6 +225,7 @@ SCENARIOS = {
             "How the high watermark follows a lagging replica",
             three_replica_high_watermark,
         ),
+        Scenario("slow-follower", "A slow follower leaves the ISR and returns", slow_follower),
         Scenario("data-loss", "What leader epochs are for: two restarts while the HW lags", data_loss),
         Scenario("follower-recovery", "A follower fails, returns and rejoins the ISR", follower_recovery),
         Scenario("leader-recovery", "A leader fails; its uncommitted records are truncated", leader_recovery),

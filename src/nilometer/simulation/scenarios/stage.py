@@ -24,14 +24,16 @@ from nilometer.replication import (
 from nilometer.simulation.model_check.controller import SmallController, SmallImage
 from nilometer.simulation.model_check.model_log import ModelLog
 from nilometer.simulation.model_check.process import Acknowledged, AlterReply, FetchReply, Process
+from nilometer.simulation.recording.format import Kind
+from nilometer.simulation.scenarios.step_recorder import StepRecorder
 from nilometer.wire.errors import ErrorCode
 
 WIDEST_LOG_DRAWN = 8
 
 
 class Stage:
-    """A scenario's cluster and its output, ``lines``. Invariant: every running broker that is not in
-    ``_not_reading_metadata`` has the controller's newest image."""
+    """A scenario's cluster and its output, ``lines`` and ``recorder``. Invariant: every running broker that
+    is not in ``_not_reading_metadata`` has the controller's newest image."""
 
     def __init__(
         self,
@@ -48,19 +50,35 @@ class Stage:
         self._processes = [Process(broker, min_insync_replicas, rule) for broker in range(len(names))]
         self._not_reading_metadata: set[int] = set()
         self._values = 0
+        self._acknowledged: set[int] = set()
+        self.recorder = StepRecorder(names)
         for process in self._processes:
             self._learn(process)
+        self.recorder.look(self._processes)
 
     # ── output ──────────────────────────────────────────────────────────────────────────────────
     def narrate(self, text: str) -> None:
         """Add ``text`` to the scenario's output as a comment line."""
         self.lines += [*([""] if self.lines else []), f"# {text}"]
+        self.recorder.note(text)
 
     def show(self) -> None:
         self.lines += [f"    {line}" for line in self._drawing()]
+        self.recorder.look(self._processes)
 
     def _record(self, text: str) -> None:
         self.lines += ["", text]
+        self.recorder.note(text)
+        self.recorder.look(self._processes)
+
+    def judge(self) -> None:
+        """Record a finding for each acknowledged record that the current leader does not have."""
+        leader = next((it for it in self._processes if isinstance(it.replica.role, LeaderRole)), None)
+        if leader is not None:
+            kept = {value for _, value in leader.log.records}
+            for value in sorted(self._acknowledged - kept):
+                text = f"m{value} was acknowledged, and the leader {self._name(leader)} does not have it."
+                self.recorder.note(text, Kind.FINDING)
 
     # ── producers ───────────────────────────────────────────────────────────────────────────────
     def produce(self, name: str, count: int = 1, *, acks_all: bool = True) -> None:
@@ -93,11 +111,13 @@ class Stage:
         leader = self._processes[request.leader]
         epoch = f", last epoch {request.last_fetched_epoch}" if request.last_fetched_epoch >= 0 else ""
         text = f"{name} fetches from {self._name(leader)} at {request.fetch_offset}{epoch}"
+        self.recorder.message(follower, leader, f"Fetch from {request.fetch_offset}{epoch}", leader.is_up)
         if not leader.is_up:
-            self._record(f"{text}: no response.")
+            self.lines += ["", f"{text}: no response."]
         else:
             refusal = leader.serve(request, max_records=max_records, may_wait=may_wait)
-            self._record(f"{text}: {self._answer(leader, follower, refusal, answer_is_lost)}")
+            self.recorder.look(self._processes)
+            self.lines += ["", f"{text}: {self._answer(leader, follower, refusal, answer_is_lost)}"]
         self.show()
 
     def _request_of(self, follower: Process) -> FollowerFetch:
@@ -112,9 +132,12 @@ class Stage:
     def _answer(self, leader: Process, follower: Process, refusal: ErrorCode, is_lost: bool) -> str:
         reply = next((it for it in leader.outbox if isinstance(it, FetchReply)), None)
         outputs = self._outputs_of(leader)
+        said = f"rejected, {_code(refusal)}" if reply is None else _describe_reply(reply)
+        self.recorder.message(leader, follower, said, not is_lost)
+        if outputs:
+            self.recorder.note(outputs.strip())
         if reply is None:
-            return f"rejected, {_code(refusal)}.{outputs}"
-        said = _describe_reply(reply)
+            return f"{said}.{outputs}"
         if is_lost:
             return f"{said}, but the response is lost.{outputs}"
         before = follower.log.log_end_offset
@@ -223,6 +246,7 @@ class Stage:
         said: list[str] = []
         outputs, process.outbox = process.outbox, []
         safe = [f"m{it.value}" for it in outputs if isinstance(it, Acknowledged)]
+        self._acknowledged |= {it.value for it in outputs if isinstance(it, Acknowledged)}
         if safe:
             said.append(f"{', '.join(safe)} acknowledged.")
         said += [self._alter(process, it) for it in outputs if isinstance(it, AlterPartition)]
