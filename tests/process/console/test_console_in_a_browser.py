@@ -165,6 +165,11 @@ def test_a_record_is_written_found_and_followed(filled: NilometerCluster, page: 
     page.goto("/topics/written/messages?key=k7&start=oldest")
     assert page.locator("#records tr").count() == 1
     expect(page.locator("#record-0-8 .key")).to_have_text("k7")
+    page.fill("#q", "")
+    page.fill("#search [name=value]", "$.order >= 298")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found")).to_contain_text("2 records of 301 read")
+    assert page.locator("#records .key").all_inner_texts() == ["k299", "k298"]
     screenshot(page, "messages")
 
 

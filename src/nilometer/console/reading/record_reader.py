@@ -20,11 +20,12 @@ from nilometer.client.producer.delivery import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.sender import MAYBE_WRITTEN
 from nilometer.console.reading.connection import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ClusterConnection
+from nilometer.console.views.json_filter import JsonFilter
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 COUNT_MAX = 200
 SEARCHED_MAX = 200_000
-"""How many records a search by key reads at most."""
+"""How many records a search by key or value reads at most."""
 SEARCH_TIMEOUT_MS = 10_000
 READERS_MAX = 8
 """How many readings and writes there are at once."""
@@ -56,6 +57,18 @@ class RecordQuery:
     count: int = 50
     committed: bool = False
     """Only committed records: those below the last stable offset and of no aborted transaction."""
+    value: JsonFilter | None = None
+    """Only records whose JSON value meets this condition."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether it selects records by what they hold."""
+        return self.key is not None or self.value is not None
+
+    def selects(self, record: ConsumerRecord) -> bool:
+        if self.key is not None and record.key != self.key:
+            return False
+        return self.value is None or self.value.matches(record.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,7 @@ class RecordReader:
         async with self._slots.readings, self._consumer(committed=query.committed) as consumer:
             partitions = await self._partitions(consumer, query.topic, query.partition)
             consumer.assign(partitions)
-            if query.start == NEWEST and query.key is None:
+            if query.start == NEWEST and not query.searches:
                 logs = await log_ranges(consumer, partitions)
                 records = tuple(await read_tail(consumer, partitions, query.count))
                 return Found(records, len(records), False, None, tuple(logs.items()))
@@ -229,7 +242,7 @@ class RecordReader:
         logs = await log_ranges(consumer, partitions)
         await self._seek(consumer, partitions, query, logs)
         matching: deque[ConsumerRecord] = deque(maxlen=query.count)
-        takes_last = query.start == NEWEST  # of a search by key: the last records with it
+        takes_last = query.start == NEWEST  # of a search: the last records that it selects
         deadline_ms = self._clock.monotonic_ms() + SEARCH_TIMEOUT_MS
         searched = 0
         unread = await _unread(consumer, partitions, logs)
@@ -237,11 +250,11 @@ class RecordReader:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0 or (len(matching) == query.count and not takes_last):
                 break
-            room = query.count - len(matching) if query.key is None else BEHIND_MAX
+            room = BEHIND_MAX if query.searches else query.count - len(matching)
             for record in await consumer.poll(room, timeout_ms=min(left_ms, 1_000)):
                 one = TopicPartition(record.topic, record.partition)
                 searched += 1
-                if record.offset >= logs[one].end or (query.key is not None and record.key != query.key):
+                if record.offset >= logs[one].end or not query.selects(record):
                     continue
                 if len(matching) < query.count or takes_last:
                     matching.append(record)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nilometer.console.reading.record_reader import COUNT_MAX, NEWEST, OFFSET, OLDEST, TIME, RecordQuery
+from nilometer.console.views.json_filter import BadFilter, JsonFilter, json_filter
 from nilometer.console.views.records import AUTO, FORMATS
 
 STARTS = (NEWEST, OLDEST, OFFSET, TIME)
@@ -29,6 +30,8 @@ class Entered:
     count: str = str(COUNT)
     form: str = AUTO
     committed: bool = False
+    value: str = ""
+    """A condition on the JSON value."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Entered:
@@ -40,6 +43,7 @@ class Entered:
             given.get("count", "").strip() or str(COUNT),
             given.get("form", AUTO),
             given.get("committed") == "1",
+            given.get("value", "").strip(),
         )
 
 
@@ -73,7 +77,15 @@ def record_query(topic: str, entered: Entered) -> RecordQuery:
         entered.key.encode() if entered.key else None,
         min(max(1, _number(entered.count, "The number of records", 10**6)), COUNT_MAX),
         entered.committed,
+        _value_filter(entered.value) if entered.value else None,
     )
+
+
+def _value_filter(text: str) -> JsonFilter:
+    try:
+        return json_filter(text)
+    except BadFilter as error:
+        raise BadEntry(str(error)) from None
 
 
 def new_record(given: Mapping[str, str]) -> NewRecord:

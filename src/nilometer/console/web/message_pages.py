@@ -16,6 +16,7 @@ from starlette.routing import Route
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.record_reader import (
     COUNT_MAX,
+    SEARCHED_MAX,
     Found,
     MaybeWritten,
     RecordReader,
@@ -190,6 +191,7 @@ class MessagePages:
             starts=STARTS,
             forms=FORMATS,
             count_max=COUNT_MAX,
+            searched_max=SEARCHED_MAX,
             partitions=await self._partition_count(topic),
         )
         return HTMLResponse(html, status, headers={"Vary": "Accept"})
