@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nilometer.console.reading.cluster_access import ClusterAccess, check_login, settings_of_user
 from nilometer.console.reading.record_reader import RecordSlots
+from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Serving, check_protected, listening_socket
 from nilometer.console.web.application import UserPages
 from nilometer.console.web.guard import Guard, Served, allowed_hosts
@@ -82,13 +83,15 @@ class Console:
     def __init__(self, client: Mapping[str, str], serving: Serving) -> None:
         """``client``: settings of clients under Kafka's keys.
 
-        Raises NotProtected, CannotLogIn, TlsUnusable, OSError if the port cannot be used.
+        Raises NotProtected, CannotLogIn, TlsUnusable, BadRecording, OSError if the port or a recording
+        cannot be used.
         """
         check_protected(serving)
         if serving.has_login:
             check_login(client)
         self._client = client
         self._serving = serving
+        self._recordings = Recordings(serving.recordings)
         self._tls = None if serving.tls is None else ServerContexts(serving.tls)
         self._socket = listening_socket(serving)
         self.port: int = self._socket.getsockname()[1]
@@ -108,6 +111,12 @@ class Console:
         finally:
             self._socket.close()
 
+    @property
+    def replay_url(self) -> str | None:
+        """The address of the first recording that is a file; None without one."""
+        name = self._recordings.first_file
+        return None if name is None else f"{self.url}replay/{name}"
+
     def stop(self) -> None:
         self._is_stopped = True
         if self._server is not None:
@@ -118,7 +127,8 @@ class Console:
         """All browsers see the cluster with the rights of the command."""
         read_only, scheme = self._serving.read_only, self._serving.scheme
         access = ClusterAccess(Runtime.system(), self._client, RecordSlots())
-        pages = UserPages(access, Rendering(read_only=read_only), read_only=read_only)
+        rendering = Rendering(read_only=read_only)
+        pages = UserPages(access, rendering, self._recordings, read_only=read_only)
         served = Served(scheme, allowed_hosts(self._serving.host, self.port, scheme))
         try:
             yield Guard(pages.app, served), pages.end_events
@@ -139,7 +149,8 @@ class Console:
             except BaseException:
                 await access.close()
                 raise
-            return UserPages(access, rendering.of_user(found.user), read_only=read_only)
+            shown = rendering.of_user(found.user)
+            return UserPages(access, shown, self._recordings, read_only=read_only)
 
         sessions = Sessions(runtime.clock)
         gate = LoginGate(sessions, LoginAttempts(runtime.clock), rendering, open_pages, self.port)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from nilometer.runtime.tls import ServerTls
 
@@ -22,6 +23,8 @@ class Serving:
     has_login: bool = False
     """Whether each user logs in, as a user of the brokers."""
     tls: ServerTls | None = None
+    recordings: tuple[Path, ...] = ()
+    """Files that can be replayed."""
 
     @property
     def scheme(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
@@ -28,6 +27,7 @@ from nilometer.console.reading.record_reader import (
 )
 from nilometer.console.views.configs import config_rows
 from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_view
+from nilometer.console.views.json_filter import json_filter
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.topics import TopicsView, TopicView, topic_view, topics_view
@@ -37,6 +37,7 @@ from nilometer.runtime.clock import SystemClock
 from nilometer.wire.describe_replicas import SegmentsState, SegmentState
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.console.asgi_client import Answer, ask
+from support.console.page_elements import Elements
 from support.console.replica_states import Partition
 
 SCRIPT = "<script>alert(1)</script>"
@@ -137,23 +138,6 @@ class Records(RecordReader):
         yield TailPart((), 3, {0: 7})
         (record, _) = (await self.read(RecordQuery(topic, partition))).records
         yield TailPart((record,), 0, {0: 8})
-
-
-class Elements(HTMLParser):
-    """The elements of a page, and their attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[str] = []
-        self.scripts: list[str | None] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [name for name, _ in attrs]
-        if tag == "script":
-            self.scripts.append(dict(attrs).get("src"))
 
 
 def send(target: str, records: Records | None = None, *, read_only: bool = False, **more: Any) -> Answer:
@@ -270,6 +254,7 @@ def test_a_console_that_is_read_only_writes_nothing() -> None:
         ("count=many", "The number of records"),
         ("start=middle", "Start must be one of"),
         ("form=xml", "Show as must be one of"),
+        ("value=%24.a+%3D%3D", "There is nothing to compare with after =="),
     ],
 )
 def test_a_bad_entry_is_named(query: str, error: str) -> None:
@@ -281,9 +266,12 @@ def test_entries_select_records() -> None:
     records = Records()
     send("/topics/t/messages?start=time&at=2026-01-31+12:00&key=k&count=900&committed=1", records)
     send("/topics/t/messages?start=offset&at=5&partition=0", records)
-    first, second = records.queries
+    send("/topics/t/messages?" + urlencode({"value": "$.user.id == 7"}), records)
+    first, second, third = records.queries
     assert first == RecordQuery("t", None, "time", 1_769_860_800_000, b"k", 200, True)
     assert second == RecordQuery("t", 0, "offset", 5, None, 50, False)
+    assert third == RecordQuery("t", None, value=json_filter("$.user.id == 7"))
+    assert (first.searches, second.searches, third.searches) == (True, False, True)
 
 
 @pytest.mark.parametrize(

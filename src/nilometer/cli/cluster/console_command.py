@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -60,6 +61,13 @@ _file = click.Path(dir_okay=False)
     "--tls-key", metavar="FILE", type=_file, help="The private key (PEM), if it is in a file of its own."
 )
 @click.option("--read-only", is_flag=True, help="Refuse to write records.")
+@click.option(
+    "--replay",
+    "recordings",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Replay this recording of `nilometer simulate --record`, too; may be repeated.",
+)
 def console(
     bootstrap: str,
     host: str,
@@ -68,6 +76,7 @@ def console(
     tls_certificate: str | None,
     tls_key: str | None,
     read_only: bool,
+    recordings: tuple[Path, ...],
 ) -> None:
     """Serve a web console: brokers, topics, every replica's log and epochs, groups, messages, settings.
 
@@ -89,7 +98,9 @@ def console(
             check_client_security(client)
         except ConfigError as error:
             raise click.UsageError(f"--command-config: {error}; or let users log in: --login") from None
-    serving = Serving(host=host, port=port, read_only=read_only, has_login=login, tls=tls)
+    serving = Serving(
+        host=host, port=port, read_only=read_only, has_login=login, tls=tls, recordings=recordings
+    )
     _serve(client, serving)
 
 
@@ -106,6 +117,7 @@ def _serve(client: Mapping[str, str], serving: Serving) -> None:
     from nilometer.console.server import Console
     from nilometer.console.serving import NotProtected
     from nilometer.runtime.tls import TlsUnusable
+    from nilometer.simulation.recording.format import BadRecording
 
     try:
         served = Console(client, serving)
@@ -115,9 +127,16 @@ def _serve(client: Mapping[str, str], serving: Serving) -> None:
         raise click.UsageError(f"--login: {error}") from None
     except TlsUnusable as error:
         raise click.ClickException(f"--tls-certificate: {error}") from None
+    except BadRecording as error:
+        raise click.UsageError(f"--replay: {error}") from None
+
+    def on_ready(url: str) -> None:
+        click.echo(f"Console: {url}")
+        if served.replay_url is not None:
+            click.echo(f"Replay: {served.replay_url}")
 
     async def serve() -> None:
         stop_on_signals(served.stop)
-        await served.serve(lambda url: click.echo(f"Console: {url}"))
+        await served.serve(on_ready)
 
     run_async(serve())

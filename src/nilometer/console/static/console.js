@@ -213,7 +213,7 @@ if (button !== null) {
 }
 
 // ── keys ────────────────────────────────────────────────────────────────────────────────────────
-const places = { o: "/", b: "/brokers", t: "/topics", g: "/groups" };
+const places = { o: "/", b: "/brokers", t: "/topics", g: "/groups", r: "/replay" };
 let isGoing = false;
 
 function rowLinks() {

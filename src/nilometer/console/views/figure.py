@@ -81,10 +81,11 @@ class Figure:
     tracks: tuple[Track, ...]
 
 
-def figures(replicas: Sequence[ReplicaOffsets]) -> tuple[Figure, ...]:
+def figures(replicas: Sequence[ReplicaOffsets], high_min: int = 0) -> tuple[Figure, ...]:
     """Return the figure of the whole log, and that of its end if it must be magnified.
 
-    Returns nothing if no replica's log end offset is known.
+    Returns nothing if no replica's log end offset is known. ``high_min``: the axis reaches at least to this
+    offset.
     """
     known = [
         end for one in replicas for end in (one.log_end_offset, one.remote_end_offset) if end is not None
@@ -92,7 +93,7 @@ def figures(replicas: Sequence[ReplicaOffsets]) -> tuple[Figure, ...]:
     if not known:
         return ()
     starts = [one.log_start_offset for one in replicas if one.log_start_offset is not None]
-    low, high = min(starts, default=min(known)), max(known)
+    low, high = min(starts, default=min(known)), max(*known, high_min)
     colours = _colours(replicas)
     whole = _figure(replicas, low, max(high, low + 1), colours)
     begin = _begin_of_end(replicas, low, high)

@@ -15,11 +15,13 @@ from nilometer.console.reading.cluster_access import ClusterAccess
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.feeds import Feeds
 from nilometer.console.reading.record_reader import RecordReader
+from nilometer.console.reading.recordings import Recordings
 from nilometer.console.web.cluster_pages import ClusterPages
 from nilometer.console.web.guard import Guard, Served
 from nilometer.console.web.live_page import LivePages
 from nilometer.console.web.message_pages import MessagePages
 from nilometer.console.web.rendering import STATIC, Rendering
+from nilometer.console.web.replay_pages import ReplayPages
 
 
 def application(
@@ -29,14 +31,23 @@ def application(
     hosts: Iterable[str],
     *,
     read_only: bool = False,
+    recordings: Recordings | None = None,
 ) -> ASGIApp:
-    """Return a console without a login. ``hosts``: the values of ``Host`` that it answers to."""
-    rendering = Rendering(read_only=read_only)
-    return Guard(pages(reader, records, feeds, rendering, read_only=read_only), Served("http", tuple(hosts)))
+    """Return a console without a login. ``hosts``: the values of ``Host`` that it answers to;
+    ``recordings``: default the shipped scenarios."""
+    rendering, recordings = Rendering(read_only=read_only), recordings or Recordings()
+    app = pages(reader, records, feeds, rendering, recordings, read_only=read_only)
+    return Guard(app, Served("http", tuple(hosts)))
 
 
 def pages(
-    reader: ClusterReader, records: RecordReader, feeds: Feeds, rendering: Rendering, *, read_only: bool
+    reader: ClusterReader,
+    records: RecordReader,
+    feeds: Feeds,
+    rendering: Rendering,
+    recordings: Recordings,
+    *,
+    read_only: bool,
 ) -> ASGIApp:
     """Return the pages, without a guard before them."""
 
@@ -47,6 +58,7 @@ def pages(
         routes=[
             *MessagePages(reader, records, rendering, read_only=read_only).routes,
             *ClusterPages(reader, LivePages(feeds, rendering)).routes,
+            *ReplayPages(recordings, rendering).routes,
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         exception_handlers={404: not_found},
@@ -56,9 +68,13 @@ def pages(
 class UserPages:
     """The pages as one user of the cluster sees them."""
 
-    def __init__(self, access: ClusterAccess, rendering: Rendering, *, read_only: bool) -> None:
+    def __init__(
+        self, access: ClusterAccess, rendering: Rendering, recordings: Recordings, *, read_only: bool
+    ) -> None:
         self._access = access
-        self.app: ASGIApp = pages(access.reader, access.records, access.feeds, rendering, read_only=read_only)
+        self.app: ASGIApp = pages(
+            access.reader, access.records, access.feeds, rendering, recordings, read_only=read_only
+        )
 
     async def end_events(self) -> None:
         await self._access.end_events()

@@ -44,6 +44,11 @@ def moment(ms: int) -> str:
         return f"{ms} ms"
 
 
+def seconds(us: int) -> str:
+    """Return a simulated time, given in microseconds."""
+    return f"{us / 1_000_000:,.3f} s"
+
+
 def listed(values: tuple[object, ...] | None) -> str:
     return ", ".join(map(str, values)) if values else UNKNOWN
 
@@ -73,6 +78,7 @@ class Rendering:
             moment=moment,
             listed=listed,
             age=duration,
+            seconds=seconds,
             q=quoted,
         )
         environment.globals.update(shared)
