@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import signal
+import sys
 from typing import Any
 
 import pytest
@@ -18,6 +20,11 @@ ON_ONE_WORKER = (
 )
 """Folders whose conftest starts Spark, Apache Kafka or clients once for a run of tests: a start costs more
 than what another worker would save."""
+
+# The brokers and commands that tests start, many hundreds, have hundreds of modules each: compiling them
+# takes longer than all else in a start. Containers often forbid Python to keep the bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts what it runs in the background with SIGINT ignored, and every child would inherit that: tests
 # that interrupt a command would wait for something that cannot come.

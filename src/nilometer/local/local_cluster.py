@@ -23,7 +23,7 @@ from pathlib import Path
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import parse_properties
-from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.broker_process import BrokerProcess, broker_environment
 from nilometer.local.private_files import write_private
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import SecureFolder
@@ -259,6 +259,7 @@ class _Launch:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=broker_environment(os.environ),
                 pass_fds=(write_end,),
                 start_new_session=True,
             )

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import Any
 
+from nilometer.local.broker_process import broker_environment
+
 RESPONSE_TIMEOUT_S = 150.0
 """More than the longest operation takes: the launcher has its own time limits."""
 
@@ -32,6 +34,7 @@ class LauncherProcess:
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                env=broker_environment(os.environ),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C ends the test process, which ends the cluster
             )
