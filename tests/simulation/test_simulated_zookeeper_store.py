@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from nilometer.coordination import BrokerIdInUse, Session
-from nilometer.coordination.zookeeper import ZooKeeperStore
 from nilometer.coordination.zookeeper.registration import Registration, vanish_timeout_ms
+from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import World
 from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble

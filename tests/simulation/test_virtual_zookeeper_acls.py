@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nilometer.coordination import StoreRefused
-from nilometer.coordination.zookeeper import ZooKeeperStore
 from nilometer.coordination.zookeeper.ensemble import (
     AccessDenied,
     CheckExists,
@@ -17,6 +16,7 @@ from nilometer.coordination.zookeeper.ensemble import (
     Disconnected,
     SetVersion,
 )
+from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from support.simulation.zookeeper_stage import Stage, played
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
-
-from nilometer.broker.process import run_broker
 
 
 def main() -> int:
@@ -22,6 +21,12 @@ def main() -> int:
         if not separator or not key.strip():
             parser.error(f"--override takes KEY=VALUE, not {item!r}")
         overrides[key.strip()] = value.strip()
+    # What an import creates stays: garbage collections meanwhile find nothing, and take a tenth of its time.
+    gc.disable()
+    from nilometer.broker.process import run_broker
+
+    gc.freeze()
+    gc.enable()
     return run_broker(arguments.config, overrides, arguments.ready_fd, arguments.status_file)
 
 

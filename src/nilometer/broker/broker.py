@@ -14,6 +14,7 @@ import logging
 import posixpath
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nilometer.broker.assembly import BrokerParts, Prerequisites, assemble
 from nilometer.broker.authorization.audit_log import FLUSH_INTERVAL_MS
@@ -24,7 +25,6 @@ from nilometer.broker.control.metadata_check import why_unreadable
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.listening import CannotListen, OpenListeners
-from nilometer.broker.monitoring.endpoint import MonitoringEndpoint
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
@@ -41,6 +41,9 @@ from nilometer.runtime import LockHeld, Runtime
 from nilometer.storage import CorruptCheckpoint
 from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from nilometer.broker.monitoring.endpoint import MonitoringEndpoint
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -198,6 +201,8 @@ class Broker:
         endpoint = self._config.metrics_endpoint
         if endpoint is None:
             return
+        from nilometer.broker.monitoring.endpoint import MonitoringEndpoint  # few brokers have one
+
         monitoring = MonitoringEndpoint(self._config, endpoint, self._runtime, self._tasks)
         await monitoring.open()
         self._monitoring = monitoring

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 DEFAULT_PORT = 2181
 _SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]]+)(?::(?P<port>[0-9]+))?")
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectString:
+class ConnectString(msgspec.Struct, frozen=True):
     """``servers`` are host:port; ``chroot`` is empty, or starts with a slash and does not end with one."""
 
     servers: tuple[str, ...]

@@ -7,17 +7,17 @@ zookeeper://host:port,…[/chroot]  a ZooKeeper ensemble
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nilometer.coordination.connect_string import ConnectString, parse_connect_string
 from nilometer.coordination.local import LocalStore
 from nilometer.coordination.local.reader import LocalReader
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
-from nilometer.coordination.zookeeper import ZooKeeperStore
-from nilometer.coordination.zookeeper.ensemble import Connect
 from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
 from nilometer.runtime import Runtime
-from nilometer.runtime.tls import TlsUnusable, client_context
+
+if TYPE_CHECKING:
+    from nilometer.coordination.zookeeper.store import ZooKeeperStore
 
 
 def make_store(
@@ -40,12 +40,8 @@ def make_store(
         return LocalStore(runtime, folder, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
     if scheme == "zookeeper" and rest.startswith("//"):
         where = _parsed(setting, rest[2:])
-        return ZooKeeperStore(
-            runtime,
-            str(where),
-            _connect(where, zookeeper),
-            session_timeout_ms=session_timeout_ms,
-            cluster_id=cluster_id,
+        return _zookeeper_store(
+            runtime, where, zookeeper, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id
         )
     raise _invalid(setting)
 
@@ -66,30 +62,18 @@ async def open_reader(setting: str, runtime: Runtime, zookeeper: ZooKeeperSecuri
     if scheme == "local" and rest:
         return LocalReader(runtime.disk, rest)
     if scheme == "zookeeper" and rest.startswith("//"):
-        where = _parsed(setting, rest[2:])
-        store = ZooKeeperStore(runtime, str(where), _connect(where, zookeeper), create=False)
+        store = _zookeeper_store(runtime, _parsed(setting, rest[2:]), zookeeper, create=False)
         await store.open()
         return store
     raise _invalid(setting)
 
 
-def _connect(where: ConnectString, security: ZooKeeperSecurity) -> Connect:
-    """Raises StoreRefused if keys or certificates cannot be used."""
-    from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge  # loaded only where it is used
+def _zookeeper_store(
+    runtime: Runtime, where: ConnectString, security: ZooKeeperSecurity, **options: Any
+) -> ZooKeeperStore:
+    from nilometer.coordination.zookeeper.client_store import zookeeper_store  # loads kazoo
 
-    if security.set_acl and not where.chroot:
-        raise StoreRefused(
-            f"zookeeper.set.acl needs a chroot, as in {where}/nilometer: the root of ZooKeeper's tree, "
-            "which others use too, keeps its own ACL"
-        )
-    try:
-        if security.tls is not None:
-            client_context(security.tls)
-    except TlsUnusable as error:
-        raise StoreRefused(f"the connection to ZooKeeper has TLS, but {error}") from None
-    return lambda timeout_ms, on_connected, on_lost: KazooBridge(
-        where, timeout_ms, on_connected, on_lost, security
-    )
+    return zookeeper_store(runtime, where, security, **options)
 
 
 def _parsed(setting: str, text: str) -> ConnectString:

@@ -45,6 +45,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 ENTRY_SIZE_MAX = 900_000
 """Bytes of one entry or session payload: below the 1 MB of a ZooKeeper node."""
 
@@ -97,14 +99,12 @@ class SessionLost(CoordinationError):
     """This session has ended. Stop leading and serving, then register again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     number: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A snapshot that replaces all entries below ``number``."""
 
     number: int
@@ -117,8 +117,7 @@ class StoredSecret:
     data: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SessionInfo:
+class SessionInfo(msgspec.Struct, frozen=True, order=True):
     """A live session, as any broker can read it."""
 
     broker_id: int
@@ -126,8 +125,7 @@ class SessionInfo:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SessionName:
+class SessionName(msgspec.Struct, frozen=True, order=True):
     """A session's name: the broker id and the incarnation, a number that increases with each session."""
 
     broker_id: int

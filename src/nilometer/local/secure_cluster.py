@@ -5,8 +5,8 @@ authority), ``broker-<id>.pem`` (each broker's key and certificate), ``brokers.p
 all brokers), ``admin.properties`` and ``client.properties`` (the settings of clients, for two users).
 
 The passwords are random. They are in these files, and in the brokers' ``server.properties``; the metadata and
-ZooKeeper have hashes. The user ``admin`` may do everything, ``demo`` what :func:`demo_acls` says, ``broker``
-is that of the brokers' own connections.
+ZooKeeper have hashes. The user ``admin`` may do everything, ``demo`` what
+:mod:`nilometer.local.secure_users` says, ``broker`` is that of the brokers' own connections.
 """
 
 from __future__ import annotations
@@ -15,22 +15,15 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from nilometer.broker.settings.zookeeper_settings import security_from
-from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.config import parse_properties
-from nilometer.local.first_users import NewUser, write_first_users
 from nilometer.local.private_files import private_folder, write_private
-from nilometer.security.jaas import SCRAM_MODULE, client_jaas, parse_jaas
+from nilometer.security.jaas import SCRAM_MODULE, client_jaas
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.security.scram import ScramMechanism
 
 PROTOCOL = SecurityProtocol.SASL_SSL
 MECHANISM = ScramMechanism.SHA_512
 ADMIN, DEMO, BROKER = "admin", "demo", "broker"
-DEMO_PREFIX = "demo-"
-"""What the names of topics, groups and transactional ids of the user ``demo`` begin with."""
-SINK_PREFIX = "nilometer-sink"
-"""What the transactional ids of Spark's sink begin with."""
 BROKER_JAAS = f"listener.name.{PROTOCOL.value.lower()}.{MECHANISM.value.lower()}.sasl.jaas.config"
 CLIENT_JAAS = "sasl.jaas.config"
 PASSWORD_BYTES = 24
@@ -64,9 +57,13 @@ class SecureFolder:
         """Return the settings of a client that is the user ``demo``."""
         return _read(self.client_path)
 
+    def common_broker_settings(self) -> dict[str, str]:
+        """Return the settings that all brokers have."""
+        return _read(self._brokers_path)
+
     def broker_settings(self, broker_id: int) -> dict[str, str]:
         """Return the settings of a broker, besides its address."""
-        return {**_read(self._brokers_path), "ssl.keystore.location": str(self._key_path(broker_id))}
+        return {**self.common_broker_settings(), "ssl.keystore.location": str(self._key_path(broker_id))}
 
     def create(self, *, zookeeper: bool) -> None:
         """Create the authority, the passwords and the files of settings. An existing folder is kept.
@@ -91,43 +88,12 @@ class SecureFolder:
         hosts = (host, "localhost", "127.0.0.1", "::1")
         LocalAuthority(self.folder).issue(self._key_path(broker_id), f"broker-{broker_id}", hosts)
 
-    async def write_users(self, coordination: str, cluster_id: str | None = None) -> None:
-        """Write the users and the ACLs to the coordination store, before the first broker starts.
-
-        ``cluster_id`` is the id of the new cluster, if it is known. Raises as
-        :func:`~nilometer.local.first_users.write_first_users`.
-        """
-        brokers = _read(self._brokers_path)
-        users = [
-            _user(_read(self.admin_path)[CLIENT_JAAS]),
-            _user(_read(self.client_path)[CLIENT_JAAS]),
-            _user(brokers[BROKER_JAAS]),
-        ]
-        zookeeper = security_from(brokers)
-        await write_first_users(
-            coordination, users, acls=demo_acls(), zookeeper=zookeeper, cluster_id=cluster_id
-        )
-
     def _key_path(self, broker_id: int) -> Path:
         return self.folder / f"broker-{broker_id}.pem"
 
     @staticmethod
     def _write(path: Path, settings: Mapping[str, str]) -> None:
         write_private(path, "".join(f"{key}={value}\n" for key, value in settings.items()))
-
-
-def demo_acls() -> tuple[Acl, ...]:
-    """Return what the user ``demo`` may do: everything with what begins with ``demo-``."""
-    resources = (
-        (ResourceType.TOPIC, DEMO_PREFIX),
-        (ResourceType.GROUP, DEMO_PREFIX),
-        (ResourceType.TRANSACTIONAL_ID, DEMO_PREFIX),
-        (ResourceType.TRANSACTIONAL_ID, SINK_PREFIX),
-    )
-    return tuple(
-        Acl(kind, name, PatternType.PREFIXED, f"User:{DEMO}", WILDCARD, Operation.ALL, Permission.ALLOW)
-        for kind, name in resources
-    )
 
 
 def _client_settings(user: str, trusted: str) -> dict[str, str]:
@@ -163,11 +129,6 @@ def _broker_settings(trusted: str, *, zookeeper: bool) -> dict[str, str]:
 
 def _jaas(user: str) -> str:
     return client_jaas(SCRAM_MODULE, user, secrets.token_urlsafe(PASSWORD_BYTES))
-
-
-def _user(jaas: str) -> NewUser:
-    options = parse_jaas(jaas).options
-    return NewUser(name=options["username"], password=options["password"], mechanisms=(MECHANISM,))
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nilometer.coordination import CoordinationStore, LocalStore
-from nilometer.coordination.zookeeper import ZooKeeperStore
+from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.host_disk import HostDisk

@@ -19,31 +19,39 @@ raises ``LogFenced``; bytes damaged on disk raise ``CorruptRecordFound`` with fi
 Layers, each importing only earlier ones: ``segments`` (files and indexes) → ``producers`` →
 ``leader_epoch_cache``, ``local_log`` (the state) → operations (``appending``, ``reading``, ``time_search``,
 ``truncation``, ``retention``, ``flushing``, ``recovery``) → ``log`` → ``directories``.
+
+Importing this package imports none of its modules: tools need names of files, not logs.
 """
 
-from nilometer.storage.appending import AppendInfo
-from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
-from nilometer.storage.errors import (
-    CorruptCheckpoint,
-    CorruptRecordFound,
-    LogFenced,
-    OffsetOutOfRange,
-    UnexpectedAppendOffset,
-)
-from nilometer.storage.flushing import FlushPlan
-from nilometer.storage.leader_epoch_cache import LeaderEpochCache
-from nilometer.storage.log import Log
-from nilometer.storage.log_config import LogConfig, topic_defaults
-from nilometer.storage.names import TopicPartition
-from nilometer.storage.producers.producer_updates import AppendOrigin
-from nilometer.storage.reading import LogSlice
-from nilometer.storage.recovery import OpenOptions
-from nilometer.storage.segments.segment_files import SegmentFiles
-from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.storage.tail_damage import Damage, DamageKind
-from nilometer.storage.time_search import TimestampOffset
-from nilometer.storage.topic_config import TOPIC_CONFIG
-from nilometer.storage.truncation import Truncation
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nilometer.storage.appending import AppendInfo
+    from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
+    from nilometer.storage.errors import (
+        CorruptCheckpoint,
+        CorruptRecordFound,
+        LogFenced,
+        OffsetOutOfRange,
+        UnexpectedAppendOffset,
+    )
+    from nilometer.storage.flushing import FlushPlan
+    from nilometer.storage.leader_epoch_cache import LeaderEpochCache
+    from nilometer.storage.log import Log
+    from nilometer.storage.log_config import LogConfig, topic_defaults
+    from nilometer.storage.names import TopicPartition
+    from nilometer.storage.producers.producer_updates import AppendOrigin
+    from nilometer.storage.reading import LogSlice
+    from nilometer.storage.recovery import OpenOptions
+    from nilometer.storage.segments.segment_files import SegmentFiles
+    from nilometer.storage.segments.transaction_index import AbortedTxn
+    from nilometer.storage.tail_damage import Damage, DamageKind
+    from nilometer.storage.time_search import TimestampOffset
+    from nilometer.storage.topic_config import TOPIC_CONFIG
+    from nilometer.storage.truncation import Truncation
 
 __all__ = [
     "TOPIC_CONFIG",
@@ -72,3 +80,37 @@ __all__ = [
     "UnexpectedAppendOffset",
     "topic_defaults",
 ]
+
+_MODULES = {
+    "AppendInfo": "appending",
+    "LogManager": "directories.log_manager",
+    "ManagerOptions": "directories.log_manager",
+    "NoLogDirectory": "directories.log_manager",
+    "CorruptCheckpoint": "errors",
+    "CorruptRecordFound": "errors",
+    "LogFenced": "errors",
+    "OffsetOutOfRange": "errors",
+    "UnexpectedAppendOffset": "errors",
+    "FlushPlan": "flushing",
+    "LeaderEpochCache": "leader_epoch_cache",
+    "Log": "log",
+    "LogConfig": "log_config",
+    "topic_defaults": "log_config",
+    "TopicPartition": "names",
+    "AppendOrigin": "producers.producer_updates",
+    "LogSlice": "reading",
+    "OpenOptions": "recovery",
+    "SegmentFiles": "segments.segment_files",
+    "AbortedTxn": "segments.transaction_index",
+    "Damage": "tail_damage",
+    "DamageKind": "tail_damage",
+    "TimestampOffset": "time_search",
+    "TOPIC_CONFIG": "topic_config",
+    "Truncation": "truncation",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"nilometer.storage.{_MODULES[name]}"), name)

@@ -40,6 +40,7 @@ from nilometer.broker.status_file import NOT_READY
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
+from nilometer.local.secure_users import write_users
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.directories import meta_properties
 from nilometer.storage.directories.meta_properties import MetaProperties
@@ -121,7 +122,7 @@ class Launcher:
         security = SecureFolder(self._folder)
         if secure:
             security.create(zookeeper=False)
-            asyncio.run(security.write_users(f"local:{self._folder / 'coordination'}", cluster_id))
+            asyncio.run(write_users(security, f"local:{self._folder / 'coordination'}", cluster_id))
             self._connection = security.admin_settings()
         listener = PROTOCOL.value if secure else "PLAINTEXT"
         for broker_id in range(1, brokers + 1):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nilometer.coordination import CoordinationError
-from nilometer.coordination.zookeeper import ZooKeeperStore
+from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Process, World
 from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble

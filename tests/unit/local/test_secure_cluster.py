@@ -21,6 +21,7 @@ from nilometer.coordination import LocalStore
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.private_files import write_private
 from nilometer.local.secure_cluster import SecureFolder
+from nilometer.local.secure_users import write_users
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ScramMechanism, credential_of, salted_password
 
@@ -97,8 +98,8 @@ def test_the_users_are_in_the_metadata_before_a_broker_starts(tmp_path: Path) ->
     folder = SecureFolder(tmp_path / "data")
     folder.create(zookeeper=False)
     store = f"local:{tmp_path / 'store'}"
-    asyncio.run(folder.write_users(store))
-    asyncio.run(folder.write_users(store))  # after a failure in between
+    asyncio.run(write_users(folder, store))
+    asyncio.run(write_users(folder, store))  # after a failure in between
     image = _image(tmp_path / "store")
     for settings in (folder.admin_settings(), folder.client_settings()):
         name, password = user_of(settings)

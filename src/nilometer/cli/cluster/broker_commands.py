@@ -16,7 +16,6 @@ from click.core import ParameterSource
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER
 from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brokers
 from nilometer.cli.cluster.console_command import console_port_type, serve_console
-from nilometer.cli.cluster.secure_up import create_secure
 from nilometer.cli.cluster.up_options import (
     RACK,
     UpOptions,
@@ -216,6 +215,8 @@ def up(
     if reason := why_refused(existing, configured, given, os.fspath(data_dir), is_secure=is_secure):
         raise click.UsageError(reason)
     if (secure or is_secure) and not existing:
+        from nilometer.cli.cluster.secure_up import create_secure  # loads the controller and the store
+
         create_secure(cluster.security, store)
     listener = PROTOCOL.value if cluster.security.exists else "PLAINTEXT"
     numbers = ids(existing, given)

@@ -9,6 +9,7 @@ from nilometer.cli.cluster_options import run_async
 from nilometer.cluster.entries import BadEntry
 from nilometer.coordination import CoordinationError
 from nilometer.local.secure_cluster import SecureFolder
+from nilometer.local.secure_users import write_users
 
 
 def create_secure(security: SecureFolder, coordination: str) -> None:
@@ -18,7 +19,7 @@ def create_secure(security: SecureFolder, coordination: str) -> None:
     """
     security.create(zookeeper=coordination.startswith("zookeeper://"))
     try:
-        run_async(security.write_users(coordination))
+        run_async(write_users(security, coordination))
     except BrokersRun as error:
         raise click.ClickException(f"{error}: --secure creates a cluster of its own") from None
     except (CoordinationError, BadEntry) as error:

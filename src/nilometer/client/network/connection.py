@@ -19,11 +19,10 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from nilometer.client.network.finalized_features import FinalizedFeatures
 from nilometer.client.network.response_frames import ResponseFrames
-from nilometer.client.network.sasl_login import LoginSession
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.runtime import Runtime
 from nilometer.runtime.tls import TlsUnusable
@@ -40,6 +39,9 @@ from nilometer.wire.messages import (
     request_header,
     supported_versions,
 )
+
+if TYPE_CHECKING:
+    from nilometer.client.network.sasl_login import LoginSession
 
 MakeRequest = Callable[[Api], Message]
 """Makes the request in the API version it is given: the newest that the broker and this client support."""
@@ -155,6 +157,8 @@ class Connection(asyncio.BufferedProtocol):
                 await runtime.network.connect(make, host, port, security.tls)
                 assert connection is not None
                 if security.mechanism is not None:
+                    from nilometer.client.network.sasl_login import LoginSession  # few clients log in
+
                     connection._session = LoginSession(connection, security, runtime)
                     await connection._session.begin()
                 if before_use is not None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -62,8 +61,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FolderName:
+class FolderName(msgspec.Struct, frozen=True):
     base: int
     text: str
 
@@ -139,8 +137,7 @@ _CONTROLLER_FILE = re.compile(r"controller\.(\d+)")
 _SECRET_FILE = re.compile(r"secret\.(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFiles:
+class SessionFiles(msgspec.Struct, frozen=True):
     """The sessions and controller claims, parsed from the names in the sessions folder.
 
     ``seen`` are all sessions with any file; ``claims`` are the numbers of the controller files.

@@ -8,7 +8,7 @@ Invariant: a session is ended only after ``timeout_ms`` of checks with an unchan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.coordination.store import SessionName
 
@@ -18,8 +18,7 @@ VERIFY_FRACTION = 2
 """An owner that has not incremented its counter for timeout / 2 must verify its session before it uses it."""
 
 
-@dataclass(slots=True)
-class _Observation:
+class _Observation(msgspec.Struct):
     counter: bytes
     checked_ms: int
     silent_ms: int

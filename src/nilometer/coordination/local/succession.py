@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.coordination.local import layout
 from nilometer.coordination.local.staged_files import unavailable
@@ -20,8 +21,7 @@ from nilometer.runtime import Disk
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class EntriesFolder:
+class EntriesFolder(msgspec.Struct):
     """An entries folder. Invariant: entries with the numbers ``[base, durable)`` survive a power failure."""
 
     base: int

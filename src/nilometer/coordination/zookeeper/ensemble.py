@@ -20,8 +20,9 @@ ensemble. Both keep these rules, which are ZooKeeper's:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 RECONNECT_S = 0.05
 """How long, roughly, a client takes to start a new session after the old one ended (seconds)."""
@@ -54,8 +55,7 @@ class AccessDenied(Disconnected):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A node.
 
     ``data`` is empty in the result of ``exists``; ``owner`` is an ephemeral node's session, or 0.
@@ -67,28 +67,24 @@ class Node:
     owner: int
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     path: str
     data: bytes
     ephemeral: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetVersion:
+class SetVersion(msgspec.Struct, frozen=True):
     """Write empty content to a node that has exactly this version, which increments its version."""
 
     path: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class CheckExists:
+class CheckExists(msgspec.Struct, frozen=True):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     path: str
 
 
