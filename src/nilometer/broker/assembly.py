@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
@@ -65,8 +66,7 @@ from nilometer.coordination import CoordinationStore
 from nilometer.runtime import Runtime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prerequisites:
+class Prerequisites(msgspec.Struct, frozen=True, kw_only=True):
     """The open resources from which a broker's parts are made."""
 
     config: BrokerConfig
@@ -79,8 +79,7 @@ class Prerequisites:
     """Makes this broker serve nothing any more, for the given reason; see :meth:`Broker.fence`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlParts:
+class ControlParts(msgspec.Struct, frozen=True, kw_only=True):
     """The session, the metadata log, and the connections to the controller and to the other brokers."""
 
     session: OwnSession
@@ -92,8 +91,7 @@ class ControlParts:
     changes: ClusterChanges
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaParts:
+class ReplicaParts(msgspec.Struct, frozen=True, kw_only=True):
     """The replicas that this broker hosts, and the work on their logs."""
 
     partitions: PartitionTable
@@ -108,8 +106,7 @@ class ReplicaParts:
     offline: OfflineReplicas
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorParts:
+class CoordinatorParts(msgspec.Struct, frozen=True, kw_only=True):
     """The coordinators of groups and of transactions."""
 
     producer_ids: ProducerIds
@@ -120,8 +117,7 @@ class CoordinatorParts:
     connections: PeerConnections
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerParts:
+class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
     """All parts of one broker, from its start until it stops."""
 
     directories: LogDirectories

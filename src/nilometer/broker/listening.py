@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.tls_settings import TlsSettings
@@ -16,8 +18,7 @@ class CannotListen(Exception):
     """A listener cannot be opened; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(msgspec.Struct, frozen=True):
     endpoint: Endpoint
     listener: Listener
 

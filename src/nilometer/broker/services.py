@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.authorization.broker_users import BrokerUsers
@@ -31,8 +32,7 @@ from nilometer.config.definition import ConfigValue
 from nilometer.runtime import Runtime
 
 
-@dataclass(slots=True, kw_only=True)
-class Services:
+class Services(msgspec.Struct, kw_only=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -16,8 +17,7 @@ NOT_READY = "!"
 """The prefix of a line on the ready descriptor with the reason why the broker will not be ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
+class BrokerStatus(msgspec.Struct, frozen=True):
     state: str
     """``fenced``: the process runs but serves no requests. ``failed``: the process ended."""
     reason: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
@@ -26,8 +27,7 @@ RETRY_MIN_MS = 1_000
 """The pause after a failed round; it doubles with each one, unless the service's own interval is longer."""
 
 
-@dataclass(slots=True)
-class Service:
+class Service(msgspec.Struct):
     """The state of a service. Times are those of the event loop's clock, in milliseconds."""
 
     name: str

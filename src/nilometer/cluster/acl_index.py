@@ -18,7 +18,8 @@ from __future__ import annotations
 import enum
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from nilometer.cluster.acl import (
     WILDCARD,
@@ -67,8 +68,7 @@ def host_key(host: str) -> str:
     return str(address.ipv4_mapped or address)
 
 
-@dataclass(slots=True)
-class _Rights:
+class _Rights(msgspec.Struct):
     """The operations of the ACLs of one pattern, principal and host, as bit sets."""
 
     allowed: int = 0
@@ -80,15 +80,14 @@ _Who = tuple[str, str]
 _ByWho = dict[_Who, _Rights]
 
 
-@dataclass(slots=True)
-class _Patterns:
+class _Patterns(msgspec.Struct):
     """The patterns of one type of resource."""
 
-    literal: dict[str, _ByWho] = field(default_factory=dict[str, _ByWho])
-    prefixed: dict[str, _ByWho] = field(default_factory=dict[str, _ByWho])
-    lengths: dict[int, int] = field(default_factory=dict[int, int])
+    literal: dict[str, _ByWho] = msgspec.field(default_factory=dict[str, _ByWho])
+    prefixed: dict[str, _ByWho] = msgspec.field(default_factory=dict[str, _ByWho])
+    lengths: dict[int, int] = msgspec.field(default_factory=dict[int, int])
     """The number of prefixed patterns by the length of their prefix."""
-    of: dict[_Who, dict[tuple[PatternType, str], None]] = field(
+    of: dict[_Who, dict[tuple[PatternType, str], None]] = msgspec.field(
         default_factory=dict[_Who, dict[tuple[PatternType, str], None]]
     )
     """The patterns of which the principal and host have ACLs."""

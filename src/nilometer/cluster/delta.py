@@ -7,8 +7,9 @@ The delta of an entry of a deposed controller is not accepted, and empty.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import ConfigResourceType, ProducerIdsAllocated
@@ -42,23 +43,24 @@ class PartitionTransition(NamedTuple):
         return any(state is not None and broker in state.replicas for state in self)
 
 
-@dataclass(slots=True)
-class ImageDelta:
+class ImageDelta(msgspec.Struct):
     number: EntryNumber
     accepted: bool = True
     controller_changed: bool = False
-    brokers: dict[BrokerId, BrokerTransition] = field(default_factory=dict[BrokerId, BrokerTransition])
-    topics_created: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
-    topics_deleted: dict[TopicId, Topic] = field(default_factory=dict[TopicId, Topic])
+    brokers: dict[BrokerId, BrokerTransition] = msgspec.field(
+        default_factory=dict[BrokerId, BrokerTransition]
+    )
+    topics_created: dict[TopicId, Topic] = msgspec.field(default_factory=dict[TopicId, Topic])
+    topics_deleted: dict[TopicId, Topic] = msgspec.field(default_factory=dict[TopicId, Topic])
     """The deleted topics' last state; their partitions are also in ``partitions``, with ``after`` None."""
-    partitions: dict[TopicIdPartition, PartitionTransition] = field(
+    partitions: dict[TopicIdPartition, PartitionTransition] = msgspec.field(
         default_factory=dict[TopicIdPartition, PartitionTransition]
     )
-    configs: dict[ConfigResource, dict[str, str | None]] = field(
+    configs: dict[ConfigResource, dict[str, str | None]] = msgspec.field(
         default_factory=dict[ConfigResource, dict[str, str | None]]
     )
-    producer_ids: list[ProducerIdsAllocated] = field(default_factory=list[ProducerIdsAllocated])
-    features: dict[str, int] = field(default_factory=dict[str, int])
+    producer_ids: list[ProducerIdsAllocated] = msgspec.field(default_factory=list[ProducerIdsAllocated])
+    features: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """New finalized levels, by feature."""
     acls: int = 0
     """The number of ACLs created and deleted."""

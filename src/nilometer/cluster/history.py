@@ -6,7 +6,6 @@ For tools that show the log. An entry of a deposed controller is listed, too, as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -21,8 +20,7 @@ HIDDEN = b""
 """Stands for salts and keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedEntry:
+class DecodedEntry(msgspec.Struct, frozen=True):
     number: int
     entry: Entry
     accepted: bool

@@ -11,15 +11,15 @@ distance of the first follower), as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
+
+import msgspec
 
 from nilometer.cluster.records import Replicas
 from nilometer.identifiers import BrokerId
 
 
-@dataclass(frozen=True, slots=True)
-class UsableBroker:
+class UsableBroker(msgspec.Struct, frozen=True):
     id: BrokerId
     rack: str | None = None
     live: bool = True

@@ -11,7 +11,8 @@ import contextlib
 import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 ConfigValue = bool | int | float | str | tuple[str, ...]
 
@@ -43,8 +44,7 @@ class ConfigError(ValueError):
         self.key = key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
+class ConfigKey(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: ConfigKind
     default: ConfigValue | None
@@ -120,8 +120,7 @@ ConfigValues = Mapping[str, ConfigValue | None]
 """A value for each key of a definition; None if it has no value."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigRule:
+class ConfigRule(msgspec.Struct, frozen=True):
     """A condition on the values of several keys. The defaults must fulfil it."""
 
     keys: tuple[str, ...]
@@ -129,8 +128,7 @@ class ConfigRule:
     """Returns why the effective values break the rule, or None if they do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedValues:
+class ResolvedValues(msgspec.Struct, frozen=True):
     """The effective values if some of the set values cannot be applied."""
 
     values: dict[str, ConfigValue | None]
@@ -138,8 +136,7 @@ class ResolvedValues:
     """The reasons why some set values are not applied."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigDefinition:
+class ConfigDefinition(msgspec.Struct, frozen=True):
     """All keys of one type of resource. ``subject`` ("broker", "topic") is its name in error messages.
 
     :meth:`judge` validates a whole set of settings, and raises ConfigError if one is invalid;
@@ -148,7 +145,7 @@ class ConfigDefinition:
     """
 
     subject: str
-    keys: Mapping[str, ConfigKey] = field(default_factory=dict[str, ConfigKey])
+    keys: Mapping[str, ConfigKey] = msgspec.field(default_factory=dict[str, ConfigKey])
     rules: tuple[ConfigRule, ...] = ()
 
     @classmethod

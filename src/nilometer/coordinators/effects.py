@@ -11,8 +11,9 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, NewType, TypeVar
+
+import msgspec
 
 Token = NewType("Token", int)
 """Identifies a request that waits for its reply. The shell creates it; the shard returns it with the
@@ -30,8 +31,7 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Effects(Generic[RecordT, ReplyT, ActionT]):
+class Effects(msgspec.Struct, Generic[RecordT, ReplyT, ActionT], frozen=True):
     records: tuple[RecordT, ...] = ()
     replies: tuple[tuple[Token, ReplyT], ...] = ()
     actions: tuple[ActionT, ...] = ()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic
+
+import msgspec
 
 from nilometer.coordinators.effects import RecordT
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionalRecord(Generic[RecordT]):
+class TransactionalRecord(msgspec.Struct, Generic[RecordT], frozen=True):
     """A record that counts once the producer's transaction is committed."""
 
     producer_id: int
     record: RecordT
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionEnd:
+class TransactionEnd(msgspec.Struct, frozen=True):
     producer_id: int
     committed: bool

@@ -5,8 +5,9 @@ Times are in milliseconds. A ``GroupConfig`` whose settings contradict each othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 INT32_MAX = 2**31 - 1
 
@@ -29,8 +30,7 @@ class ConsumerGroupMigrationPolicy(Enum):
         return self in (ConsumerGroupMigrationPolicy.DOWNGRADE, ConsumerGroupMigrationPolicy.BIDIRECTIONAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3_000

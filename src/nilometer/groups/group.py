@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch
@@ -22,8 +23,7 @@ class GroupType(Enum):
     CONSUMER = "consumer"
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionStart:
+class RetentionStart(msgspec.Struct, frozen=True):
     """The time from which the retention of a group's offsets is counted."""
 
     wall_ms: int | None

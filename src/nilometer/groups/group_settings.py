@@ -8,7 +8,9 @@ that its bounds allow, as Kafka's does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigRule, ConfigValue, ConfigValues
@@ -19,8 +21,7 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(msgspec.Struct, frozen=True):
     field: str
     """What it replaces in the coordinator's `GroupConfig`."""
     bounds: Callable[[GroupConfig], tuple[int, int]]

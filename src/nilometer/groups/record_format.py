@@ -8,8 +8,9 @@ types (such as share and streams groups) are read as None.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar, assert_never
+
+import msgspec
 
 from nilometer.coordinators.record_bytes import Reader, Writer
 from nilometer.groups import record_format_consumer as consumer
@@ -161,8 +162,7 @@ def _write_group(value: GroupMetadataValue) -> bytes:
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class _Type:
+class _Type(msgspec.Struct, frozen=True):
     read_key: Callable[[Reader], RecordKey]
     read_value: Callable[[Reader], RecordValue]
     versions: int = 1

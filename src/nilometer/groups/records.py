@@ -6,23 +6,22 @@ the binary format. Fields missing in an older version of a value have defaults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from nilometer.groups.requests import TopicPartitions
 
 
 # ── offsets ─────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class OffsetCommitKey:
+class OffsetCommitKey(msgspec.Struct, frozen=True):
     group: str
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitValue:
+class OffsetCommitValue(msgspec.Struct, frozen=True):
     offset: int
     metadata: str
     commit_timestamp: int
@@ -34,13 +33,11 @@ class OffsetCommitValue:
 
 
 # ── classic groups ──────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class GroupMetadataKey:
+class GroupMetadataKey(msgspec.Struct, frozen=True):
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemberMetadata:
+class MemberMetadata(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -51,8 +48,7 @@ class MemberMetadata:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMetadataValue:
+class GroupMetadataValue(msgspec.Struct, frozen=True):
     protocol_type: str
     generation: int
     protocol: str | None
@@ -62,64 +58,54 @@ class GroupMetadataValue:
 
 
 # ── consumer groups (KIP-848) ───────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupMetadataKey:
+class ConsumerGroupMetadataKey(msgspec.Struct, frozen=True):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupMetadataValue:
+class ConsumerGroupMetadataValue(msgspec.Struct, frozen=True):
     epoch: int
     metadata_hash: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupPartitionMetadataKey:
+class ConsumerGroupPartitionMetadataKey(msgspec.Struct, frozen=True):
     """Written by Kafka before 4.1; later versions have a hash in the group's metadata record instead. It is
     removed with the group's next epoch."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRacks:
+class PartitionRacks(msgspec.Struct, frozen=True):
     partition: int
     racks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
+class TopicMetadata(msgspec.Struct, frozen=True):
     topic_id: UUID
     topic_name: str
     num_partitions: int
     partition_metadata: tuple[PartitionRacks, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupPartitionMetadataValue:
+class ConsumerGroupPartitionMetadataValue(msgspec.Struct, frozen=True):
     topics: tuple[TopicMetadata, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupMemberMetadataKey:
+class ConsumerGroupMemberMetadataKey(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicProtocol:
+class ClassicProtocol(msgspec.Struct, frozen=True):
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicMemberMetadata:
+class ClassicMemberMetadata(msgspec.Struct, frozen=True):
     session_timeout_ms: int
     supported_protocols: tuple[ClassicProtocol, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupMemberMetadataValue:
+class ConsumerGroupMemberMetadataValue(msgspec.Struct, frozen=True):
     instance_id: str | None
     rack_id: str | None
     client_id: str
@@ -132,44 +118,37 @@ class ConsumerGroupMemberMetadataValue:
     """None unless the member uses the classic protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupTargetAssignmentMetadataKey:
+class ConsumerGroupTargetAssignmentMetadataKey(msgspec.Struct, frozen=True):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupTargetAssignmentMetadataValue:
+class ConsumerGroupTargetAssignmentMetadataValue(msgspec.Struct, frozen=True):
     assignment_epoch: int
     assignment_timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupTargetAssignmentMemberKey:
+class ConsumerGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupTargetAssignmentMemberValue:
+class ConsumerGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True):
     topic_partitions: tuple[TopicPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupCurrentMemberAssignmentKey:
+class ConsumerGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedTopicPartitions:
+class AssignedTopicPartitions(msgspec.Struct, frozen=True):
     topic_id: UUID
     partitions: tuple[int, ...]
     assignment_epochs: tuple[int, ...] = ()
     """The member epoch in which each partition was assigned; empty in older records."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupCurrentMemberAssignmentValue:
+class ConsumerGroupCurrentMemberAssignmentValue(msgspec.Struct, frozen=True):
     member_epoch: int
     previous_member_epoch: int
     state: int
@@ -178,14 +157,12 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     partitions_pending_revocation: tuple[AssignedTopicPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupRegularExpressionKey:
+class ConsumerGroupRegularExpressionKey(msgspec.Struct, frozen=True):
     group_id: str
     regular_expression: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupRegularExpressionValue:
+class ConsumerGroupRegularExpressionValue(msgspec.Struct, frozen=True):
     topics: tuple[str, ...]
     version: int
     timestamp: int
@@ -215,8 +192,7 @@ RecordValue: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorRecord:
+class CoordinatorRecord(msgspec.Struct, frozen=True):
     key: RecordKey
     value: RecordValue | None
     """None: a tombstone. Otherwise a value of the type that belongs to the key."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
@@ -25,16 +26,15 @@ from nilometer.groups.timers import TimerKey, Timers
 from nilometer.groups.turn import Turn
 
 
-@dataclass(slots=True)
-class ShardState:
+class ShardState(msgspec.Struct):
     config: GroupConfig
     """The broker's settings; `config_of` has those in force for one group."""
     new_member_id: Callable[[str], str]
     """Makes a unique member id from a client id or a group instance id."""
     image: ClusterImage
-    groups: dict[str, Group] = field(default_factory=dict[str, Group])
+    groups: dict[str, Group] = msgspec.field(default_factory=dict[str, Group])
     """Classic and consumer groups, by group id."""
-    timers: Timers = field(default_factory=Timers)
+    timers: Timers = msgspec.field(default_factory=Timers)
 
     def config_of(self, group_id: str) -> GroupConfig:
         """Return the settings in force for the group: its own, else the broker's."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nilometer.coordinators import effects, turn
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import Reply
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceNote:
+class RebalanceNote(msgspec.Struct, frozen=True):
     """An action of a group shard: write to the log that a group rebalances, and why."""
 
     group_id: str

@@ -10,9 +10,10 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
+
+import msgspec
 
 from nilometer.http.response import HEAD_BYTES_MAX, BadResponse, HttpResponse, parse_response
 from nilometer.runtime import Network
@@ -28,8 +29,7 @@ class HttpFailed(Exception):
     """There is no response of the status 200; the message says why, without the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpUrl:
+class HttpUrl(msgspec.Struct, frozen=True):
     scheme: str
     """``http`` or ``https``."""
     host: str

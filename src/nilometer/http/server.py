@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
+
+import msgspec
 
 from nilometer.http.request_head import BadRequest, RequestHead, parse_head
 from nilometer.runtime import Clock, Listener, Network
@@ -50,8 +51,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     status: int
     body: Iterator[str]
     """The body in parts, which may be empty: the event loop may run other tasks after each."""

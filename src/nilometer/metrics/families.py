@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _RESERVED_LABELS = frozenset({"le", "quantile"})
@@ -29,8 +30,7 @@ class Kind(enum.StrEnum):
     """A gauge whose name, given by another exporter, ends like a part of a summary (``_count``, ``_sum``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
     help: str

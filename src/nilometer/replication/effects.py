@@ -7,8 +7,9 @@ has no reference to a waiting request: a waiting produce is a ticket number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
 
 from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.replication.isr import AlterPartition
@@ -16,16 +17,14 @@ from nilometer.wire.errors import ErrorCode
 
 
 # ── leader effects ──────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class StartEpoch:
+class StartEpoch(msgspec.Struct, frozen=True):
     """Add (epoch, start offset) to the log's leader epochs, before any record is appended."""
 
     epoch: LeaderEpoch
     start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class PublishHighWatermark:
+class PublishHighWatermark(msgspec.Struct, frozen=True):
     """The leader's high watermark has advanced: check which waiting fetches can be completed.
 
     The offset is not included, so that this frequent effect needs no new object: read ``high_watermark`` of
@@ -33,15 +32,13 @@ class PublishHighWatermark:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class SendAlterPartition:
+class SendAlterPartition(msgspec.Struct, frozen=True):
     """Send the request to the controller; pass its response or a timeout to ``on_alter_partition_answer``."""
 
     request: AlterPartition
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseProduce:
+class ReleaseProduce(msgspec.Struct, frozen=True):
     """Complete the produce request that waits under ``ticket``, with error code ``outcome``."""
 
     ticket: int
@@ -49,8 +46,7 @@ class ReleaseProduce:
 
 
 # ── follower effects ────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class TruncateTo:
+class TruncateTo(msgspec.Struct, frozen=True):
     """Remove all records from ``offset`` on, and all leader epoch entries that start there or later.
 
     Epoch entries are removed even if no record is (KAFKA-10706). Producer state is truncated, too
@@ -60,22 +56,19 @@ class TruncateTo:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateFully:
+class TruncateFully(msgspec.Struct, frozen=True):
     """Remove all records and leader epoch entries; the log starts again at ``start_offset``."""
 
     start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class AppendBatches:
+class AppendBatches(msgspec.Struct, frozen=True):
     """Append the batches of the fetch response; the log end offset is then ``end_offset``."""
 
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
+class AdvanceHighWatermark(msgspec.Struct, frozen=True):
     """Set the follower's high watermark, at most to the log end offset.
 
     Below an earlier one only after :class:`TruncateFully`, to the new start of the log.
@@ -84,13 +77,11 @@ class AdvanceHighWatermark:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceLogStart:
+class AdvanceLogStart(msgspec.Struct, frozen=True):
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class BackOff:
+class BackOff(msgspec.Struct, frozen=True):
     """Fetch this partition again after a back-off; ``reason`` is for the log."""
 
     error: ErrorCode

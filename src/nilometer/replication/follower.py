@@ -25,7 +25,8 @@ Invariants:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 from nilometer.invariants import check
@@ -63,8 +64,7 @@ class NoFetch(enum.Enum):
     UNFLUSHED = "what was fetched must be flushed before it may be acknowledged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchAnswer:
+class FetchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The leader's response; its batches are described by their first and last offsets."""
 
     error: ErrorCode = ErrorCode.none

@@ -6,8 +6,9 @@ The rule itself is :meth:`LeaderRole._committable_offset`; the values here expla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nilometer.identifiers import BrokerId, Offset
 
@@ -17,16 +18,14 @@ def clamped_high_watermark(checkpointed: Offset, log_start_offset: Offset, log_e
     return max(log_start_offset, min(checkpointed, log_end_offset))
 
 
-@dataclass(frozen=True, slots=True)
-class NotHeld:
+class NotHeld(msgspec.Struct, frozen=True):
     """The high watermark is at the log end offset: every record is committed."""
 
     def __str__(self) -> str:
         return "not held"
 
 
-@dataclass(frozen=True, slots=True)
-class UnderMinIsr:
+class UnderMinIsr(msgspec.Struct, frozen=True):
     """Fewer replicas are in sync than ``min.insync.replicas`` requires (KIP-966)."""
 
     in_sync: int
@@ -36,8 +35,7 @@ class UnderMinIsr:
         return f"under min ISR ({self.in_sync} of {self.needed})"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingFor:
+class WaitingFor(msgspec.Struct, frozen=True):
     """The high watermark does not rise because ``replicas``, which count for it, lack the next record."""
 
     replicas: tuple[BrokerId, ...]
@@ -46,8 +44,7 @@ class WaitingFor:
         return f"waiting for {', '.join(map(str, self.replicas))}"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingForFlush:
+class WaitingForFlush(msgspec.Struct, frozen=True):
     """The high watermark does not rise because only flushed records count for it, and the next record is not
     flushed yet on the leader."""
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nilometer.identifiers import (
     NO_LEADER_EPOCH,
@@ -32,8 +33,7 @@ from nilometer.invariants import InvariantBroken, check
 from nilometer.wire.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartition:
+class AlterPartition(msgspec.Struct, frozen=True):
     """A leader's request to change the ISR. ``number`` identifies it; the three epochs fence it."""
 
     number: int
@@ -45,8 +45,7 @@ class AlterPartition:
     """All members of the proposed ISR, each with its broker epoch (KIP-903)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionAnswer:
+class AlterPartitionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The controller's response; without an error, the partition's state as now committed."""
 
     error: ErrorCode = ErrorCode.none
@@ -55,8 +54,7 @@ class AlterPartitionAnswer:
     isr: tuple[BrokerId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedIsr:
+class CommittedIsr(msgspec.Struct, frozen=True):
     """No request is pending. ``maximal`` has the members of ``isr``."""
 
     isr: tuple[BrokerId, ...]
@@ -72,8 +70,7 @@ class CommittedIsr:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class PendingExpandIsr:
+class PendingExpandIsr(msgspec.Struct, frozen=True):
     """A request to add replicas is pending.
 
     None of ``added`` is in the committed ISR; all are in ``maximal``.
@@ -85,8 +82,7 @@ class PendingExpandIsr:
     maximal: frozenset[BrokerId]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingShrinkIsr:
+class PendingShrinkIsr(msgspec.Struct, frozen=True):
     """A request to remove replicas is pending.
 
     All of ``removed`` are in the committed ISR, not the leader.

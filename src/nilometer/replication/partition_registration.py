@@ -8,8 +8,9 @@ Both epochs only increase: the partition epoch with every change, the leader epo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from nilometer.identifiers import (
     FIRST_LEADER_EPOCH,
@@ -47,8 +48,7 @@ class PartitionRegistration(Protocol):
     def partition_epoch(self) -> PartitionEpoch: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """A :class:`PartitionRegistration` as a plain value."""
 
     replicas: tuple[BrokerId, ...]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from nilometer.identifiers import Offset
 from nilometer.replication.epochs import EpochEnd
@@ -29,15 +30,13 @@ class ServeFetch(NamedTuple):
     a connection abandoned since), or the follower lost records; its next fetch shows which."""
 
 
-@dataclass(frozen=True, slots=True)
-class DivergingFetch:
+class DivergingFetch(msgspec.Struct, frozen=True):
     """Respond with the diverging epoch and no records. The fetch offset is not an acknowledgement."""
 
     diverging: EpochEnd
 
 
-@dataclass(frozen=True, slots=True)
-class RejectFetch:
+class RejectFetch(msgspec.Struct, frozen=True):
     """Respond with an error; ``reason`` describes the fetch."""
 
     error: ErrorCode

@@ -7,7 +7,8 @@ The first rule whose pattern matches the whole subject gives the name: ``RULE:pa
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 _RULE = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))"
@@ -15,8 +16,7 @@ _RULE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str] | None
     """None: any subject, which stays as it is."""
     replacement: str

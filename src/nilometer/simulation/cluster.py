@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.replicas.hosted_partition import Partition

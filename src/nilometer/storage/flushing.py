@@ -9,15 +9,15 @@ plan ran, its result is ignored.
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.local_log import LocalLog
 
 
-@dataclass(frozen=True, slots=True)
-class FlushPlan:
+class FlushPlan(msgspec.Struct, frozen=True):
     disk: Disk
     offset: int
     """Every record below is durable once :meth:`run` has returned."""

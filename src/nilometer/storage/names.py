@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -63,8 +64,7 @@ class FolderKind(enum.Enum):
     STRAY = "stray"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(msgspec.Struct, frozen=True, order=True):
     topic: str
     partition: int
 
@@ -72,8 +72,7 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFolder:
+class PartitionFolder(msgspec.Struct, frozen=True):
     """The parts of a partition's folder name."""
 
     name: str

@@ -18,7 +18,8 @@ import math
 import posixpath
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.invariants import check
@@ -45,8 +46,7 @@ Progress = Callable[[int, int], None]
 """Called with the segments checked so far and their total."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenOptions:
+class OpenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options with which a log is opened."""
 
     clean: bool
@@ -64,8 +64,7 @@ class OpenOptions:
     on_progress: Progress | None = None
 
 
-@dataclass(slots=True)
-class LoadedLog:
+class LoadedLog(msgspec.Struct):
     """The checked parts of a log, and the results of its recovery."""
 
     segments: LogSegments
@@ -75,9 +74,9 @@ class LoadedLog:
     log_end_offset: int = 0
     recovery_point: int = 0
     topic_id: uuid.UUID | None = None
-    recovered: list[LogSegment] = field(default_factory=list[LogSegment])
+    recovered: list[LogSegment] = msgspec.field(default_factory=list[LogSegment])
     """Segments whose indexes were rebuilt."""
-    damages: list[Damage] = field(default_factory=list[Damage])
+    damages: list[Damage] = msgspec.field(default_factory=list[Damage])
     gap: SegmentGap | None = None
     may_have_gaps: bool = False
     """Whether the log was compacted once, according to its folder: offsets may be missing."""

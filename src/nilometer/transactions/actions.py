@@ -5,15 +5,15 @@ The shell carries them out once the records that the shard returned before them 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nilometer.storage import TopicPartition
 from nilometer.transactions.requests import TimeOut
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendMarkers:
+class SendMarkers(msgspec.Struct, frozen=True, kw_only=True):
     """Send the marker that ends the transaction to the leader of each partition.
 
     When all markers are committed, the shard gets :class:`~nilometer.transactions.requests.MarkersWritten`.
@@ -29,8 +29,7 @@ class SendMarkers:
     """The ``transaction.version`` of this end; with 2 the marker's epoch is above that of the records."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateProducerId:
+class AllocateProducerId(msgspec.Struct, frozen=True):
     """Allocate a producer id, and submit ``request``, the time-out of a transaction, again with that id.
 
     The abort of the transaction bumps the producer epoch, to fence the producer. If the epoch cannot be

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 DAY_MS = 24 * 60 * 60_000
 
@@ -10,8 +10,7 @@ EPOCH_BUMP_VERSION = 2
 """From this ``transaction.version`` on, every end of a transaction bumps the producer epoch (KIP-890)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfig:
+class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_timeout_ms: int = 15 * 60_000
     """``transaction.max.timeout.ms``: the longest transaction timeout that a producer may request."""
     id_expiration_ms: int = 7 * DAY_MS

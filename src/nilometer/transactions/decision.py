@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.transactions.requests import TransactionReply
 from nilometer.transactions.transaction import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     reply: TransactionReply
     after: Transaction | None = None
     """The transaction's next value, which must be committed before the reply is sent; None: no change."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.transactions.transaction import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
+class TransactionRecord(msgspec.Struct, frozen=True):
     transactional_id: str
     transaction: Transaction | None
     """None: a tombstone, since the id has expired."""

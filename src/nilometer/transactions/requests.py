@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nilometer.storage import TopicPartition
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
@@ -11,8 +12,7 @@ from nilometer.wire.errors import ErrorCode
 
 
 # ── producers ───────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerId:
+class InitProducerId(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: str
     transaction_timeout_ms: int
     producer_id: int = NO_PRODUCER_ID
@@ -23,21 +23,18 @@ class InitProducerId:
     """A newly allocated producer id, after the reply :class:`ProducerIdNeeded`."""
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerIdReply:
+class InitProducerIdReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdNeeded:
+class ProducerIdNeeded(msgspec.Struct, frozen=True):
     """The request must be submitted again with a ``new_producer_id``; nothing has changed yet."""
 
 
 # ── partitions ──────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitions:
+class AddPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """AddPartitionsToTxn, or AddOffsetsToTxn with the partition that keeps a group's offsets."""
 
     transactional_id: str
@@ -48,13 +45,11 @@ class AddPartitions:
     """The ``transaction.version`` that the producer uses."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitionsReply:
+class AddPartitionsReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyPartitions:
+class VerifyPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """AddPartitionsToTxn of a broker that verifies that the partitions have been added (KIP-890)."""
 
     transactional_id: str
@@ -63,14 +58,12 @@ class VerifyPartitions:
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyPartitionsReply:
+class VerifyPartitionsReply(msgspec.Struct, frozen=True):
     errors: tuple[tuple[TopicPartition, ErrorCode], ...]
 
 
 # ── ends ────────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransaction:
+class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -80,16 +73,14 @@ class EndTransaction:
     new_producer_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransactionReply:
+class EndTransactionReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
     """The epoch, with ``producer_id``, for the producer's next transaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkersWritten:
+class MarkersWritten(msgspec.Struct, frozen=True, kw_only=True):
     """From the broker itself: every marker of this end is committed, or its partition was deleted."""
 
     transactional_id: str
@@ -97,14 +88,12 @@ class MarkersWritten:
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersWrittenReply:
+class MarkersWrittenReply(msgspec.Struct, frozen=True):
     completed: bool
     """False: the transaction is not prepared with this producer id and epoch any more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeOut:
+class TimeOut(msgspec.Struct, frozen=True, kw_only=True):
     """From the broker itself: abort the transaction if it is still open and has timed out."""
 
     transactional_id: str
@@ -113,19 +102,16 @@ class TimeOut:
     new_producer_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TimeOutReply:
+class TimeOutReply(msgspec.Struct, frozen=True):
     aborted: bool
 
 
 # ── views ───────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class DescribeTransaction:
+class DescribeTransaction(msgspec.Struct, frozen=True):
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTransactionReply:
+class DescribeTransactionReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     transactional_id: str
     transaction_state: str = ""
@@ -136,8 +122,7 @@ class DescribeTransactionReply:
     partitions: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListTransactions:
+class ListTransactions(msgspec.Struct, frozen=True, kw_only=True):
     state_filters: tuple[str, ...] = ()
     producer_id_filters: tuple[int, ...] = ()
     duration_filter_ms: int = -1
@@ -146,15 +131,13 @@ class ListTransactions:
     """An RE2 expression, matched against whole ids; empty: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedTransaction:
+class ListedTransaction(msgspec.Struct, frozen=True):
     transactional_id: str
     producer_id: int
     transaction_state: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListTransactionsReply:
+class ListTransactionsReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     unknown_state_filters: tuple[str, ...] = ()
     transactions: tuple[ListedTransaction, ...] = ()

@@ -12,7 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.invariants import check
 from nilometer.storage import TopicPartition
@@ -30,8 +31,7 @@ def is_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: int
     producer_epoch: int
     """-1 only while the first InitProducerId is decided; such a value is never written."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -62,12 +62,10 @@ def dumped(log: Path) -> list[tuple[dict[str, object], dict[str, object] | None]
 
 def in_kafkas_json(value: object) -> object:
     """As Kafka's tool prints a record: field names in camel case, bytes in base64, ids as text."""
-    if dataclasses.is_dataclass(value):
+    if isinstance(value, msgspec.Struct):
         return {
-            re.sub(r"_(\w)", lambda found: found[1].upper(), field.name): in_kafkas_json(
-                getattr(value, field.name)
-            )
-            for field in dataclasses.fields(value)
+            re.sub(r"_(\w)", lambda found: found[1].upper(), name): in_kafkas_json(getattr(value, name))
+            for name in value.__struct_fields__
         }
     if isinstance(value, tuple):
         return [in_kafkas_json(each) for each in value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.fetching.fetch_reader import FetchReader
@@ -45,7 +46,7 @@ def shrink_without_waiting(patch: Patch) -> None:
 
     def at_once(self: IsrNegotiation, members: Any) -> Any:
         request = propose(self, members)
-        self.state = replace(self.state, maximal=frozenset(members))  # type: ignore[arg-type]
+        self.state = structs.replace(self.state, maximal=frozenset(members))  # type: ignore[arg-type]
         return request
 
     patch.setattr(IsrNegotiation, "propose_shrink", at_once)

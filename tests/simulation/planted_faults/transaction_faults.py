@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.coordinators.shell import CoordinatorShell
@@ -47,7 +48,7 @@ def forget_the_prepared(patch: Patch) -> None:
     on_loaded = TransactionShard.on_loaded
 
     def without_markers(self: TransactionShard, now_ms: int, wall_ms: int) -> shard.Effects:
-        return replace(on_loaded(self, now_ms, wall_ms), actions=())
+        return structs.replace(on_loaded(self, now_ms, wall_ms), actions=())
 
     patch.setattr(TransactionShard, "on_loaded", without_markers)
 
@@ -58,10 +59,10 @@ def abort_the_prepared(patch: Patch) -> None:
     def with_aborts(self: TransactionShard, now_ms: int, wall_ms: int) -> shard.Effects:
         loaded = on_loaded(self, now_ms, wall_ms)
         aborts = tuple(
-            replace(action, committed=False) if isinstance(action, SendMarkers) else action
+            structs.replace(action, committed=False) if isinstance(action, SendMarkers) else action
             for action in loaded.actions
         )
-        return replace(loaded, actions=aborts)
+        return structs.replace(loaded, actions=aborts)
 
     patch.setattr(TransactionShard, "on_loaded", with_aborts)
 
@@ -74,7 +75,7 @@ def mark_before_it_is_committed(patch: Patch) -> None:
 
     def at_once(self: Shell, effects: Released) -> None:
         self._act(effects.actions)  # type: ignore[arg-type]
-        release(self, replace(effects, actions=()))  # type: ignore[arg-type]
+        release(self, structs.replace(effects, actions=()))  # type: ignore[arg-type]
 
     patch.setattr(CoordinatorShell, "_release_when_committed", at_once)
 
@@ -85,7 +86,7 @@ def answer_before_it_is_committed(patch: Patch) -> None:
     def at_once(self: Shell, effects: Released) -> None:
         if self._kind.name == "transaction":
             self._give(effects.replies)  # type: ignore[arg-type]
-            effects = replace(effects, replies=())
+            effects = structs.replace(effects, replies=())
         release(self, effects)  # type: ignore[arg-type]
 
     patch.setattr(CoordinatorShell, "_release_when_committed", at_once)
@@ -107,7 +108,7 @@ def mark_one_partition(patch: Patch) -> None:
     send = MarkerSender.send
 
     def send_one(self: MarkerSender, sender: Shell, action: SendMarkers) -> None:
-        send(self, sender, replace(action, partitions=action.partitions[:1]))
+        send(self, sender, structs.replace(action, partitions=action.partitions[:1]))
 
     patch.setattr(MarkerSender, "send", send_one)
 
@@ -140,7 +141,7 @@ def end_both_ways(patch: Patch) -> None:
     def send_both(self: MarkerSender, sender: Shell, action: SendMarkers) -> None:
         send(self, sender, action)
         if action.partitions:
-            send(self, sender, replace(action, committed=not action.committed))
+            send(self, sender, structs.replace(action, committed=not action.committed))
 
     patch.setattr(MarkerSender, "send", send_both)
 
@@ -150,7 +151,7 @@ def end_again(patch: Patch) -> None:
 
     def as_a_new_end(transaction: Transaction, request: EndTransaction, wall_ms: int) -> Decision:
         if transaction.state is TransactionState.COMPLETE_ABORT and not request.committed:
-            request = replace(request, producer_epoch=transaction.producer_epoch)
+            request = structs.replace(request, producer_epoch=transaction.producer_epoch)
         return end(transaction, request, wall_ms)
 
     patch.setattr(ends, "_end_with_bump", as_a_new_end)

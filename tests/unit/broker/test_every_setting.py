@@ -100,9 +100,9 @@ def broker_key_has_effect(name: str) -> bool:
     attributes, texts = code()
     if name in {key.name for key in GROUP_KEYS}:
         field = OF_GROUPS_IN_MINUTES.get(name, name.replace(".", "_"))
-        if field in {one.name for one in dataclasses.fields(GroupConfig)}:
+        if field in GroupConfig.__struct_fields__:
             return field in attributes
-        if field + "_ms" in {one.name for one in dataclasses.fields(GroupConfig)}:
+        if field + "_ms" in GroupConfig.__struct_fields__:
             return field + "_ms" in attributes
     of_topics = [key.name for key in TOPIC_CONFIG.keys.values() if key.synonym == name]
     is_read = name in texts or name in READ_BY_SIDE or name in READ_BY_STORE

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nilometer.groups.offset_commit_format import read_offset_commit
 from nilometer.groups.record_format import decode_by_type, decode_record, encode_key, encode_record

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from roles import ALL_REPLICAS, Leading, asked, log_of, members, registered
 
 from nilometer.replication import (

@@ -6,10 +6,10 @@ A fault that no property noticed would mean that the model check proves less tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nilometer.identifiers import Offset
 from nilometer.replication import NO_DIVERGENCE, FetchAnswer, FollowerFetch, LeaderRole, Replica, TruncateTo

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from transaction_harness import A, B, C, TransactionWorld
 
 from nilometer.transactions.requests import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from test_init_producer_id import world_at
 from transaction_harness import A, B, TransactionWorld
 

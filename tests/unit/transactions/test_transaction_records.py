@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nilometer.storage import TopicPartition
 from nilometer.transactions.record_format import decode_record, encode_record, encode_value

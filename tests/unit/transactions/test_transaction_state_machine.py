@@ -6,12 +6,12 @@ committed log says, and holds them to what a reader of the topics relies on.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from transaction_harness import TIMEOUT_MS, A, B, C, TransactionWorld
 
 from nilometer.coordinators.effects import Token

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.audited_changes import audit_own_change
@@ -26,8 +27,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class _TopicOutcomes:
+class _TopicOutcomes(msgspec.Struct, frozen=True):
     name: str
     partitions: Sequence[DeleteOutcome]
 

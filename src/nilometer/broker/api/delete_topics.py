@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from nilometer.broker.api.access import TOPIC_DENIED, access_of
 from nilometer.broker.api.controller_requests import mutation_quota, on_controller
@@ -24,14 +25,12 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     name: str | None
     topic_id: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
+class _Result(msgspec.Struct, frozen=True):
     name: str | None
     topic_id: UUID | None
     outcome: Outcome

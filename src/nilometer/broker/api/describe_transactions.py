@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import ApiSpec, Request, Right

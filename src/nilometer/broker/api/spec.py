@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from nilometer.broker.connection import Connection, Reply
 from nilometer.broker.request_context import RequestContext
@@ -65,8 +66,7 @@ NO_RIGHTS: tuple[Right, ...] = ()
 """Of an API that every client may use: it reads and changes nothing that rights protect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiSpec:
+class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
     key: AnyApiKey
     versions: tuple[int, int]
     """Lowest and highest version served."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
@@ -27,15 +28,13 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_GROUP = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(msgspec.Struct, frozen=True):
     name: str
     text: str | None
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveConfig:
+class EffectiveConfig(msgspec.Struct, frozen=True):
     key: ConfigKey
     text: str | None
     source: ConfigSource

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -52,8 +51,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     changes: list[dict[str, object]] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFiles:
+class AuditFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Where the lines are written, and how much of them is kept."""
 
     directory: str

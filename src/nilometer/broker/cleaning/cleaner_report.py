@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.storage import TopicPartition
 from nilometer.storage.cleaning.cleaning_round import RoundStatistics
 
 
-@dataclass(slots=True)
-class RoundReport:
+class RoundReport(msgspec.Struct):
     """One round over one log. Times are those of the monotonic clock."""
 
     began_ms: int

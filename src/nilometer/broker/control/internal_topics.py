@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.broker.control import causes
 from nilometer.broker.control.controller import Controller
@@ -35,8 +36,7 @@ ADMIN_CLIENT_ID = "__admin_client"
 _CREATED_OR_EXISTS = (ErrorCode.none, ErrorCode.topic_already_exists)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InternalTopicSettings:
+class InternalTopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of an internal topic's partition count, replication factor and settings, as in Kafka."""
 
     num_partitions: str

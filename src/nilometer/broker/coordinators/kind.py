@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import msgspec
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.effects import Effects, Token
@@ -60,8 +61,7 @@ class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
     def on_time(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ReplyT, ActionT]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorKind(Generic[RequestT, ReplyT, RecordT, ActionT]):
+class CoordinatorKind(msgspec.Struct, Generic[RequestT, ReplyT, RecordT, ActionT], frozen=True, kw_only=True):
     name: str
     """For messages: as in "the group coordinator"."""
     subject: str

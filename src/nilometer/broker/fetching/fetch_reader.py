@@ -8,8 +8,9 @@ that is not in memory is *cold*: it runs off the event loop, and its result is a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from nilometer.broker.fetching.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.replicas.hosted_partition import Partition
@@ -29,8 +30,7 @@ from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderIdentity:
+class ReaderIdentity(msgspec.Struct, frozen=True):
     replica_id: BrokerId
     replica_epoch: BrokerEpoch
     read_committed: bool
@@ -41,8 +41,7 @@ class ReaderIdentity:
         return self.replica_id >= 0
 
 
-@dataclass(frozen=True, slots=True)
-class ColdRead:
+class ColdRead(msgspec.Struct, frozen=True):
     """A read that has to wait for the disk: at most ``max_bytes`` of records from ``offset`` up to ``end``.
 
     With ``min_one`` the first batch is read even if it is larger than ``max_bytes``.
@@ -64,8 +63,7 @@ class ColdRead:
         return found
 
 
-@dataclass(slots=True)
-class FetchOutcome:
+class FetchOutcome(msgspec.Struct):
     """The part of the response for one partition."""
 
     asked: FetchPartition

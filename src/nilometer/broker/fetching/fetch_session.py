@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+import msgspec
+
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch
 from nilometer.runtime import Entropy
 from nilometer.wire.body_reader import uuid_of
@@ -71,8 +73,7 @@ class FetchPartition:
         self.key = PartitionKey(self.topic, self.partition)
 
 
-@dataclass(slots=True)
-class _LastSent:
+class _LastSent(msgspec.Struct):
     """The offsets of a partition that were last sent to the reader; -1 if none."""
 
     high_watermark: int = -1
@@ -87,17 +88,18 @@ class SessionWatcher(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class FetchSession:
+class FetchSession(msgspec.Struct):
     id: int
     by_topic_id: bool
     epoch: int
     last_used_ms: int
-    partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict[PartitionKey, FetchPartition])
-    last_sent: dict[PartitionKey, _LastSent] = field(default_factory=dict[PartitionKey, _LastSent])
-    dirty: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
+    partitions: dict[PartitionKey, FetchPartition] = msgspec.field(
+        default_factory=dict[PartitionKey, FetchPartition]
+    )
+    last_sent: dict[PartitionKey, _LastSent] = msgspec.field(default_factory=dict[PartitionKey, _LastSent])
+    dirty: dict[PartitionKey, None] = msgspec.field(default_factory=dict[PartitionKey, None])
     """The dirty partitions, in the order in which they are read."""
-    changed: dict[PartitionKey, None] = field(default_factory=dict[PartitionKey, None])
+    changed: dict[PartitionKey, None] = msgspec.field(default_factory=dict[PartitionKey, None])
     """The partitions marked dirty since the last read began: its response does not clear the mark."""
     watcher: SessionWatcher | None = None
     rights_version: int = 0

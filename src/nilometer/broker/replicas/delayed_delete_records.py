@@ -8,7 +8,7 @@ REQUEST_TIMED_OUT for partitions that are not done when the request's timeout ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.broker.replicas.delayed_request import DelayedRequest, PartitionWait
 from nilometer.wire.errors import ErrorCode
@@ -16,8 +16,7 @@ from nilometer.wire.errors import ErrorCode
 NO_LOW_WATERMARK = -1
 
 
-@dataclass(slots=True)
-class DeleteOutcome:
+class DeleteOutcome(msgspec.Struct):
     """The outcome for one partition."""
 
     index: int

@@ -14,14 +14,13 @@ in offset order; nothing here is polled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.broker.replicas.delayed_request import DelayedRequest, PartitionWait
 from nilometer.wire.errors import ErrorCode
 
 
-@dataclass(slots=True)
-class ProduceOutcome:
+class ProduceOutcome(msgspec.Struct):
     """The outcome for one partition."""
 
     index: int

@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.replicas.hosted_partition import Partition
@@ -58,8 +59,7 @@ Locate = Callable[[], tuple[str, int] | None]
 _Key = tuple[UUID, int]
 
 
-@dataclass(slots=True)
-class _Followed:
+class _Followed(msgspec.Struct):
     key: _Key
     partition: Partition
     sent: FollowerFetch | None = None

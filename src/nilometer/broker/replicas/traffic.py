@@ -8,7 +8,8 @@ that no count ever decreases.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 
 class PartitionTraffic:
@@ -55,8 +56,7 @@ class PartitionTraffic:
         return self._messages_in_before + max(0, log_end_offset - self._led_from)
 
 
-@dataclass(slots=True)
-class TrafficTotals:
+class TrafficTotals(msgspec.Struct):
     """The traffic of several partitions."""
 
     messages_in: int = 0

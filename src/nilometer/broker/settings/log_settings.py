@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.config import ConfigKey, ConfigKind, Settings
 from nilometer.config.definition import ConfigValue
@@ -74,8 +75,7 @@ LOG_KEYS = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     levels: Mapping[str, int]
     """By logger; ``root`` is always there."""
     is_json: bool

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.config import ConfigError
 
@@ -14,8 +15,7 @@ _LISTENER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HttpEndpoint:
+class HttpEndpoint(msgspec.Struct, frozen=True):
     """A host and a port (0 lets the system choose)."""
 
     host: str

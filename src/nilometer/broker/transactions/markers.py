@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
@@ -17,8 +18,7 @@ from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: int
     producer_epoch: int
     committed: bool

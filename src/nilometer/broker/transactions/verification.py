@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.peer_connections import PeerConnections
@@ -59,8 +60,7 @@ class Asker(NamedTuple):
     sends no AddPartitionsToTxn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(msgspec.Struct, frozen=True):
     """A partition whose batch waits for the coordinator, and the producer's state in its log at the start of
     the wait (``known``)."""
 

@@ -6,17 +6,17 @@ Invariant: of two responses, the one with the higher epoch is used, whichever ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from nilometer.wire.messages import Message
 
 UNKNOWN_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True)
-class FinalizedFeatures:
+class FinalizedFeatures(msgspec.Struct, frozen=True):
     epoch: int = UNKNOWN_EPOCH
-    levels: Mapping[str, int] = field(default_factory=dict[str, int])
+    levels: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
 
     @classmethod
     def of(cls, response: Message) -> FinalizedFeatures:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange
@@ -65,8 +67,7 @@ class BrokerRegistration:
     """The features that the broker supports, by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShutdownProgress:
+class ShutdownProgress(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     leaderships: int = 0
     """How many partitions the broker led at the time of the request."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit
@@ -37,8 +38,7 @@ _LARGEST = {
 _FRACTION_MAX = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaAlteration:
+class QuotaAlteration(msgspec.Struct, frozen=True):
     entity: QuotaEntity
     changes: Sequence[tuple[str, float | None]]
     """Values by key; None removes the quota."""

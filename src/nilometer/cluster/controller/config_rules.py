@@ -10,7 +10,8 @@ cannot apply (``ConfigDefinition.resolve``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.decision import Refusal
 from nilometer.cluster.delta import ConfigResource
@@ -33,8 +34,7 @@ def nothing_inherited(*_: Mapping[str, str]) -> Inherited:
     return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDefinitions:
+class ConfigDefinitions(msgspec.Struct, frozen=True, kw_only=True):
     topic: ConfigDefinition
     broker: ConfigDefinition
     group: ConfigDefinition

@@ -10,7 +10,8 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.config_table import min_insync_replicas_of
 from nilometer.cluster.controller.config_rules import (
@@ -50,15 +51,13 @@ class ConfigOperation(enum.IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigAlteration:
+class ConfigAlteration(msgspec.Struct, frozen=True):
     key: str
     operation: ConfigOperation
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterResource:
+class AlterResource(msgspec.Struct, frozen=True):
     resource: ConfigResource
     alterations: Sequence[ConfigAlteration]
 

@@ -10,7 +10,8 @@ controller (:func:`decide_repair`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.controller.configs import config_units
@@ -39,13 +40,11 @@ from nilometer.identifiers import (
 from nilometer.runtime import Entropy
 
 
-@dataclass(frozen=True, slots=True)
-class BrokersDown:
+class BrokersDown(msgspec.Struct, frozen=True):
     broker_ids: tuple[BrokerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerUp:
+class BrokerUp(msgspec.Struct, frozen=True):
     registration: BrokerRegistration
 
 

@@ -8,8 +8,9 @@ If an entry is not accepted, the response is NOT_CONTROLLER.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.records import Record
@@ -18,8 +19,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 R = TypeVar("R", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The result of one item of a request."""
 
     error: ErrorCode = ErrorCode.none
@@ -33,8 +33,7 @@ class Outcome:
 OK = Outcome()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[R]):
+class Decision(msgspec.Struct, Generic[R], frozen=True):
     units: tuple[Unit, ...]
     """The records to append, in order; the records of one unit are applied together or not at all."""
     reply: R

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.partition_change import RequestedChange
@@ -24,8 +25,7 @@ class ElectionType(enum.IntEnum):
     UNCLEAN = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ElectedPartition:
+class ElectedPartition(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     outcome: Outcome

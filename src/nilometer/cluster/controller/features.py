@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.features import METADATA_FORMAT, SUPPORTED_FEATURES, support_of
@@ -26,8 +27,7 @@ class UpgradeType(enum.IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureUpdate:
+class FeatureUpdate(msgspec.Struct, frozen=True):
     name: str
     level: int
     upgrade_type: int

@@ -14,7 +14,8 @@ leader if no other replica can lead, and the replica stays offline until its bro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
@@ -27,8 +28,7 @@ from nilometer.identifiers import BrokerEpoch, BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class ForfeitedReplica:
+class ForfeitedReplica(msgspec.Struct, frozen=True):
     partition: TopicIdPartition
     outcome: Outcome
 

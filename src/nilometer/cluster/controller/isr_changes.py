@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
@@ -36,15 +37,13 @@ from nilometer.identifiers import (
 from nilometer.wire.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class IsrMember:
+class IsrMember(msgspec.Struct, frozen=True):
     broker_id: BrokerId
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
     """The broker epoch of the follower that caught up; -1 if unknown, and then not checked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrChange:
+class IsrChange(msgspec.Struct, frozen=True, kw_only=True):
     """The ISR that a leader requests for one partition, with the epochs by which it is checked."""
 
     partition: TopicIdPartition
@@ -54,8 +53,7 @@ class IsrChange:
     recovery_state: RecoveryState = RecoveryState.RECOVERED
 
 
-@dataclass(frozen=True, slots=True)
-class AlteredPartition:
+class AlteredPartition(msgspec.Struct, frozen=True):
     partition: TopicIdPartition
     outcome: Outcome
     state: PartitionState | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
@@ -15,8 +15,7 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 _PRODUCER_ID_MAX = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(msgspec.Struct, frozen=True):
     """The ids ``first`` to ``first + count - 1``."""
 
     outcome: Outcome

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.cluster.controller.assignments import check_assignment
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
@@ -28,23 +29,20 @@ from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
+class Reassignment(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     replicas: Sequence[int] | None
     """The target assignment; None cancels the ongoing reassignment."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignedPartition:
+class ReassignedPartition(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class OngoingReassignment:
+class OngoingReassignment(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     state: PartitionState

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Record, ScramCredentialChanged
@@ -12,8 +14,7 @@ from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechan
 from nilometer.wire.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class ScramDeletion:
+class ScramDeletion(msgspec.Struct, frozen=True):
     user: str
     mechanism: int
     """The mechanism's number in Kafka's requests."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from nilometer.cluster.controller.assignments import check_assignment, first_isr, usable_brokers
 from nilometer.cluster.controller.config_rules import InheritedOf, nothing_inherited
@@ -40,37 +41,33 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 """A request for more is rejected before placement. The maximum size of an entry usually allows fewer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDefaults:
+class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """The values that the controller uses if a request has -1."""
 
     num_partitions: int = 1
     replication_factor: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     num_partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[tuple[int, Sequence[int]]] = ()
     """A manual assignment: (partition, brokers) pairs. With it, both counts must be -1."""
-    configs: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    configs: Mapping[str, str | None] = msgspec.field(default_factory=dict[str, str | None])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatedTopic:
+class CreatedTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     outcome: Outcome
     topic_id: TopicId | None = None
     num_partitions: int = -1
     replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict[str, str])
+    configs: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     """The topic's own settings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MorePartitions:
+class MorePartitions(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     count: int
     """The new total number of partitions."""

@@ -5,13 +5,14 @@ A view is text, never markup: templates escape it.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
+
+import msgspec
 
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
@@ -211,11 +212,11 @@ def _named(found: object) -> dict[str, Any]:
 
 
 def plain(value: object) -> object:
-    """Return a value of dataclasses, ids and bytes as one that JSON has."""
+    """Return a value of structs, ids and bytes as one that JSON has."""
     if isinstance(value, enum.Enum):
         return value.name
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, bytes):

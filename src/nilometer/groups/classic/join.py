@@ -7,7 +7,7 @@ group is instructed to keep the assignment).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup

@@ -5,7 +5,7 @@ Invariant: a member waits for a join or for a sync, never for both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.coordinators.effects import Token
 from nilometer.groups.records import MemberMetadata
@@ -14,8 +14,7 @@ from nilometer.groups.requests import JoinGroup, JoinGroupMember, JoinGroupProto
 NO_ASSIGNMENT = b""
 
 
-@dataclass(slots=True)
-class ClassicMember:
+class ClassicMember(msgspec.Struct):
     member_id: str
     group_instance_id: str | None
     client_id: str

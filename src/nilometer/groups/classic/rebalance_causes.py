@@ -6,14 +6,13 @@ metadata, misses its heartbeats, or never sends SyncGroup. DescribeRebalances sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.groups.classic.member import ClassicMember
 from nilometer.groups.requests import LastRebalance
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceCause:
+class RebalanceCause(msgspec.Struct, frozen=True):
     """The reason of a rebalance, and the member that caused it, as it was then; it may have left since."""
 
     reason: str

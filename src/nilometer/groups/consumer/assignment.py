@@ -11,10 +11,11 @@ Invariants of every result:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from nilometer.groups.requests import TopicPartitions
 
@@ -24,13 +25,12 @@ Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSpec:
+class MemberSpec(msgspec.Struct, frozen=True):
     """A member as an assignor sees it."""
 
     subscribed: frozenset[UUID]
     """The ids of the existing topics that the member subscribes to."""
-    previous: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+    previous: Assignment = msgspec.field(default_factory=lambda: NO_PARTITIONS)
     """The member's last target assignment, which may have topics that were deleted or are not subscribed to
     any more."""
     instance_id: str | None = None

@@ -8,8 +8,9 @@ rebalance timeout is fenced.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.classic.rebalance_causes import RebalanceCause

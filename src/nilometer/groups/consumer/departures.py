@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.classic.rebalance_causes import RebalanceCause

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.groups.consumer.assignment import (
     NO_PARTITIONS,
@@ -55,8 +57,7 @@ FIRST_EPOCH = 1
 an epoch above 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRegex:
+class ResolvedRegex(msgspec.Struct, frozen=True):
     topics: frozenset[str]
     version: int
     """The number of the image whose topics the expression was matched against."""

@@ -7,8 +7,10 @@ member. All checks that may reject the request come before the first record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.assignment import Assignment, assignment_of, topic_partitions
@@ -76,8 +78,7 @@ def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, co
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(msgspec.Struct, frozen=True):
     """The member that sent a request, as it is before the request."""
 
     member: Member

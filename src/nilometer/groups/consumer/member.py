@@ -10,11 +10,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, TypeAlias
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.records import (
@@ -47,8 +49,7 @@ class MemberState(IntEnum):
 _STATES = {state.value: state for state in MemberState}
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     member_id: str
     member_epoch: int = 0
     previous_member_epoch: int = -1
@@ -62,8 +63,8 @@ class Member:
     subscribed_topic_regex: str = ""
     """Empty: no regular expression."""
     server_assignor: str | None = None
-    assigned: Owned = field(default_factory=lambda: NOTHING_OWNED)
-    pending_revocation: Owned = field(default_factory=lambda: NOTHING_OWNED)
+    assigned: Owned = msgspec.field(default_factory=lambda: NOTHING_OWNED)
+    pending_revocation: Owned = msgspec.field(default_factory=lambda: NOTHING_OWNED)
     classic: ClassicMemberMetadata | None = None
     """The session timeout and protocols of a member that uses the classic protocol; else None."""
 

@@ -10,8 +10,9 @@ Invariant: a group that cannot be converted is left unchanged; all checks come b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
@@ -132,8 +133,7 @@ def classic_metadata(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Downgrade:
+class Downgrade(msgspec.Struct, frozen=True):
     """The classic group into which ``group`` can be converted: its members and generation."""
 
     group: ConsumerGroup

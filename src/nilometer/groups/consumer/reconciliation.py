@@ -15,16 +15,17 @@ own heartbeat.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.consumer.member import NOTHING_OWNED, Member, MemberState, Owned, claims_any
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The target assignment of a member, and the group epoch for which it was computed."""
 
     epoch: int

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.wire.errors import ErrorCode
 
 
 # ── ListGroups ──────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class ListGroups:
+class ListGroups(msgspec.Struct, frozen=True):
     states_filter: tuple[str, ...] = ()
     """The states to list, in upper or lower case; empty: all."""
     types_filter: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
+class ListedGroup(msgspec.Struct, frozen=True):
     group_id: str
     protocol_type: str
     group_state: str
@@ -24,20 +22,17 @@ class ListedGroup:
     """``classic`` or ``consumer``."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListGroupsReply:
+class ListGroupsReply(msgspec.Struct, frozen=True):
     groups: tuple[ListedGroup, ...] = ()
     error_code: ErrorCode = ErrorCode.none
 
 
 # ── DescribeGroups ──────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class DescribeGroups:
+class DescribeGroups(msgspec.Struct, frozen=True):
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LastRebalance:
+class LastRebalance(msgspec.Struct, frozen=True):
     """Why a group rebalanced last, and the member that caused it."""
 
     reason: str
@@ -52,8 +47,7 @@ class LastRebalance:
     """How many rebalances in a row, this one included, the same member has caused."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroupMember:
+class DescribedGroupMember(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -63,8 +57,7 @@ class DescribedGroupMember:
     member_assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedGroup(msgspec.Struct, frozen=True):
     group_id: str
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -76,23 +69,19 @@ class DescribedGroup:
     """The last rebalance since this coordinator loaded the group; None if there was none."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGroupsReply:
+class DescribeGroupsReply(msgspec.Struct, frozen=True):
     groups: tuple[DescribedGroup, ...]
 
 
 # ── DeleteGroups ────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class DeleteGroups:
+class DeleteGroups(msgspec.Struct, frozen=True):
     groups_names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedGroup:
+class DeletedGroup(msgspec.Struct, frozen=True):
     group_id: str
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroupsReply:
+class DeleteGroupsReply(msgspec.Struct, frozen=True):
     results: tuple[DeletedGroup, ...]

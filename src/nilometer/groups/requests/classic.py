@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from nilometer.wire.errors import ErrorCode
 
@@ -11,14 +11,12 @@ NO_MEMBER_ID = ""
 
 
 # ── JoinGroup ───────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class JoinGroupProtocol:
+class JoinGroupProtocol(msgspec.Struct, frozen=True):
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroup:
+class JoinGroup(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str
     protocol_type: str
@@ -37,15 +35,13 @@ class JoinGroup:
     """Version 9 and later: the response may instruct the leader to keep the assignment (KIP-814)."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupMember:
+class JoinGroupMember(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupReply:
+class JoinGroupReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     member_id: str = NO_MEMBER_ID
     generation_id: int = NO_GENERATION
@@ -59,14 +55,12 @@ class JoinGroupReply:
 
 
 # ── SyncGroup ───────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class SyncGroupAssignment:
+class SyncGroupAssignment(msgspec.Struct, frozen=True):
     member_id: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroup:
+class SyncGroup(msgspec.Struct, frozen=True):
     group_id: str
     generation_id: int
     member_id: str
@@ -77,8 +71,7 @@ class SyncGroup:
     """The assignments of all members, from the leader; else empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroupReply:
+class SyncGroupReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -86,43 +79,37 @@ class SyncGroupReply:
 
 
 # ── Heartbeat ───────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
+class HeartbeatReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
 
 
 # ── LeaveGroup ──────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class LeaveGroupMember:
+class LeaveGroupMember(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None = None
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroup:
+class LeaveGroup(msgspec.Struct, frozen=True):
     group_id: str
     members: tuple[LeaveGroupMember, ...]
     """Exactly one in versions 0 to 2."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroupMemberReply:
+class LeaveGroupMemberReply(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroupReply:
+class LeaveGroupReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     members: tuple[LeaveGroupMemberReply, ...] = ()
     """Versions 0 to 2 have no such field: the only member's error is the response's error."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from nilometer.wire.errors import ErrorCode
 
 
 # ── ConsumerGroupHeartbeat (KIP-848) ────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class TopicPartitions:
+class TopicPartitions(msgspec.Struct, frozen=True):
     topic_id: UUID
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupHeartbeat:
+class ConsumerGroupHeartbeat(msgspec.Struct, frozen=True):
     group_id: str
     member_id: str
     member_epoch: int
@@ -35,8 +34,7 @@ class ConsumerGroupHeartbeat:
     """Version 1 and later: the member generates its own id."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupHeartbeatReply:
+class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
     member_id: str | None = None
@@ -46,20 +44,17 @@ class ConsumerGroupHeartbeatReply:
 
 
 # ── ConsumerGroupDescribe (KIP-848) ─────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupDescribe:
+class ConsumerGroupDescribe(msgspec.Struct, frozen=True):
     group_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedTopicPartitions:
+class DescribedTopicPartitions(msgspec.Struct, frozen=True):
     topic_id: UUID
     topic_name: str
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumerGroupMember:
+class DescribedConsumerGroupMember(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     rack_id: str | None
@@ -74,8 +69,7 @@ class DescribedConsumerGroupMember:
     """-1 unknown, 0 a member of the classic protocol, 1 of the consumer protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(msgspec.Struct, frozen=True):
     group_id: str
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -86,6 +80,5 @@ class DescribedConsumerGroup:
     members: tuple[DescribedConsumerGroupMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupDescribeReply:
+class ConsumerGroupDescribeReply(msgspec.Struct, frozen=True):
     groups: tuple[DescribedConsumerGroup, ...]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from nilometer.coordinators.effects import Producer
 from nilometer.groups.requests.classic import NO_GENERATION, NO_MEMBER_ID
@@ -11,23 +12,20 @@ from nilometer.wire.errors import ErrorCode
 
 
 # ── OffsetCommit ────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class OffsetCommitPartition:
+class OffsetCommitPartition(msgspec.Struct, frozen=True):
     partition_index: int
     committed_offset: int
     committed_leader_epoch: int = -1
     committed_metadata: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitTopic:
+class OffsetCommitTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[OffsetCommitPartition, ...]
     topic_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
+class OffsetCommit(msgspec.Struct, frozen=True):
     group_id: str
     topics: tuple[OffsetCommitTopic, ...]
     """The topics, all of which exist: names and ids were looked up before."""
@@ -54,36 +52,31 @@ class OffsetCommit:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitPartitionReply:
+class OffsetCommitPartitionReply(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitTopicReply:
+class OffsetCommitTopicReply(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[OffsetCommitPartitionReply, ...]
     topic_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitReply:
+class OffsetCommitReply(msgspec.Struct, frozen=True):
     topics: tuple[OffsetCommitTopicReply, ...]
     """The request's topics and partitions in the same order; an error of the whole request is set at each."""
 
 
 # ── OffsetFetch ─────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class OffsetFetchTopic:
+class OffsetFetchTopic(msgspec.Struct, frozen=True):
     name: str
     partition_indexes: tuple[int, ...]
     topic_id: UUID | None = None
     """Set in versions with topic ids: offsets of an earlier topic of the same name are not returned."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetch:
+class OffsetFetch(msgspec.Struct, frozen=True):
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None = None
     """None: all topics with committed offsets."""
@@ -92,8 +85,7 @@ class OffsetFetch:
     require_stable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchPartitionReply:
+class OffsetFetchPartitionReply(msgspec.Struct, frozen=True):
     partition_index: int
     committed_offset: int = -1
     committed_leader_epoch: int = -1
@@ -101,47 +93,40 @@ class OffsetFetchPartitionReply:
     error_code: ErrorCode = ErrorCode.none
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchTopicReply:
+class OffsetFetchTopicReply(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[OffsetFetchPartitionReply, ...]
     topic_id: UUID | None = None
     """The id in the request; if all topics were requested, the id in the commit, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchReply:
+class OffsetFetchReply(msgspec.Struct, frozen=True):
     group_id: str
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[OffsetFetchTopicReply, ...] = ()
 
 
 # ── OffsetDelete ────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteTopic:
+class OffsetDeleteTopic(msgspec.Struct, frozen=True):
     name: str
     partition_indexes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDelete:
+class OffsetDelete(msgspec.Struct, frozen=True):
     group_id: str
     topics: tuple[OffsetDeleteTopic, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeletePartitionReply:
+class OffsetDeletePartitionReply(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteTopicReply:
+class OffsetDeleteTopicReply(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[OffsetDeletePartitionReply, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteReply:
+class OffsetDeleteReply(msgspec.Struct, frozen=True):
     error_code: ErrorCode
     topics: tuple[OffsetDeleteTopicReply, ...] = ()

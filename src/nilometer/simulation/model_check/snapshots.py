@@ -3,8 +3,8 @@
 The model check branches from one state into many, and must recognise a state it has visited. ``clone`` and
 ``fingerprint`` visit the whole object, so a field that is added to a role needs no change here.
 
-Frozen dataclasses, numbers, strings and enum members are values and are shared. Everything else consists of
-slots, lists and dicts.
+Frozen structs and dataclasses, numbers, strings and enum members are values and are shared. Everything else
+consists of slots, lists and dicts.
 """
 
 # The walk is over objects of any type.
@@ -16,12 +16,16 @@ import enum
 from collections.abc import Hashable
 from typing import Any
 
+import msgspec
+
 _VALUES = (int, str, bytes, tuple, frozenset, type(None), enum.Enum)
 
 
 def _is_value(thing: Any) -> bool:
     if isinstance(thing, _VALUES):
         return True
+    if isinstance(thing, msgspec.Struct):
+        return thing.__struct_config__.frozen
     parameters = getattr(thing, "__dataclass_params__", None)
     return parameters is not None and parameters.frozen
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from nilometer.storage.cleaning.kept_records import kept_records
 from nilometer.storage.cleaning.offset_map import OffsetMap
@@ -41,8 +42,7 @@ from nilometer.wire.records import records_data
 _DROP, _TOMBSTONE = bytes((DROP,)), bytes((TOMBSTONE,))
 
 
-@dataclass(frozen=True, slots=True)
-class Newest:
+class Newest(msgspec.Struct, frozen=True):
     """The newest offset of each key in the records below ``end_offset``, and the marks of those records."""
 
     offsets: OffsetMap
@@ -50,8 +50,7 @@ class Newest:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningRules:
+class CleaningRules(msgspec.Struct, frozen=True, kw_only=True):
     newest: Newest
     wall_ms: int
     delete_retention_ms: int

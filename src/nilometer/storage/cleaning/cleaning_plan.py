@@ -17,7 +17,8 @@ on any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.log_config import LogConfig
@@ -28,8 +29,7 @@ GROUP_SEGMENTS_MAX = 64
 """Limits the renames that replacing one group needs, a few per segment, on the thread of the log's owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class CleanableView:
+class CleanableView(msgspec.Struct, frozen=True):
     """The log's state from which a plan is made, copied on the owner's thread without blocking."""
 
     name: str
@@ -59,8 +59,7 @@ class CleanableView:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningPlan:
+class CleaningPlan(msgspec.Struct, frozen=True):
     segments: tuple[LogSegment, ...]
     """The segments to rewrite, from the first one of the log on, including those in the clean part."""
     first_dirty_offset: int

@@ -12,7 +12,8 @@ Nothing here changes the log. The CRC of every batch is checked before its recor
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.runtime import Disk
 from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, CleaningRules, Newest
@@ -42,16 +43,14 @@ BUFFER_BYTES_PER_MARK = 8
 """The marks of records may use an eighth of the offset map's memory, in addition to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundOptions:
+class RoundOptions(msgspec.Struct, frozen=True, kw_only=True):
     wall_ms: int
     buffer_bytes: int = BUFFER_BYTES
     load_factor: float = LOAD_FACTOR
     slice_bytes: int = SLICE_BYTES
 
 
-@dataclass(slots=True)
-class RoundStatistics:
+class RoundStatistics(msgspec.Struct):
     """The work that a round has done so far."""
 
     bytes_mapped: int = 0
@@ -69,8 +68,7 @@ class RoundStatistics:
         return self.bytes_mapped + self.bytes_read + self.bytes_written
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyGroup:
+class ReadyGroup(msgspec.Struct, frozen=True):
     """A group of segments (``inputs``) whose replacement is written and durable."""
 
     inputs: tuple[LogSegment, ...]

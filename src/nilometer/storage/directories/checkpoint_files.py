@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
@@ -29,8 +30,7 @@ FILES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointPlan:
+class CheckpointPlan(msgspec.Struct, frozen=True):
     """The new content of the checkpoint files, written by :meth:`run`."""
 
     owner: CheckpointFiles

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.runtime import Disk, Entropy
 from nilometer.storage.directories.log_directory import LogDirectory
@@ -20,8 +21,7 @@ from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateFolder:
+class DuplicateFolder(msgspec.Struct, frozen=True):
     """A folder in ``directory`` of a partition that is already open in another directory; not opened yet."""
 
     directory: LogDirectory
@@ -32,16 +32,14 @@ class DuplicateFolder:
         return self.directory.folder_of(self.topic_partition)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """One folder of the partition, with its log."""
 
     directory: LogDirectory
     log: Log
 
 
-@dataclass(frozen=True, slots=True)
-class StaleFolder:
+class StaleFolder(msgspec.Struct, frozen=True):
     """A stale folder and its new name. ``kept`` is the path of the folder in use."""
 
     folder: str
@@ -57,8 +55,7 @@ class StaleFolder:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedDuplicates:
+class ResolvedDuplicates(msgspec.Struct, frozen=True):
     """The result of :func:`resolve`.
 
     ``failures``: errors of the directories that failed, by path; the caller must take them offline.
@@ -84,8 +81,7 @@ def choose(copies: Sequence[Copy], topic_id: uuid.UUID | None) -> Copy:
     return max(copies, key=rank)
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateHost:
+class DuplicateHost(msgspec.Struct, frozen=True):
     """The functions of the log manager that :func:`resolve` calls."""
 
     disk: Disk

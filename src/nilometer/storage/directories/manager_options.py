@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.runtime import Entropy
 from nilometer.storage.log_config import LogConfig
@@ -16,8 +17,7 @@ FailureListener = Callable[[str, Exception, Sequence[TopicPartition]], None]
 """Is passed the path of a log directory that failed, the error, and the partitions that were in it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerOptions:
+class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     directories: Sequence[str]
     entropy: Entropy
@@ -53,8 +53,7 @@ class ManagerOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LoadingProgress:
+class LoadingProgress(msgspec.Struct, frozen=True):
     """Progress of opening a directory's logs. ``segments_*`` count the segments of ``log`` in recovery."""
 
     directory: str
@@ -65,8 +64,7 @@ class LoadingProgress:
     segments_total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryDescription:
+class DirectoryDescription(msgspec.Struct, frozen=True):
     """One directory, for DescribeLogDirs. ``sizes`` are bytes; the totals are -1 if it is offline."""
 
     path: str

@@ -7,7 +7,8 @@ node or cluster is rejected.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.runtime import Disk
 from nilometer.storage.checkpoints import uuid_to_text
@@ -16,8 +17,7 @@ from nilometer.storage.errors import CorruptCheckpoint
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(msgspec.Struct, frozen=True):
     node_id: int | None = None
     cluster_id: str | None = None
     directory_id: str | None = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
@@ -20,8 +21,7 @@ _EMPTY_SEGMENT = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
 """The log file comes first: an index file without one is removed at the next start."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewFolder:
+class NewFolder(msgspec.Struct, frozen=True):
     disk: Disk
     topic_partition: TopicPartition
     topic_id: uuid.UUID
