@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import signal
@@ -49,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with a test marked ``long`` come first: several workers then end at about the same time."""
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: (_repetition(item), item.path not in long))
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and tests out of garbage collections from now on: they stay, and are many."""
+    gc.collect()
+    gc.freeze()
 
 
 def _repetition(item: pytest.Item) -> int:

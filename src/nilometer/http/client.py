@@ -7,66 +7,20 @@ to one that was not. Bounded are the time and the size of a response.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import re
 from collections.abc import Mapping
 from typing import cast
-from urllib.parse import urlsplit
-
-import msgspec
 
 from nilometer.http.response import HEAD_BYTES_MAX, BadResponse, HttpResponse, parse_response
+from nilometer.http.url import HttpUrl
 from nilometer.runtime import Network
 from nilometer.runtime.tls import ClientTls, TlsUnusable
 
 TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 1 << 20
-_PORTS = {"http": 80, "https": 443}
-_TARGET = re.compile(r"[\x21-\x7e]+")
 
 
 class HttpFailed(Exception):
     """There is no response of the status 200; the message says why, without the request."""
-
-
-class HttpUrl(msgspec.Struct, frozen=True):
-    scheme: str
-    """``http`` or ``https``."""
-    host: str
-    port: int
-    target: str
-    """Path and query."""
-
-    @property
-    def authority(self) -> str:
-        """The value of the header Host."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-def parse_url(text: str) -> HttpUrl:
-    """Parse a URL of http or https. Raises ValueError, which says what is wrong."""
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"is no URL: {error}") from None
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError("is no URL of the form https://host[:port]/path")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("must have no user and password in the URL")
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if _TARGET.fullmatch(target) is None or not _is_host(parts.hostname):
-        raise ValueError("has characters that a URL cannot have")
-    return HttpUrl(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], target)
-
-
-def _is_host(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return re.fullmatch(r"[A-Za-z0-9._-]+", text) is not None
-    return True
 
 
 async def request(

@@ -23,6 +23,8 @@ import hmac
 import re
 from dataclasses import dataclass, field
 
+import msgspec
+
 from nilometer.security.sasl import SaslRejected
 
 ITERATIONS_MIN = 4096
@@ -138,8 +140,7 @@ _CLIENT_FINAL = re.compile(
 _SERVER_FINAL = re.compile(rf"(?:v=(?P<signature>{_BASE_64})|e=(?P<error>[^,\x00]+)){_EXTENSIONS}")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFirst:
+class ClientFirst(msgspec.Struct, frozen=True):
     header: str
     """The GS2 header, which the last message repeats."""
     bare: str
@@ -151,16 +152,14 @@ class ClientFirst:
     """Whether the user is the id of a delegation token."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFirst:
+class ServerFirst(msgspec.Struct, frozen=True):
     text: str
     nonce: str
     salt: bytes
     iterations: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFinal:
+class ClientFinal(msgspec.Struct, frozen=True):
     without_proof: str
     binding: bytes
     nonce: str

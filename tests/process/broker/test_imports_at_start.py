@@ -26,6 +26,7 @@ OF_FEATURES = {
     "nilometer.console",
     "nilometer.coordination.zookeeper.store",
     "nilometer.groups.shard",
+    "nilometer.http.client",
     "nilometer.http.server",
     "nilometer.pipeline",
     "nilometer.simulation",

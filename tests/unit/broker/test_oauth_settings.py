@@ -13,7 +13,7 @@ from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.client.settings.oauth_login import OAuthLogin
 from nilometer.config import ConfigDefinition, ConfigError
-from nilometer.http.client import HttpUrl
+from nilometer.http.url import HttpUrl
 from nilometer.security.jaas import OAUTHBEARER_MODULE
 
 URL = "https://issuer.example:8443/keys"

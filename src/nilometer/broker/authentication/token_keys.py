@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nilometer.broker.settings.oauth_settings import OAuthSettings
-from nilometer.http.client import HttpFailed, HttpUrl, request
+from nilometer.http.client import HttpFailed, request
+from nilometer.http.url import HttpUrl
 from nilometer.runtime import Disk, Runtime
 from nilometer.security.bearer_token import BearerToken, UnknownKey, check_claims
 from nilometer.security.signing_keys import NO_KEYS, InvalidKeys, SigningKeys, parse_keys

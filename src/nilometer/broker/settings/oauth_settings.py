@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nilometer.broker.settings.oauth_config_keys import CALLBACK_HANDLER, VALIDATORS
 from nilometer.client.settings.oauth_login import FILE_PREFIX, file_path, oauth_tls
 from nilometer.config import ConfigError, Settings
-from nilometer.http.client import HttpUrl, parse_url
+from nilometer.http.url import HttpUrl, parse_url
 from nilometer.invariants import check
 from nilometer.runtime.tls import ClientTls
 from nilometer.security.bearer_token import TokenRules

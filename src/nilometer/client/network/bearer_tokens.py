@@ -8,7 +8,8 @@ from typing import cast
 from urllib.parse import quote, urlencode
 
 from nilometer.client.settings.oauth_login import OAuthLogin
-from nilometer.http.client import HttpFailed, HttpUrl, request
+from nilometer.http.client import HttpFailed, request
+from nilometer.http.url import HttpUrl
 from nilometer.runtime import Runtime
 
 USED_SHARE = 0.8

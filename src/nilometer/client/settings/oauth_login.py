@@ -9,7 +9,7 @@ from nilometer.client.settings.key_kinds import boolean_key, text_key
 from nilometer.client.settings.tls_files import tls_files
 from nilometer.client.settings.tls_keys import STORE_KEYS
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
-from nilometer.http.client import HttpUrl, parse_url
+from nilometer.http.url import HttpUrl, parse_url
 from nilometer.runtime.tls import ClientTls
 
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
