@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nilometer.console.views.figure import EPOCH_COLOURS, Figure, ReplicaOffsets, figures
@@ -11,9 +11,9 @@ from nilometer.console.views.figure import EPOCH_COLOURS, Figure, ReplicaOffsets
 def replica(
     broker: int, start: int | None, end: int | None, high: int | None, **more: object
 ) -> ReplicaOffsets:
-    settings = {"epoch_chain": ((0, start or 0),), "last_stable_offset": high, **more}
+    values = {"epoch_chain": ((0, start or 0),), "last_stable_offset": high, **more}
     return ReplicaOffsets(
-        broker_id=broker, log_start_offset=start, log_end_offset=end, high_watermark=high, **settings
+        broker_id=broker, log_start_offset=start, log_end_offset=end, high_watermark=high, **values
     )
 
 
@@ -87,6 +87,7 @@ def replicas(draw: st.DrawFn) -> ReplicaOffsets:
     )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(replicas(), min_size=1, max_size=5))
 def test_every_place_is_on_the_figure(given_replicas: list[ReplicaOffsets]) -> None:
     for found in figures(given_replicas):
