@@ -119,12 +119,11 @@ def test_a_message_arrives_with_its_last_byte(size: int) -> None:
     data = fetch(1, ORDERS, (0, 5, 2)) + fetch(2, OTHER, (0, 5, 2)) + fetch(3, ORDERS, (1, 7, 2))
     first_end = len(fetch(1, ORDERS, (0, 5, 2)))
     stream, number = Conversation(NAMES).requests, count(1)
-    numbers: list[int] = []
+    parts = [data[begin : begin + size] for begin in range(0, len(data), size)]
+    numbers = [one for part in parts for one, _ in stream.on_sent(part, number.__next__)]
     arrived: list[tuple[int, int]] = []
-    for begin in range(0, len(data), size):
-        part = data[begin : begin + size]
-        numbers += [one for one, _ in stream.on_sent(part, number.__next__)]
-        arrived += [(one, begin + len(part)) for one, _ in stream.on_arrived(len(part))]
+    for index, part in enumerate(parts):
+        arrived += [(one, index * size + len(part)) for one, _ in stream.on_arrived(len(part))]
     assert numbers == [one for one, _ in arrived] == [1, 2]
     assert arrived[0][1] - first_end in range(size)
     assert arrived[1][1] == len(data)
