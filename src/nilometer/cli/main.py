@@ -104,6 +104,9 @@ COMMANDS: dict[str, _Lazy] = {
     "audit": _Lazy(
         "pipelines.audit_command", "audit", "Check every replica's files, and compare the replicas."
     ),
+    "archive": _Lazy(
+        "pipelines.archive_command", "archive", "Copy sealed segments into an archive; list what it has."
+    ),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
     "spark": _Lazy("pipelines.spark_commands", "spark", "Run your own Spark jobs on topics."),
     "completion": _Lazy("completion_command", "completion", "Print the script for completion in a shell."),

@@ -10,6 +10,8 @@ import pytest
 
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
+from nilometer.pipeline.archive.archive_target import open_target
+from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.errors import readable
 from nilometer.runtime import Runtime
 from support.brokers.nilometer_broker import NilometerBroker
@@ -111,6 +113,27 @@ def test_a_copy_in_other_storage_gives_the_same_rows(spark, broker, topic, tmp_p
     assert rows(from_folders(spark, (tmp_path / "copy").as_uri(), topic)) == here
     folders = [str(tmp_path / "copy" / f"{topic}-{number}") for number in range(3)]
     assert rows(spark.read.format("nilometer-log").load(folders)) == here
+
+
+def test_an_archive_and_the_log_give_the_same_rows_as_the_log_alone(spark, broker, topic, tmp_path):
+    archive([str(broker.data_dir)], [topic], open_target(str(tmp_path / "archive")))
+    here = rows(from_folders(spark, broker.data_dir, topic))
+    reader = spark.read.format("nilometer-log").option("archive", str(tmp_path / "archive"))
+    alone = rows(reader.option("subscribe", topic).load())
+    ends = {
+        part: max((row.offset for row in alone if row.partition == part), default=-1) for part in range(3)
+    }
+    assert alone == [row for row in here if row.offset <= ends[row.partition]]
+    assert 0 < len(alone) < len(here)
+    # The log is a copy without the segments that are in the archive.
+    copy_live_folder(broker.data_dir, tmp_path / "copy")
+    for part, end in ends.items():
+        folder = tmp_path / "copy" / f"{topic}-{part}"
+        for path in sorted(folder.glob("*.log")):
+            if int(path.stem) <= end:
+                path.unlink()
+    both = reader.option("subscribe", topic).option("bytesPerPartition", "4096")
+    assert rows(both.load(str(tmp_path / "copy"))) == here
 
 
 # --- transactions

@@ -11,8 +11,10 @@ from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS, LOG_COLUMNS
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders import log_transactions, slice_reader
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
+from nilometer.pipeline.source.log_folders.log_parts import LogPart
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
 from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
@@ -294,10 +296,21 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
     log, committed = transactional
     for high_watermark in range(0, log.next_offset, 17):
         log.checkpoint(high_watermark)
-        bases = sorted(int(path.stem) for path in log.folder.glob("*.log"))
-        stable = log_transactions.last_stable_offset(str(log.folder), bases, 0, high_watermark)
+        (replica,) = find_replicas([str(log.log_dir)])
+        whole = LogPart(replica, tuple(replica.segments()), 0, high_watermark)
+        stable = log_transactions.last_stable_offset([whole])
         found = offsets_of(log.log_dir, **{"isolation.level": "read_committed"})
         assert found == [offset for offset in committed if offset < stable]
+
+
+def test_an_abort_marker_above_the_last_stable_offset_counts_without_an_index(tmp_path):
+    log = FolderLog(tmp_path / "logs", "events")
+    log.append(numbered(0, 3), producer_id=7, transactional=True)
+    log.append(numbered(3, 3), producer_id=8, transactional=True)
+    log.end_transaction(7, commit=False)
+    log.checkpoint()
+    log.path(".index").unlink()
+    assert offsets_of(log.log_dir, **{"isolation.level": "read_committed"}) == []
 
 
 # --- options
@@ -328,5 +341,5 @@ def test_what_is_wrong_is_said(log, given, says):
 
 
 def test_no_place_at_all_is_said():
-    with pytest.raises(OptionError, match="path, paths and logDirs"):
+    with pytest.raises(OptionError, match="path, paths, logDirs and archive"):
         parse_log_options({})

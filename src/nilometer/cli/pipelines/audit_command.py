@@ -65,11 +65,9 @@ def audit(
     leader epochs, indexes and committed offsets, and that all replicas have equal batches up to the lowest
     high watermark. The exit code is 1 if errors were found.
     """
-    if data_dir is not None and log_dirs is not None:
-        raise click.UsageError("give only one of --data-dir and --log-dirs")
     console = Console(stderr=True)
     try:
-        places = _given(log_dirs) if log_dirs is not None else log_dirs_of(data_dir or Path(DEFAULT_DATA_DIR))
+        places = chosen_places(data_dir, log_dirs)
         result = _run(places, topic, master, spark_log, console)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
@@ -84,6 +82,18 @@ def audit(
         _show(result)
     if result.wrong:
         raise click.exceptions.Exit(1)
+
+
+def chosen_places(data_dir: Path | None, log_dirs: str | None) -> list[str]:
+    """Return the folders that --data-dir or --log-dirs names. Raises UsageError, PipelineError."""
+    if data_dir is not None and log_dirs is not None:
+        raise click.UsageError("give only one of --data-dir and --log-dirs")
+    if log_dirs is None:
+        return log_dirs_of(data_dir or Path(DEFAULT_DATA_DIR))
+    places = [one.strip() for one in log_dirs.split(",") if one.strip()]
+    if not places:
+        raise click.UsageError("--log-dirs names no folder")
+    return places
 
 
 def log_dirs_of(data_dir: Path) -> list[str]:
@@ -101,13 +111,6 @@ def log_dirs_of(data_dir: Path) -> list[str]:
             "directories with --log-dirs"
         )
     return found
-
-
-def _given(log_dirs: str) -> list[str]:
-    places = [one.strip() for one in log_dirs.split(",") if one.strip()]
-    if not places:
-        raise click.UsageError("--log-dirs names no folder")
-    return places
 
 
 def _run(places: list[str], topic: str | None, master: str, spark_log: Path, console: Console) -> AuditResult:

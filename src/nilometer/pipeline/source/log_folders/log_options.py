@@ -18,6 +18,8 @@ OWN = {
     "path": "a partition's folder, a log directory, or a folder of several; also what load() is given",
     "paths": "several of these, as a JSON list; also what load([...]) is given",
     "logDirs": "several of these, separated by commas",
+    "archive": "the folder or URI of an archive, read before the log; then path and the like may be left out",
+    "archiveTopicId": "the id of an archived topic, if the archive has several topics of that name",
     "highWatermark": "checkpoint (default): read up to what is checkpointed; logEnd: all that is there",
     "isolation.level": "read_uncommitted (default) or read_committed",
     "bytesPerPartition": "about how many bytes of segments one task reads; a number of 1 or more",
@@ -39,6 +41,8 @@ class LogOptions:
     until_log_end: bool
     read_committed: bool
     bytes_per_partition: int
+    archive: str | None
+    archive_topic_id: str | None
     common: SourceOptions
     """The options of both sources; without a choice of topics all but the internal ones are read."""
 
@@ -67,6 +71,8 @@ def parse_log_options(given: Mapping[str, str]) -> LogOptions:
         ) from None
     return LogOptions(
         places=_places(own),
+        archive=_archive(own),
+        archive_topic_id=own.get("archiveTopicId"),
         until_log_end=_one_of(own, "highWatermark", HIGH_WATERMARKS) == "logEnd",
         read_committed=_one_of(own, "isolation.level", ISOLATION_LEVELS) == "read_committed",
         bytes_per_partition=_positive(own, "bytesPerPartition", BYTES_PER_PARTITION),
@@ -85,9 +91,22 @@ def _places(own: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in own:
         places += _listed(own["paths"])
     places += [place.strip() for place in own.get("logDirs", "").split(",") if place.strip()]
-    if not places:
-        raise OptionError("path", None, f"one of path, paths and logDirs must be given: {OWN['path']}")
+    if not places and not own.get("archive"):
+        raise OptionError(
+            "path", None, f"one of path, paths, logDirs and archive must be given: {OWN['path']}"
+        )
     return tuple(dict.fromkeys(places))
+
+
+def _archive(own: Mapping[str, str]) -> str | None:
+    archive = own.get("archive")
+    if archive is None:
+        if "archiveTopicId" in own:
+            raise OptionError("archiveTopicId", own["archiveTopicId"], "has no effect without archive")
+        return None
+    if not archive.strip():
+        raise OptionError("archive", archive, f"must be {OWN['archive']}")
+    return archive.strip()
 
 
 def _listed(text: str) -> list[str]:

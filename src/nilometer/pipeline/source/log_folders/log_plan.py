@@ -1,43 +1,26 @@
-"""Plans a read on the driver: chooses a replica of each partition and divides its range into slices.
+"""Plans a read on the driver: the range of each partition (``readable_logs``), divided into slices.
 
 Invariants: nothing at or above a partition's checkpointed high watermark is planned (except with
-``highWatermark=logEnd``), and with read_committed nothing at or above its last stable offset; of several
-replicas the one that is readable furthest is chosen.
+``highWatermark=logEnd``), and with read_committed nothing at or above its last stable offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import replace
 
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders import log_transactions
 from nilometer.pipeline.source.log_folders.log_options import LogOptions
+from nilometer.pipeline.source.log_folders.log_parts import ReadableLog
 from nilometer.pipeline.source.log_folders.log_slices import LogSlice, plan_slices, total_bytes
 from nilometer.pipeline.source.log_folders.log_times import offset_for_time
-from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder, find_replicas
-from nilometer.pipeline.source.log_folders.slice_reader import SliceReader
+from nilometer.pipeline.source.log_folders.readable_logs import readable_logs
 from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.pipeline.source.source_options import EARLIEST, LATEST, AtTime, Bound
 from nilometer.storage.names import TopicPartition
 
 ATTEMPTS = 20
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadableLog:
-    """The replica of a partition that is read, its segments' base offsets, and its readable range."""
-
-    replica: ReplicaFolder
-    bases: tuple[int, ...]
-    start: int
-    end: int
-
-    @property
-    def part(self) -> TopicPartition:
-        return self.replica.part
 
 
 def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
@@ -68,82 +51,10 @@ def _plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
             end = min(end, bounds.last + 1)
         if start < end and _allows(bounds, part):
             wanted.append((log, start, end))
+    for log, start, end in wanted:
+        _require_no_gap(options, log, start, end)
     size = _bytes_per_slice(options, wanted)
     return [one for log, start, end in wanted for one in _slices(options, bounds, log, start, end, size)]
-
-
-def readable_logs(options: LogOptions) -> dict[TopicPartition, ReadableLog]:
-    """Return the selected partitions, each with the replica that is readable furthest.
-
-    Raises SourceError if a selected topic or partition is not there.
-    """
-    replicas = [one for one in find_replicas(options.places) if _is_selected(options, one.part)]
-    _require_selected(options, {one.part for one in replicas})
-    logs: dict[TopicPartition, ReadableLog] = {}
-    for part, group in groupby(replicas, key=lambda one: one.part):
-        candidates = list(group)
-        _require_one_topic_id(part, candidates)
-        readable = [log for one in candidates if (log := _readable(options, one)) is not None]
-        if readable:
-            logs[part] = max(readable, key=lambda log: (log.end, -log.start))
-    return logs
-
-
-def _require_one_topic_id(part: TopicPartition, replicas: Sequence[ReplicaFolder]) -> None:
-    """Raise SourceError if replicas have different topic ids: one may be of a deleted topic of that name."""
-    first = replicas[0]
-    for other in replicas[1:]:
-        if first.topic_id and other.topic_id and first.topic_id != other.topic_id:
-            raise SourceError(
-                f"{first.place} and {other.place} belong to two topics named {part.topic} "
-                f"({first.topic_id}, {other.topic_id}): give only the folders of the topic to read"
-            )
-
-
-def _is_selected(options: LogOptions, part: TopicPartition) -> bool:
-    selection = options.common.selection
-    if selection.assigned is not None:
-        return part.partition in selection.assigned.get(part.topic, ())
-    if selection.pattern is not None:
-        return selection.matches(part.topic) and part.topic not in INTERNAL_TOPICS
-    return part.topic in selection.topics
-
-
-def _require_selected(options: LogOptions, found: set[TopicPartition]) -> None:
-    selection, places = options.common.selection, ", ".join(options.places)
-    topics = {part.topic for part in found}
-    for name in selection.names or ():
-        if name not in topics:
-            raise SourceError(f"topic {name} has no replica in {places}")
-    for topic, numbers in (selection.assigned or {}).items():
-        for number in numbers:
-            if TopicPartition(topic, number) not in found:
-                raise SourceError(f"partition {topic}-{number} has no replica in {places}")
-
-
-def _readable(options: LogOptions, replica: ReplicaFolder) -> ReadableLog | None:
-    try:
-        bases = replica.segments()
-    except FileNotFoundError:
-        return None  # deleted since it was found
-    start = replica.log_start(bases)
-    end = _log_end(replica, bases) if options.until_log_end else replica.high_watermark
-    if end is None:
-        raise SourceError(
-            f"no high watermark is checkpointed for {replica.place}, so it is unknown which records are "
-            "committed. highWatermark=logEnd reads to the end of the log"
-        )
-    if options.read_committed and bases and start < end:
-        end = log_transactions.last_stable_offset(replica.place, bases, start, end)
-    return ReadableLog(replica, tuple(bases), start, max(start, end))
-
-
-def _log_end(replica: ReplicaFolder, bases: Sequence[int]) -> int:
-    """Return the offset after the last complete batch."""
-    end = bases[-1] if bases else 0
-    for table in SliceReader(replica.place, fail_on_data_loss=False).tables(end, 1 << 62):
-        end = max(end, int(table.next_offsets[-1]))
-    return end
 
 
 def _allows(bounds: Bounds, part: TopicPartition) -> bool:
@@ -165,6 +76,14 @@ def _not_before_the_log(options: LogOptions, log: ReadableLog, start: int) -> in
             f"its log starts at {log.start}"
         )
     return log.start
+
+
+def _require_no_gap(options: LogOptions, log: ReadableLog, start: int, end: int) -> None:
+    """Raise DataLoss if offsets of the range are neither in the archive nor in the log."""
+    missing = log.missing(start, end)
+    if missing and options.common.fail_on_data_loss:
+        ranges = ", ".join(f"{low} to {high - 1}" for low, high in missing)
+        raise DataLoss(f"offsets {ranges} of {log.part} are neither in the archive nor in the log")
 
 
 def _resolved(
@@ -193,7 +112,7 @@ def _at_times(bound: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict
     )
     found: dict[TopicPartition, int] = {}
     for part, log in logs.items():
-        offset = offset_for_time(log.replica, times[part], log.start, log.end)
+        offset = _first_at(log, times[part])
         if offset is None and not bound.or_latest:
             raise OptionError(
                 bound.option,
@@ -203,6 +122,14 @@ def _at_times(bound: AtTime, logs: Mapping[TopicPartition, ReadableLog]) -> dict
             )
         found[part] = log.end if offset is None else offset
     return found
+
+
+def _first_at(log: ReadableLog, milliseconds: int) -> int | None:
+    for one in log.parts:
+        offset = offset_for_time(one.replica, milliseconds, one.start, min(one.end, log.end))
+        if offset is not None:
+            return offset
+    return None
 
 
 def _for_each(
@@ -223,7 +150,11 @@ def _for_each(
 def _bytes_per_slice(options: LogOptions, wanted: Sequence[tuple[ReadableLog, int, int]]) -> int:
     size, least = options.bytes_per_partition, options.common.min_partitions
     if least is not None:
-        total = sum(total_bytes(log.replica, start, end) for log, start, end in wanted)
+        total = sum(
+            total_bytes(part.replica, low, high)
+            for log, start, end in wanted
+            for part, low, high in log.within(start, end)
+        )
         size = max(min(size, total // least), 1)
     return size
 
@@ -231,17 +162,24 @@ def _bytes_per_slice(options: LogOptions, wanted: Sequence[tuple[ReadableLog, in
 def _slices(
     options: LogOptions, bounds: Bounds, log: ReadableLog, start: int, end: int, size: int
 ) -> list[LogSlice]:
-    slices = plan_slices(
-        log.replica,
-        start,
-        end,
-        bytes_per_slice=size,
-        since_ms=bounds.since_ms,
-        records_max=options.common.max_records_per_partition,
-    )
+    slices = [
+        one
+        for part, low, high in log.within(start, end)
+        for one in plan_slices(
+            part.replica,
+            low,
+            high,
+            bytes_per_slice=size,
+            since_ms=bounds.since_ms,
+            records_max=options.common.max_records_per_partition,
+        )
+    ]
     if not options.read_committed:
         return slices
-    aborted = log_transactions.find_aborted(log.replica.place, log.bases, start, end)
+    aborted = [
+        *log_transactions.find_aborted(log.parts, start, end),
+        *(one for part in log.parts_before_gaps() for one in log_transactions.cut_off(part)),
+    ]
     return [
         replace(one, aborted=tuple(each for each in aborted if each.overlaps(one.start, one.end)))
         for one in slices

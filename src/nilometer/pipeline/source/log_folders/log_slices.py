@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from nilometer.pipeline.source.log_folders.log_transactions import Aborted
+from nilometer.pipeline.source.log_folders.places import open_place
 from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder
 from nilometer.pipeline.source.log_folders.slice_reader import base_offset_at, index_of
-from nilometer.pipeline.source.log_folders.stored_files import open_place
 from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.segments.offset_index import CorruptIndex

@@ -11,14 +11,14 @@ meanwhile are skipped here: reading the slices reports what is missing.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nilometer.pipeline.decode.batch_table import CONTROL, TRANSACTIONAL, BatchTable
 from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.source.log_folders.places import open_place
 from nilometer.pipeline.source.log_folders.slice_reader import SliceReader
-from nilometer.pipeline.source.log_folders.stored_files import open_place
 from nilometer.storage import names
 from nilometer.storage.producers import producer_snapshot
 from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
@@ -30,7 +30,7 @@ from nilometer.wire.record_batch import read_header
 if TYPE_CHECKING:
     import numpy
 
-    from nilometer.runtime import Disk
+    from nilometer.pipeline.source.log_folders.log_parts import LogPart
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,46 +102,78 @@ class OpenTransactions:
         return min([end, *self.open_since.values()])
 
 
-def last_stable_offset(place: str, bases: Sequence[int], log_start: int, high_watermark: int) -> int:
+def last_stable_offset(parts: Sequence[LogPart]) -> int:
     """Return the last stable offset: below it every transaction is committed or aborted.
 
-    It is at most ``high_watermark``. ``place`` is the path or URI of the partition's folder, ``bases`` are
-    the segments' base offsets.
+    ``parts`` are those of a log without a gap, up to its high watermark; the result is at most their end.
     """
-    start, open_since = _newest_snapshot(place, log_start, high_watermark)
-    state = OpenTransactions(open_since)
-    start = max(start, log_start, bases[0] if bases else 0)
-    for table in SliceReader(place, fail_on_data_loss=False).tables(start, high_watermark):
-        state.follow(table, start, high_watermark)
-    return state.last_stable_offset(high_watermark)
+    return _state_at_end(parts).last_stable_offset(parts[-1].end)
 
 
-def find_aborted(place: str, bases: Sequence[int], start: int, end: int) -> list[Aborted]:
+def cut_off(part: LogPart) -> list[Aborted]:
+    """Return the transactions that are open at the end of ``part``, as if they had been aborted there.
+
+    For a part that a gap follows: their markers may be lost with it.
+    """
+    state = _state_at_end([part])
+    return [Aborted(first, part.end - 1, producer) for producer, first in state.open_since.items()]
+
+
+def _state_at_end(parts: Sequence[LogPart]) -> OpenTransactions:
+    """Follow the log from the newest producer snapshot on; without one, from its beginning."""
+    number, start, state = 0, parts[0].start, OpenTransactions()
+    for candidate in reversed(range(len(parts))):
+        found = _newest_snapshot(parts[candidate])
+        if found is not None:
+            number, start, state = candidate, found[0], OpenTransactions(found[1])
+            break
+    for part in parts[number:]:
+        low = max(start, part.start)
+        for table in SliceReader(part.place, fail_on_data_loss=False).tables(low, part.end):
+            state.follow(table, low, part.end)
+    return state
+
+
+def find_aborted(parts: Sequence[LogPart], start: int, end: int) -> list[Aborted]:
     """Return the aborted transactions that overlap [start, end); ``end`` is at most the last stable offset.
 
-    ``place`` and ``bases`` are as for :func:`last_stable_offset`. Raises SourceError for a corrupt
-    transaction index.
+    ``parts`` are those of one log, up to its high watermark. Raises SourceError for a corrupt transaction
+    index.
     """
     if start >= end:
         return []
-    disk, folder = open_place(place)
-    if any(not disk.exists(_path(folder, base, names.INDEX_SUFFIX)) for base in bases):
-        state = OpenTransactions()
-        for table in SliceReader(place, fail_on_data_loss=False).tables(bases[0], end):
-            state.follow(table, bases[0], end)
-        # No transaction is open at ``end``, so the log below ``end`` contains all abort markers.
-        return [one for one in state.aborted if one.overlaps(start, end)]
-    return [
-        Aborted(one.first_offset, one.last_offset, one.producer_id)
-        for one in _indexed(disk, folder, bases, start, end)
-    ]
+    if any(not _has_indexes(part) for part in parts):
+        return [one for one in _aborted_in_batches(parts) if one.overlaps(start, end)]
+    found: set[Aborted] = set()
+    for part in parts:
+        entries, is_done = _indexed(part, start, end)
+        found.update(Aborted(one.first_offset, one.last_offset, one.producer_id) for one in entries)
+        if is_done:
+            break
+    return sorted(found)
 
 
-def _indexed(
-    disk: Disk, folder: str, bases: Sequence[int], start: int, end: int
-) -> Iterable[transaction_index.AbortedTxn]:
-    first = max((slot for slot, base in enumerate(bases) if base <= start), default=0)
-    for base in bases[first:]:
+def _has_indexes(part: LogPart) -> bool:
+    disk, folder = open_place(part.place)
+    return all(disk.exists(_path(folder, base, names.INDEX_SUFFIX)) for base in part.bases)
+
+
+def _aborted_in_batches(parts: Sequence[LogPart]) -> list[Aborted]:
+    """Find the aborted transactions by their markers, which may be above the last stable offset."""
+    state = OpenTransactions()
+    for number, part in enumerate(parts):
+        low = part.start if number or not part.bases else part.bases[0]
+        for table in SliceReader(part.place, fail_on_data_loss=False).tables(low, part.end):
+            state.follow(table, low, part.end)
+    return state.aborted
+
+
+def _indexed(part: LogPart, start: int, end: int) -> tuple[list[transaction_index.AbortedTxn], bool]:
+    """Return what the indexes of a part have about [start, end), and whether no later part has more."""
+    disk, folder = open_place(part.place)
+    first = max((slot for slot, base in enumerate(part.bases) if base <= start), default=0)
+    found: list[transaction_index.AbortedTxn] = []
+    for base in part.bases[first:]:
         path = _path(folder, base, names.TXN_INDEX_SUFFIX)
         try:
             entries = transaction_index.parse(base, disk.read_file(path))
@@ -149,23 +181,23 @@ def _indexed(
             continue  # nothing was aborted in this segment
         except CorruptIndex as error:
             raise SourceError(f"{path} is damaged: {error}") from error
-        found, is_done = transaction_index.collect(entries, start, end)
-        yield from found
+        overlapping, is_done = transaction_index.collect(entries, start, end)
+        found += overlapping
         if is_done:
-            return
+            return found, True
+    return found, False
 
 
-def _newest_snapshot(place: str, log_start: int, high_watermark: int) -> tuple[int, dict[int, int]]:
-    """Return the offset of the newest usable producer snapshot, and the transactions open there.
+def _newest_snapshot(part: LogPart) -> tuple[int, dict[int, int]] | None:
+    """Return the offset of the newest usable producer snapshot of a part, and the transactions open there.
 
-    The transactions are a mapping from producer id to first offset. If there is no snapshot, the result is
-    ``log_start`` and no transactions.
+    The transactions are a mapping from producer id to first offset.
     """
-    disk, folder = open_place(place)
+    disk, folder = open_place(part.place)
     parsed = (names.parse_offset_name(name) for name in disk.list_directory(folder))
     offsets = sorted(found[0] for found in parsed if found and found[1] == names.SNAPSHOT_SUFFIX)
     for offset in reversed(offsets):
-        if not log_start <= offset <= high_watermark:
+        if not part.start <= offset <= part.end:
             continue
         try:
             entries = producer_snapshot.decode(disk.read_file(_path(folder, offset, names.SNAPSHOT_SUFFIX)))
@@ -176,7 +208,7 @@ def _newest_snapshot(place: str, log_start: int, high_watermark: int) -> tuple[i
             for one in entries
             if one.current_txn_first_offset >= 0
         }
-    return log_start, {}
+    return None
 
 
 def _path(folder: str, offset: int, suffix: str) -> str:

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nilometer.pipeline.errors import SourceError
-from nilometer.pipeline.source.log_folders.stored_files import join, open_place
+from nilometer.pipeline.source.log_folders.places import open_place
+from nilometer.pipeline.source.log_folders.stored_files import join, parent, shown, trimmed
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import meta_properties
@@ -98,10 +99,10 @@ def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
     """
     found: dict[str, ReplicaFolder] = {}
     for place in places:
-        replicas = _replicas_of(place.rstrip("/") or "/")
+        replicas = _replicas_of(trimmed(place))
         if replicas is None:
             raise SourceError(
-                f"{place} is neither a partition's folder nor a log directory, and contains neither"
+                f"{shown(place)} is neither a partition's folder nor a log directory, and contains neither"
             )
         found.update((one.place, one) for one in replicas)
     return sorted(found.values(), key=lambda one: (one.part, one.place))
@@ -112,7 +113,7 @@ def find_directories(places: Iterable[str]) -> list[str]:
     found: list[str] = []
     for place in places:
         disk, path = _open(place)
-        found += [place + below for below in _directories_below(disk, path, "", 0)]
+        found += [join(place, *below) for below in _directories_below(disk, path, (), 0)]
     return found
 
 
@@ -120,10 +121,11 @@ def _replicas_of(place: str) -> list[ReplicaFolder] | None:
     disk, path = _open(place)
     parsed = names.parse_folder_name(posixpath.basename(path))
     if parsed is not None and _is_replica(disk, posixpath.dirname(path), posixpath.basename(path)):
-        directory = view_directory(posixpath.dirname(place))
+        directory = view_directory(parent(place))
         return [ReplicaFolder(parsed.topic_partition, place, directory, _topic_id(disk, path))]
-    below = _directories_below(disk, path, "", 0)
-    return [one for name in below for one in replicas_in(view_directory(place + name))] if below else None
+    below = _directories_below(disk, path, (), 0)
+    found = [one for folders in below for one in replicas_in(view_directory(join(place, *folders)))]
+    return found if below else None
 
 
 def _open(place: str) -> tuple[Disk, str]:
@@ -132,14 +134,14 @@ def _open(place: str) -> tuple[Disk, str]:
     except ValueError as error:
         raise SourceError(str(error)) from error
     if not disk.is_directory(path):
-        raise SourceError(f"{place} is not a folder")
+        raise SourceError(f"{shown(place)} is not a folder")
     return disk, path
 
 
-def _directories_below(disk: Disk, path: str, below: str, depth: int) -> list[str]:
+def _directories_below(disk: Disk, path: str, below: tuple[str, ...], depth: int) -> list[tuple[str, ...]]:
     """Return ``below`` if ``path`` is a log directory, else the log directories under it.
 
-    ``below`` is the relative path from the place. Returns nothing for a deleted folder.
+    ``below`` are the names of the folders from the place. Returns nothing for a deleted folder.
     """
     try:
         listing = disk.list_directory(path)
@@ -155,7 +157,7 @@ def _directories_below(disk: Disk, path: str, below: str, depth: int) -> list[st
     return [
         found
         for name in folders
-        for found in _directories_below(disk, posixpath.join(path, name), f"{below}/{name}", depth + 1)
+        for found in _directories_below(disk, posixpath.join(path, name), (*below, name), depth + 1)
     ]
 
 

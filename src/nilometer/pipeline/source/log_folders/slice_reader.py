@@ -5,7 +5,8 @@ grown, was compacted into another one, or was deleted by retention. Missing reco
 files SourceError, with the folder or file.
 
 Invariant: the batches are returned in order, from at or before the first offset, and no offset is skipped
-silently except those that the log does not contain.
+silently except those that the log does not contain. Where segments of an archive overlap, batches come again:
+the decoder takes each offset once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from nilometer.pipeline.decode.batch_table import BatchTable, walk
 from nilometer.pipeline.errors import DataLoss, SourceError
+from nilometer.pipeline.source.log_folders.places import open_place, shown
 from nilometer.pipeline.source.log_folders.replica_folders import bases_among
-from nilometer.pipeline.source.log_folders.stored_files import open_place
 from nilometer.storage import names
 from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
 from nilometer.wire.errors import KafkaError
@@ -90,7 +91,7 @@ class SliceReader:
                 return bases_among(listing)
             if time.monotonic() > deadline:
                 raise SourceError(
-                    f"{self._place} has an unfinished compaction ({swaps[0]}): "
+                    f"{shown(self._place)} has an unfinished compaction ({swaps[0]}): "
                     "start its broker, which completes it"
                 )
             time.sleep(0.05)
@@ -100,7 +101,7 @@ class SliceReader:
             return self._disk.list_directory(self._folder)
         except FileNotFoundError:
             if self._fail_on_data_loss:
-                raise DataLoss(f"{self._place} does not exist any more") from None
+                raise DataLoss(f"{shown(self._place)} does not exist any more") from None
             return []
 
     def _base_above(self, base_offset: int) -> int | None:
@@ -148,7 +149,8 @@ class SliceReader:
         bases = bases_among(self._listing())
         begins = f"its log starts at {bases[0]}" if bases and bases[0] > start else "its log ends before that"
         if self._fail_on_data_loss:
-            raise DataLoss(f"offsets {start} to {end - 1} of {self._place} are no longer available: {begins}")
+            where = shown(self._place)
+            raise DataLoss(f"offsets {start} to {end - 1} of {where} are no longer available: {begins}")
         return end
 
 

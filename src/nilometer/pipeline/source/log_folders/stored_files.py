@@ -1,7 +1,8 @@
 """Opens places with log folders: on this machine's disks, or in any storage that Arrow supports.
 
 A *place* is a path, or a URI (``s3://bucket/logs``, ``hdfs://…``, ``gs://…``, ``file:///…``). Both have the
-same interface, ``Disk``; places with a URI are read-only.
+same interface, ``Disk``; places with a URI are read-only. What follows the ``?`` of a URI belongs to the
+storage (``s3://bucket/logs?region=eu-west-1``), and to every place below it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import posixpath
+import re
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from nilometer.runtime import Disk, Runtime
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem, FileType, NativeFile
 
 _SCHEME = "://"
+_CREDENTIALS = re.compile(r"://[^/@]*@")
 
 
 def is_uri(place: str) -> bool:
@@ -27,18 +30,47 @@ def open_place(place: str) -> tuple[Disk, str]:
     """Return the disk of a place and the place's path on it. Raises ValueError for an unknown URI."""
     if not is_uri(place):
         return Runtime.system().disk, place
+    store, path = open_store(place)
+    return cast(Disk, ArrowDisk(store)), path
+
+
+def open_store(place: str) -> tuple[FileSystem, str]:
+    """Return Arrow's file system of a URI, and the path in it. Raises ValueError for an unknown URI."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
     try:
-        store, path = FileSystem.from_uri(place)
+        return FileSystem.from_uri(place)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{place}: {error}") from error
-    return cast(Disk, ArrowDisk(store)), path
+        raise ValueError(f"{shown(place)}: {error}") from error
 
 
 def join(place: str, *names: str) -> str:
-    return posixpath.join(place, *names)
+    """Return the place below ``place`` that ``names`` lead to."""
+    base, mark, query = _parts(place)
+    return posixpath.join(base, *names) + mark + query
+
+
+def parent(place: str) -> str:
+    """Return the place that contains ``place``."""
+    base, mark, query = _parts(place)
+    return posixpath.dirname(base) + mark + query
+
+
+def trimmed(place: str) -> str:
+    """Return the place without slashes at its end."""
+    base, mark, query = _parts(place)
+    return (base.rstrip("/") or "/") + mark + query
+
+
+def shown(place: str) -> str:
+    """Return a place for messages: without credentials, and without the options of its storage."""
+    return _CREDENTIALS.sub("://", _parts(place)[0])
+
+
+def _parts(place: str) -> tuple[str, str, str]:
+    """Divide a place at its query; a path has none, whatever characters it contains."""
+    return place.partition("?") if is_uri(place) else (place, "", "")
 
 
 class ArrowFile:

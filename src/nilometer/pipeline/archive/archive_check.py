@@ -1,0 +1,102 @@
+"""Reads an archive again: every file against its manifest, every batch of every segment."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
+from nilometer.pipeline.archive.segment_copy import CHUNK_BYTES, examine
+from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, StoredFile
+from nilometer.pipeline.source.log_folders.archived_partition import ArchivedPartition
+from nilometer.pipeline.source.log_folders.stored_files import open_place, shown
+from nilometer.runtime import Disk
+from nilometer.storage import names
+
+
+@dataclass(slots=True)
+class CheckedArchive:
+    """The result for some partitions."""
+
+    segments: int = 0
+    bytes: int = 0
+    problems: list[str] = field(default_factory=list[str])
+    unnamed_files: int = 0
+    """Files that no manifest names: an interrupted run left them, or another one writes them."""
+    unnamed_bytes: int = 0
+
+
+def check(
+    target: ArchiveTarget,
+    archived: list[ArchivedPartition],
+    say: Callable[[str], None] = lambda what: None,
+) -> CheckedArchive:
+    """Read every file of these partitions. Raises TargetError if the storage cannot be read."""
+    checked = CheckedArchive()
+    for one in archived:
+        with explained(target.place):
+            _check_partition(target, one, checked, say)
+    return checked
+
+
+def _check_partition(
+    target: ArchiveTarget, archived: ArchivedPartition, checked: CheckedArchive, say: Callable[[str], None]
+) -> None:
+    disk, folder = open_place(archived.folder)
+    for segment in archived.manifest.segments:
+        say(f"{archived.part} offset {segment.base_offset:,}")
+        checked.problems += _problems(disk, folder, shown(archived.folder), segment)
+        checked.segments += 1
+        checked.bytes += segment.bytes
+    manifest = archived.manifest
+    sizes = target.sizes(f"{manifest.topic}/{manifest.topic_id}/{manifest.partition}")
+    named = {file.name for one in manifest.segments for file in one.files.values()}
+    unnamed = [size for name, size in sizes.items() if name not in named | set(archived.manifest_names)]
+    checked.unnamed_files += len(unnamed)
+    checked.unnamed_bytes += sum(unnamed)
+
+
+def _problems(disk: Disk, folder: str, where: str, segment: ArchivedSegment) -> Iterator[str]:
+    """Yield what is wrong with a segment, at most one problem per file."""
+    for suffix, stored in segment.files.items():
+        path = f"{where}/{stored.name}"
+        try:
+            what = _difference(disk, posixpath.join(folder, stored.name), stored)
+        except FileNotFoundError:
+            what = "is missing"
+        if what is None and suffix == names.LOG_SUFFIX:
+            what = _difference_of_batches(disk, posixpath.join(folder, stored.name), segment)
+        if what is not None:
+            yield f"{path} {what}"
+
+
+def _difference(disk: Disk, path: str, stored: StoredFile) -> str | None:
+    file = disk.open(path, writable=False)
+    try:
+        size, checksum, position = file.size(), 0, 0
+        if size != stored.bytes:
+            return f"has {size} bytes, not {stored.bytes}"
+        while piece := file.read_at(position, CHUNK_BYTES):
+            checksum = crc32c(piece, checksum)
+            position += len(piece)
+    finally:
+        file.close()
+    return None if checksum == stored.crc32c else "is damaged: its checksum does not match the manifest"
+
+
+def _difference_of_batches(disk: Disk, path: str, segment: ArchivedSegment) -> str | None:
+    file = disk.open(path, writable=False)
+    try:
+        log = examine(file, segment.base_offset)
+    except SourceError as error:
+        return f"is damaged: {error}"
+    finally:
+        file.close()
+    found = (log.end_offset, log.records, tuple(log.epochs))
+    if found != (segment.end_offset, segment.records, segment.epochs):
+        return "has other offsets, records or leader epochs than its manifest says"
+    return None

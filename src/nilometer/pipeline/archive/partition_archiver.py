@@ -1,0 +1,279 @@
+"""Copies what is missing of one partition into an archive, and commits it in manifests.
+
+A manifest is written after the segments that it names, and with it those named before: when the copies since
+the last one have sixteen times its size, at the end, and when the command is interrupted. The manifests that
+it was made from are removed then. If segments are deleted or replaced meanwhile, the copies are decided
+again.
+
+Invariants: nothing above a checkpointed high watermark is copied; a segment is copied from the folder of the
+topic id that its manifest has; a log that diverges from the archive is never added to it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from nilometer.pipeline.archive import archive_plan
+from nilometer.pipeline.archive.archive_plan import Copy, SourceLog
+from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
+from nilometer.pipeline.archive.segment_copy import SegmentChanged, copy_segment
+from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.source.log_folders import archive_manifest
+from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, Manifest
+from nilometer.pipeline.source.log_folders.archived_partition import read_partition
+from nilometer.pipeline.source.log_folders.places import open_place, shown
+from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder, replicas_in, view_directory
+from nilometer.storage import checkpoints, names
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.names import TopicPartition
+
+ROUNDS = 20
+COMMIT_SHARE = 16
+"""How many times larger than the manifest the copies are that it commits."""
+
+
+@dataclass(slots=True)
+class PartitionResult:
+    """What was done for one partition, and what its archive has now. Offsets are [start, end)."""
+
+    part: TopicPartition
+    topic_id: str
+    start: int = 0
+    end: int = 0
+    high_watermark: int = 0
+    segments_copied: int = 0
+    bytes_copied: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    lost: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Offsets that were deleted from the log before they were archived, as far as this run found it out."""
+    notes: list[str] = field(default_factory=list[str])
+    problem: str | None = None
+    """Why the partition was not archived up to its last sealed segment."""
+
+
+class PartitionArchiver:
+    """Archives one partition of one topic id; ``replicas`` are its folders."""
+
+    def __init__(
+        self, target: ArchiveTarget, replicas: Sequence[ReplicaFolder], say: Callable[[str], None]
+    ) -> None:
+        first = replicas[0]
+        if first.topic_id is None:
+            raise SourceError(
+                f"{shown(first.place)} has no topic id (partition.metadata): its records could not be told "
+                "from those of a topic that had this name before"
+            )
+        self._target = target
+        self._replicas = list(replicas)
+        self._say = say
+        self._token = secrets.randbits(32)
+        self._path = f"{first.part.topic}/{first.topic_id}/{first.part.partition}"
+        self._topic_id = first.topic_id
+        self._manifest = Manifest(first.part.topic, first.topic_id, first.part.partition, ())
+        self._manifest_names: list[str] = []
+        self._manifest_bytes = 0
+        self._pending: list[ArchivedSegment] = []
+        self._incomplete: list[ArchivedSegment] = []
+        self.result = PartitionResult(first.part, first.topic_id)
+
+    def run(self) -> None:
+        """Copy and commit what is missing, and set ``result``. Raises SourceError, TargetError."""
+        self._read_manifest()
+        before = self._linked()
+        try:
+            self._copy_all()
+        finally:
+            self._commit()
+            self._conclude(before)
+
+    def _read_manifest(self) -> None:
+        manifest = self._manifest
+        with explained(self._target.place):
+            found = read_partition(self._target.place, manifest.topic, manifest.topic_id, manifest.partition)
+        if found is not None:
+            self._manifest, self._manifest_names = found.manifest, list(found.manifest_names)
+            self._manifest_bytes = len(archive_manifest.encode(self._manifest))
+
+    def _copy_all(self) -> None:
+        changed = None
+        for _ in range(ROUNDS):
+            sources = self._sources()
+            copies = archive_plan.decide_copies(sources, self._stored_ranges())
+            self._note_diverging(sources)
+            self._require_same_history(sources)
+            try:
+                for copy in copies:
+                    self._copy(copy, sources[copy.source])
+                return
+            except SegmentChanged as error:
+                changed = error
+            self._replicas = self._present_replicas()
+        raise SourceError(f"{changed} ({ROUNDS} times in a row)")
+
+    # --- what is there
+
+    def _sources(self) -> list[SourceLog]:
+        found: list[SourceLog] = []
+        for one in self._replicas:
+            disk, folder = open_place(one.place)
+            try:
+                bases = one.segments()
+                if _is_compacted(one):
+                    raise SourceError(
+                        f"{shown(one.place)} was compacted: its sealed segments change with each cleaning, "
+                        "so an archive of them would not be the log. The pipeline `table` keeps a row per key"
+                    )
+                epochs = checkpoints.read_epochs(disk, posixpath.join(folder, names.LEADER_EPOCH_CHECKPOINT))
+            except FileNotFoundError:
+                bases, epochs = [], []  # deleted meanwhile
+            except CorruptCheckpoint as error:
+                raise SourceError(str(error)) from error
+            if one.high_watermark is None:
+                raise SourceError(
+                    f"no high watermark is checkpointed for {shown(one.place)}, so it is unknown which "
+                    "records are committed"
+                )
+            start = one.log_start(bases)
+            name = one.directory.name
+            found.append(SourceLog(name, tuple(bases), start, one.high_watermark, tuple(epochs)))
+        return found
+
+    def _present_replicas(self) -> list[ReplicaFolder]:
+        """Read the replicas' checkpoints again; without those that were deleted or are of another topic."""
+        directories = sorted({one.directory.place for one in self._replicas})
+        present = [one for place in directories for one in replicas_in(view_directory(place))]
+        places = {one.place for one in self._replicas}
+        return [one for one in present if one.place in places and one.topic_id == self._topic_id]
+
+    def _stored_ranges(self) -> list[tuple[int, int]]:
+        """Return the offsets of the archived segments whose files are there, in full size.
+
+        Those of others are copied again, and the manifest drops them when that is done.
+        """
+        sizes = self._target.sizes(self._path)
+        stored: list[ArchivedSegment] = []
+        self._incomplete = []
+        for one in (*self._manifest.segments, *self._pending):
+            is_complete = all(sizes.get(file.name) == file.bytes for file in one.files.values())
+            (stored if is_complete else self._incomplete).append(one)
+        return [(one.base_offset, one.end_offset) for one in stored]
+
+    def _linked(self) -> list[ArchivedSegment]:
+        return archive_manifest.chain(self._manifest.segments)
+
+    def _note_diverging(self, sources: Sequence[SourceLog]) -> None:
+        for one in archive_plan.diverging(sources).values():
+            note = f"{one.name} is not used: its log differs from offset {one.offset} on"
+            if note not in self.result.notes:
+                self.result.notes.append(note)
+
+    def _require_same_history(self, sources: Sequence[SourceLog]) -> None:
+        """Raise SourceError if the log has other records than the archive at some offset."""
+        linked = self._linked()
+        order = archive_plan.in_order(sources)
+        if not linked or not order:
+            return
+        log = sources[order[0]]
+        offset = archive_manifest.chain_divergence(linked, log.epochs, log.high_watermark)
+        if offset is not None:
+            raise SourceError(
+                f"the archive of {self.result.part} and the log of {log.name} diverge at offset {offset}: "
+                "their leader epochs differ. An unclean election may have removed archived records. Archive "
+                "into another place"
+            )
+
+    # --- copying
+
+    def _copy(self, copy: Copy, source: SourceLog) -> None:
+        replica = self._replicas[copy.source]
+        disk, folder = open_place(replica.place)
+        self._say(f"{replica.part} offset {copy.base_offset:,}")
+        segment = copy_segment(
+            disk,
+            folder,
+            copy.base_offset,
+            copy.end_offset,
+            copy.start_offset,
+            self._token,
+            lambda name, pieces: self._target.write(f"{self._path}/{name}", pieces),
+        )
+        self._require_unchanged(replica)
+        self._require_epochs(replica, segment, source)
+        self._pending.append(segment)
+        self.result.segments_copied += 1
+        self.result.bytes_copied += segment.bytes
+        if sum(one.bytes for one in self._pending) >= COMMIT_SHARE * self._manifest_bytes:
+            self._commit()
+
+    def _require_unchanged(self, replica: ReplicaFolder) -> None:
+        """Check after a copy that it was not of another topic, or of a log whose compaction had begun."""
+        disk, folder = open_place(replica.place)
+        try:
+            found = checkpoints.read_partition_metadata(
+                disk, posixpath.join(folder, names.PARTITION_METADATA)
+            )
+        except CorruptCheckpoint:
+            found = None
+        if found is None or checkpoints.uuid_to_text(found) != self._topic_id:
+            raise SegmentChanged(f"{shown(replica.place)} was deleted")
+        if _is_compacted(replica):
+            raise SegmentChanged(f"{shown(replica.place)} is being compacted")
+
+    def _require_epochs(self, replica: ReplicaFolder, segment: ArchivedSegment, source: SourceLog) -> None:
+        offset = archive_manifest.divergence(
+            segment.epochs, segment.end_offset, source.epochs, source.high_watermark
+        )
+        if offset is not None:
+            raise SourceError(
+                f"{shown(replica.place)} is damaged: the leader epoch at offset {offset} is not that of its "
+                f"{names.LEADER_EPOCH_CHECKPOINT}"
+            )
+
+    def _commit(self) -> None:
+        replaced = self._replaced()
+        if not self._pending and not replaced:
+            return
+        manifest = self._manifest.without(replaced).with_segments(self._pending)
+        known = [archive_manifest.sequence_of(name) or 0 for name in self._manifest_names]
+        name = archive_manifest.manifest_name(max(known, default=0) + 1, secrets.randbits(32))
+        text = archive_manifest.encode(manifest)
+        self._target.write(f"{self._path}/{name}", iter([text]))
+        superseded, self._manifest_names = self._manifest_names, [name]
+        self._manifest, self._manifest_bytes, self._pending = manifest, len(text), []
+        self._incomplete = [one for one in self._incomplete if one not in replaced]
+        for former in superseded:
+            self._target.remove(f"{self._path}/{former}")
+
+    def _replaced(self) -> list[ArchivedSegment]:
+        """Return the segments without all their files whose offsets others have by now."""
+        known = (*self._manifest.segments, *self._pending)
+        ranges = [(one.base_offset, one.end_offset) for one in known if one not in self._incomplete]
+        return [
+            one for one in self._incomplete if archive_plan.covers(ranges, one.base_offset, one.end_offset)
+        ]
+
+    def _conclude(self, before: Sequence[ArchivedSegment]) -> None:
+        linked, result = self._linked(), self.result
+        sources = [one for one in self._sources_if_readable() if one.bases]
+        result.start = min((one.start_offset for one in linked), default=0)
+        result.end = linked[-1].end_offset if linked else 0
+        result.high_watermark = max((one.high_watermark for one in sources), default=result.end)
+        result.gaps = archive_manifest.gaps(linked)
+        known = set(archive_manifest.gaps(before))
+        archived_end = before[-1].end_offset if before else None
+        result.lost = [one for one in result.gaps if one not in known]
+        result.lost += archive_plan.lost(archived_end, sources, result.end)
+
+    def _sources_if_readable(self) -> list[SourceLog]:
+        try:
+            return self._sources()
+        except SourceError:
+            return []  # it was reported as the reason why nothing more was copied
+
+
+def _is_compacted(replica: ReplicaFolder) -> bool:
+    disk, folder = open_place(replica.place)
+    return replica.cleaned_up_to > 0 or disk.exists(posixpath.join(folder, names.GAPS_MARKER))

@@ -1,0 +1,57 @@
+"""Archives of folders, and what is read from them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nilometer.pipeline.archive.archive_check import check
+from nilometer.pipeline.archive.archive_target import open_target
+from nilometer.pipeline.archive.archiver import archive
+from nilometer.pipeline.archive.partition_archiver import PartitionResult
+from nilometer.pipeline.source.log_folders.archived_partition import find_archived
+from nilometer.pipeline.source.log_folders.log_options import parse_log_options
+from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.pushed_filters import Bounds
+
+COLUMNS = ("key", "value", "partition", "offset", "timestamp", "leader_epoch")
+
+
+def set_topic_id(folder: Path, letter: str) -> str:
+    """Give a partition's folder the topic id that consists of this letter; return the id."""
+    topic_id = letter * 21 + "A"
+    (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+    return topic_id
+
+
+def archive_topic(place: Path | str, target: Path | str, topic: str = "events", **given) -> PartitionResult:
+    """Archive a topic with one partition; return the result of it."""
+    (result,) = archive([str(place)], [topic], open_target(str(target)), **given)
+    return result
+
+
+def problem_of(place: Path | str, target: Path | str, **given) -> str:
+    """Archive the topic; return why that could not be done completely."""
+    problem = archive_topic(place, target, **given).problem
+    assert problem is not None
+    return problem
+
+
+def problems_in(target: Path | str) -> list[str]:
+    return check(open_target(str(target)), find_archived(str(target))).problems
+
+
+def rows_of(bounds: Bounds | None = None, columns: Sequence[str] = COLUMNS, **given) -> list[dict]:
+    """Return what the options of ``nilometer-log`` read, in the order of partitions and offsets."""
+    options = parse_log_options({key: str(value) for key, value in given.items()})
+    return [
+        row
+        for one in plan(options, bounds or Bounds())
+        for batch in read_slice(options, columns, one)
+        for row in batch.to_pylist()
+    ]
+
+
+def offsets_of(bounds: Bounds | None = None, **given) -> list[int]:
+    return [row["offset"] for row in rows_of(bounds, ("offset",), **given)]
