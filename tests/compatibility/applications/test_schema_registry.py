@@ -7,14 +7,20 @@ record of the journal a key of its own, so that compaction keeps them all.
 from __future__ import annotations
 
 import http.client
+import io
 import json
+import struct
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
+from nilometer.pipeline.tables.avro_values import avro_decoder, parse_avro_schema
+from nilometer.pipeline.tables.schema_registry import SchemaRegistry
+from nilometer.pipeline.tables.values import RejectedValue
 from support.applications.application import WAIT_S, Application
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.kafka.apache_kafka import JAVA_PROJECT, JVM_SMALL
@@ -32,7 +38,7 @@ class Registry:
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
         port = free_ports(1)[0]
-        self._address = f"http://{HOST}:{port}/apis/ccompat/v7"
+        self.address = f"http://{HOST}:{port}/apis/ccompat/v7"
         settings = {
             "quarkus.http.host": HOST,
             "quarkus.http.port": str(port),
@@ -50,7 +56,7 @@ class Registry:
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         request = urllib.request.Request(
-            self._address + path,
+            self.address + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
@@ -95,15 +101,38 @@ def schema_of(*fields: str) -> str:
     return json.dumps({"type": "record", "name": "Row", "fields": columns})
 
 
+def column_of(subject: str) -> str:
+    return subject.replace("-", "_")
+
+
+def avro_value(schema_id: int, schema: str, row: dict[str, str | None]) -> bytes:
+    """Return a value as Confluent's serializers write it."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), row)
+    return struct.pack(">bI", 0, schema_id) + out.getvalue()
+
+
+def assert_rows_of_a_topic(registry: Registry, topic: str, ids: tuple[int, int]) -> None:
+    """The pipeline `table` makes rows of values in both schemas, with the columns of the newest one."""
+    client = SchemaRegistry(registry.address)
+    decode = avro_decoder(parse_avro_schema(client.latest(topic)), client)
+    column = column_of(f"{topic}-value")
+    old, new = schema_of(column), schema_of(column, "more")
+    assert decode(avro_value(ids[0], old, {column: "a"})) == {column: "a", "more": None}
+    assert decode(avro_value(ids[1], new, {column: "b", "more": "c"})) == {column: "b", "more": "c"}
+    with pytest.raises(RejectedValue, match="the registry has no schema 9999"):
+        decode(avro_value(9999, old, {column: "a"}))
+
+
 @pytest.mark.long
 def test_a_registry_keeps_its_schemas_in_a_compacted_topic(cluster: NilometerCluster, tmp_path: Path) -> None:
     cluster.create_topic(JOURNAL, configs={"cleanup.policy": "compact"})
-    subjects = [f"subject_{number}" for number in range(5)]
+    subjects = [*(f"subject_{number}" for number in range(4)), "rows-value"]
     registry = Registry(tmp_path, cluster.bootstrap)
     with registry.application as application:
-        before = {name: registry.register(name, schema_of(name)) for name in subjects}
+        before = {name: registry.register(name, schema_of(column_of(name))) for name in subjects}
         cluster.kill(cluster.wait_leader(JOURNAL, timeout_s=WAIT_S))
-        after = {name: registry.register(name, schema_of(name, "more")) for name in subjects}
+        after = {name: registry.register(name, schema_of(column_of(name), "more")) for name in subjects}
         assert len({*before.values(), *after.values()}) == 2 * len(subjects)
 
         assert cluster.topic_setting(JOURNAL, "cleanup.policy") == "compact"
@@ -113,7 +142,8 @@ def test_a_registry_keeps_its_schemas_in_a_compacted_topic(cluster: NilometerClu
         application.start()
         application.wait_until(registry.serves, "the registry serves again")
         for name in subjects:
-            texts = [schema_of(name), schema_of(name, "more")]
+            texts = [schema_of(column_of(name)), schema_of(column_of(name), "more")]
             assert [json.loads(one) for one in registry.schemas(name)] == list(map(json.loads, texts))
             assert [registry.register(name, one) for one in texts] == [before[name], after[name]]
             assert json.loads(registry.schema(after[name])) == json.loads(texts[1])
+        assert_rows_of_a_topic(registry, "rows", (before["rows-value"], after["rows-value"]))
