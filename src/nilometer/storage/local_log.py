@@ -325,9 +325,13 @@ class LocalLog:
         self.files_changed()
         self.segments_synced(segment.base_offset for segment in segments)
 
-    def forget_read_hints(self) -> dict[int, tuple[LogSegment, int]]:
-        """Start with an empty table of read positions, and return it."""
-        self.read_hints = {}
+    def halve_read_hints(self) -> dict[int, tuple[LogSegment, int]]:
+        """Keep the newer half of the read positions, in a new table; return it.
+
+        A reader on another thread may use the table meanwhile.
+        """
+        kept = list(self.read_hints.items())[len(self.read_hints) // 2 :]
+        self.read_hints = dict(kept)
         return self.read_hints
 
     def replacement_begins(self) -> None:

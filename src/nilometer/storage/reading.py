@@ -1,9 +1,9 @@
 """Reading complete batches from an offset on.
 
-A read looks up the sparse index, walks over headers to the batch that contains the offset, and usually needs
-one pread. The CRC of every returned batch is checked, because bytes on disk may have changed since they were
-written. Records before damage are served; a read of the damage itself raises :class:`CorruptRecordFound`,
-and nothing after it is ever served.
+A read usually continues where an earlier one ended, and needs one pread. Any other looks up the sparse index
+and walks over headers to the batch that contains the offset. The CRC of every returned batch is checked,
+because bytes on disk may have changed since they were written. Records before damage are served; a read of
+the damage itself raises :class:`CorruptRecordFound`, and nothing after it is ever served.
 
 There are two kinds of read. With ``only_cached``, for the event loop, files come from the shared pool and
 ``None`` means that the bytes are not in memory. Without it, files are opened for this one read and no shared
@@ -58,8 +58,37 @@ def read(
     log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, *, min_one: bool, only_cached: bool
 ) -> LogSlice | None:
     if only_cached:
-        return _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached)
+        found = _read_on(log, offset, max_bytes, upper_bound_offset)
+        if found is None:
+            found = _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached)
+        return found
     return read_apart(log, lambda: _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached))
+
+
+def _read_on(log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int) -> LogSlice | None:
+    """Continue where an earlier read ended, without a search. None if that gives no batch, for any reason:
+    :func:`_read` finds it.
+
+    Not in a log that may have gaps: whether a gap is damage takes more than one look.
+    """
+    hint = log.read_hints.get(offset)
+    upper = min(upper_bound_offset, log.log_end_offset)
+    if hint is None or log.may_have_gaps or not log.log_start_offset <= offset < upper:
+        return None
+    segment, position = hint
+    length = min(max_bytes, segment.size - position)
+    try:
+        buffer = segment.open_log().read_at_if_cached(position, length) if length >= HEADER_BYTES else None
+    except FileNotFoundError:
+        return None
+    if buffer is None:
+        return None
+    end, next_offset = skip_good_batches(buffer, 0, len(buffer), offset, upper)
+    if end == 0:
+        return None
+    _remember(log, next_offset, segment, position + end)
+    records = buffer if end == len(buffer) else memoryview(buffer)[:end]
+    return LogSlice(records, next_offset, segment.log_path, position)
 
 
 def _read(
@@ -205,7 +234,7 @@ def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: in
     """Store the position where a read ended: the next read usually starts at ``next_offset``."""
     hints = log.read_hints
     if len(hints) >= READ_HINTS_MAX:
-        hints = log.forget_read_hints()
+        hints = log.halve_read_hints()
     hints[next_offset] = (segment, position)
 
 

@@ -47,12 +47,12 @@ def open_log(disk: MemoryDisk) -> Log:
     return Log.open(SegmentFiles.on(disk), FOLDER, KEY, CONFIG, OpenOptions(clean=True, wall_ms=1))
 
 
-def read_to_end(log: Log, offset: int) -> Found:
+def read_to_end(log: Log, offset: int, *, only_cached: bool = False) -> Found:
     """What a reader gets from ``offset`` on, up to the end or the first damage."""
     found: Found = []
     while offset < log.log_end_offset:
         try:
-            part = log.read(offset, 300, log.log_end_offset)
+            part = log.read(offset, 300, log.log_end_offset, only_cached=only_cached)
         except CorruptRecordFound:
             return [*found, (-1, b"damage")]
         assert part is not None
@@ -98,8 +98,8 @@ def expect_prefix(found: Found, whole: Found, where: object) -> None:
         assert found == whole, where
 
 
-@pytest.mark.parametrize("gaps", [False, True])
-def test_no_bit_of_a_header_makes_a_reader_skip_records(gaps: bool) -> None:
+@pytest.mark.parametrize(("gaps", "only_cached"), [(False, False), (True, False), (False, True)])
+def test_no_bit_of_a_header_makes_a_reader_skip_records(gaps: bool, only_cached: bool) -> None:
     """Between two gaps nothing tells where a batch begins but its base offset, which no CRC covers."""
     disk = write_log(gaps)
     whole = read_to_end(open_log(disk), 0)
@@ -111,7 +111,8 @@ def test_no_bit_of_a_header_makes_a_reader_skip_records(gaps: bool) -> None:
             log.state.read_hints = {}
             for offset in range(0, END, 2):
                 due = [one for one in whole if one[0] >= offset]
-                expect_prefix(read_to_end(log, offset), due, (name, place, offset))
+                found = read_to_end(log, offset, only_cached=only_cached)
+                expect_prefix(found, due, (name, place, offset))
 
 
 @pytest.mark.parametrize("gaps", [False, True])
