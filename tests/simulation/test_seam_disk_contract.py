@@ -64,6 +64,23 @@ def test_files_are_appended_rewritten_and_cut(play: Play) -> None:
     play(scenario)
 
 
+def test_an_append_is_at_the_end_whatever_changed_the_file_before(play: Play) -> None:
+    async def scenario(runtime: Runtime, folder: str) -> None:
+        file = runtime.disk.open(f"{folder}/file", create=True)
+        file.append([b"abc"])
+        file.append([b"def"])
+        file.truncate(4)
+        file.append([b"-"])
+        file.truncate(7)
+        file.append([b"+"])
+        file.write_at(7, b"12345")
+        file.append([b"end"])
+        assert file.read_at(0, 100) == b"abcd-\0\x0012345end"
+        file.close()
+
+    play(scenario)
+
+
 def test_names_come_and_go(play: Play) -> None:
     async def scenario(runtime: Runtime, folder: str) -> None:
         disk = runtime.disk

@@ -36,6 +36,8 @@ class SystemFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._is_at_end = False
+        """Whether the descriptor's own position, which only :meth:`append` uses, is the end of the file."""
 
     @property
     def path(self) -> str:
@@ -74,16 +76,20 @@ class SystemFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         # O_APPEND is not used: Linux ignores the position of pwrite on such a descriptor.
-        os.lseek(self._descriptor, 0, os.SEEK_END)
+        if not self._is_at_end:
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+        self._is_at_end = False  # in case of an error
         expected = sum(memoryview(buffer).nbytes for buffer in buffers)
         written = os.writev(self._descriptor, buffers)
         if written < expected:  # the disk is almost full, or a signal interrupted the call
             rest = memoryview(b"".join(bytes(buffer) for buffer in buffers))[written:]
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
+        self._is_at_end = True
         return expected
 
     def write_at(self, position: int, data: Buffer) -> None:
+        self._is_at_end = False
         view = memoryview(data).cast("B")
         while view:
             count = os.pwrite(self._descriptor, view, position)
@@ -91,6 +97,7 @@ class SystemFile:
             view = view[count:]
 
     def truncate(self, size: int) -> None:
+        self._is_at_end = False
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
