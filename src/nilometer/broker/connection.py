@@ -14,6 +14,7 @@ Framing, order and back-pressure are handled here; the dispatcher processes the 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
@@ -21,12 +22,11 @@ from typing import Protocol, cast
 from typing_extensions import Buffer
 
 from nilometer.broker.rejected_batches import RejectedBatches
+from nilometer.broker.replies import CloseConnection, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
-
-Reply = Sequence[Buffer] | None
-"""The response to one request: buffers that form a frame, or None for no response (acks=0)."""
+from nilometer.wire.compression import Bytes
 
 SCRATCH_BYTES = 256 * 1024
 FRAMES_PER_TURN_MAX = 64
@@ -42,6 +42,8 @@ RESERVE_BYTES = 32 * 1024 * 1024
 """The size of the reserve: buffer memory, for all connections together, for bytes that have not arrived."""
 FIRST_BUFFER_BYTES = 4096
 """The first buffer of a frame once the reserve is used up."""
+
+_SIZE = struct.Struct(">I").unpack_from
 
 _scratch = bytearray(SCRATCH_BYTES)
 _scratch_view = memoryview(_scratch)
@@ -64,11 +66,6 @@ class Dispatcher(Protocol):
     def connection_opened(self, connection: Connection) -> bool: ...
 
     def connection_closed(self, connection: Connection) -> None: ...
-
-
-class CloseConnection(Exception):
-    """No response in a format that the client understands is possible: the connection is closed, and the
-    reason logged."""
 
 
 class Reserve:
@@ -100,12 +97,12 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None  # a large frame being filled in place
         self._frame_size = 0
         self._frame_filled = 0
-        self._queue: deque[Buffer] = deque()
+        self._queue: deque[Bytes] = deque()
         self._queued_bytes = 0
         self._waiting: deque[asyncio.Future[Reply]] = deque()  # replies to send, oldest first
         self._last_blocks_pipeline = False  # the last request in progress allows no pipelining
         self._must_process_alone = False
-        self._outgoing: list[Buffer] = []
+        self._outgoing: list[Bytes] = []
         self._outgoing_bytes = 0
         self._write_paused = False
         self._read_paused = False
@@ -200,10 +197,11 @@ class Connection(asyncio.BufferedProtocol):
                 position = min(need, end)
                 if len(head) < 4:
                     return
-            size = self._checked_size(int.from_bytes(head[:4], "big"))
-            take = min(size - (len(head) - 4), end - position)
-            if take < 0:
+            (size,) = _SIZE(head)
+            if size > self._frame_bytes_max:
+                self._refuse_size(size)
                 return
+            take = min(size - (len(head) - 4), end - position)
             head += data[position : position + take]
             position += take
             if len(head) - 4 < size:
@@ -212,8 +210,9 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytearray()
             self._enqueue(bytes(head)[4:])
         while end - position >= 4:
-            size = self._checked_size(int.from_bytes(data[position : position + 4], "big"))
-            if size < 0:
+            (size,) = _SIZE(data, position)
+            if size > self._frame_bytes_max:
+                self._refuse_size(size)
                 return
             if end - position - 4 < size:
                 self._begin_frame(size, data[position + 4 :])
@@ -224,15 +223,11 @@ class Connection(asyncio.BufferedProtocol):
         if position < end:
             self._head = bytearray(data[position:])
 
-    def _checked_size(self, size: int) -> int:
-        """Return ``size``, or -1 if it is invalid: the connection is then closed once the frames before it
-        are dispatched."""
-        if size & 0x8000_0000 or size > self._frame_bytes_max:
-            self._close_reason = (
-                f"sent a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
-            )
-            return -1
-        return size
+    def _refuse_size(self, size: int) -> None:
+        """Close the connection once the frames before the one of this size are dispatched."""
+        self._close_reason = (
+            f"sent a request of {size} bytes; socket.request.max.bytes is {self._frame_bytes_max}"
+        )
 
     def _begin_frame(self, size: int, seen: memoryview) -> None:
         self._head = bytearray()
@@ -257,9 +252,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests and replies
 
-    def _enqueue(self, frame: Buffer) -> None:
+    def _enqueue(self, frame: Bytes) -> None:
         self._queue.append(frame)
-        self._queued_bytes += len(memoryview(frame))
+        self._queued_bytes += len(frame)
 
     def _dispatch_queued(self) -> None:
         """Dispatch queued frames, until the order of requests, a client that does not read, or the share of
@@ -281,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
                     if len(self._waiting) >= FRAMES_QUEUED_MAX:
                         break
                 self._queue.popleft()
-                self._queued_bytes -= len(memoryview(frame))
+                self._queued_bytes -= len(frame)
                 self._serve(frame)
                 taken += 1
         finally:
@@ -345,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_ending = True
         self._balance_reading()
 
-    def _serve(self, frame: Buffer) -> None:
+    def _serve(self, frame: Bytes) -> None:
         self._must_process_alone = False
         try:
             reply = self._dispatcher.dispatch(frame, self)
@@ -355,7 +350,10 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(reply, asyncio.Future):
             self._last_blocks_pipeline = self._must_process_alone or not self._dispatcher.may_pipeline(frame)
             self._waiting.append(reply)
-            reply.add_done_callback(self._on_reply)
+            if isinstance(reply, WaitingReply):
+                reply.add_listener(self._on_reply)
+            else:
+                reply.add_done_callback(self._on_reply)
         elif not self._waiting:
             if reply is not None:
                 self._write(reply)
@@ -364,12 +362,14 @@ class Connection(asyncio.BufferedProtocol):
             done.set_result(reply)
             self._waiting.append(done)
 
-    def _on_reply(self, _future: asyncio.Future[Reply]) -> None:
+    def _on_reply(self, _reply: asyncio.Future[Reply]) -> None:
+        """Send the replies that are ready. Later requests are processed in the next iteration of the event
+        loop, since a waiting reply may be made while another connection's request is processed."""
         if self.closed:
             return
         self._send_replies()
-        if self._queue or self._read_paused:
-            self._dispatch_queued()
+        if (self._queue or self._read_paused) and not self._draining:
+            self._schedule_next_turn()
 
     def _send_replies(self) -> None:
         while self._waiting and self._waiting[0].done() and not self._write_paused and not self.closed:
@@ -391,10 +391,11 @@ class Connection(asyncio.BufferedProtocol):
             self._write(reply)
         return True
 
-    def _write(self, buffers: Sequence[Buffer]) -> None:
+    def _write(self, buffers: Sequence[Bytes]) -> None:
         """Gather responses that are ready together, so that many small ones take one system call."""
         self._outgoing.extend(buffers)
-        self._outgoing_bytes += sum(len(memoryview(buffer)) for buffer in buffers)
+        for buffer in buffers:
+            self._outgoing_bytes += len(buffer)
         if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
             self._flush()
 

@@ -16,6 +16,7 @@ from nilometer.broker.connection import (
     Reply,
     Reserve,
 )
+from nilometer.broker.replies import WaitingReply
 from support.eventually import becomes
 
 FRAME_BYTES_MAX = 3_000_000
@@ -58,7 +59,10 @@ class FakeTransport(asyncio.Transport):
 
 
 class Recorder:
-    """Answers each frame with itself: at once, or when the test says so for frames that begin with ``w``."""
+    """Answers each frame with itself: at once, or when the test says so for frames that begin with ``w``.
+
+    Those that begin with ``we`` wait for an event, the others for a task.
+    """
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -68,7 +72,8 @@ class Recorder:
         data = bytes(frame)
         self.frames.append(data)
         if data[:1] in (b"w", b"W"):
-            self.futures.append(asyncio.get_running_loop().create_future())
+            waits = data[:2] == b"we"
+            self.futures.append(WaitingReply() if waits else asyncio.get_running_loop().create_future())
             return self.futures[-1]
         return (data,)
 
@@ -164,6 +169,65 @@ def test_answers_leave_in_request_order():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert transport.written == [b"first", b"now", b"second"]
+
+    asyncio.run(run())
+
+
+def test_a_waiting_answer_leaves_with_what_ends_its_wait() -> None:
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"we1") + frame(b"we2") + frame(b"now"))
+        recorder.futures[1].set_result((b"second",))
+        assert transport.written == []
+        recorder.futures[0].set_result((b"first",))
+        assert b"".join(transport.written) == b"firstsecondnow"
+
+    asyncio.run(run())
+
+
+def test_the_end_of_a_wait_processes_no_request_at_once() -> None:
+    """It may be in the middle of an append; a request of this connection could append to the same log."""
+
+    async def run() -> None:
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"we1") + frame(b"a"))  # "a" is not pipelined
+        recorder.futures[0].set_result((b"first",))
+        assert recorder.frames == [b"we1"]
+        assert transport.written == [b"first"]
+        await asyncio.sleep(0)
+        assert transport.written == [b"first", b"a"]
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_is_made_while_its_request_is_processed_is_sent_once() -> None:
+    class Immediate(Recorder):
+        def dispatch(self, frame, connection):
+            reply = super().dispatch(frame, connection)
+            if isinstance(reply, WaitingReply):
+                reply.set_result((b"made",))
+            return reply
+
+    async def run() -> None:
+        connection, transport = Connection(Immediate(), FRAME_BYTES_MAX, print), FakeTransport()
+        connection.connection_made(transport)
+        feed(connection, frame(b"we1") + frame(b"now"))
+        assert b"".join(transport.written) == b"madenow"
+
+    asyncio.run(run())
+
+
+def test_a_wait_ends_when_its_client_disconnects() -> None:
+    async def run() -> None:
+        ended: list[str] = []
+        connection, transport, recorder, _ = open_connection()
+        feed(connection, frame(b"we1") + frame(b"we2"))
+        for number, reply in enumerate(recorder.futures):
+            reply.on_cancelled = lambda number=number: ended.append(f"wait {number}")
+        recorder.futures[0].set_result((b"first",))
+        connection.connection_lost(None)
+        assert ended == ["wait 1"]
+        assert transport.written == [b"first"]
 
     asyncio.run(run())
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.delayed_request import DelayedRequest
+from nilometer.broker.replies import Reply, WaitingReply
 
 
 class DelayedReply:
@@ -15,17 +15,17 @@ class DelayedReply:
         """``respond`` makes the response from the outcomes, which the caller keeps."""
         self.delayed = DelayedRequest(self._finish)
         self._respond = respond
-        self._future: asyncio.Future[Reply] | None = None
+        self._waiting: WaitingReply | None = None
 
     def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
         if not self.delayed.is_waiting:
             self.delayed.close()
             return self._respond()
-        self._future = asyncio.get_running_loop().create_future()
+        self._waiting = WaitingReply()
         self.delayed.start_timer(timeout_ms)
-        return self._future
+        return self._waiting
 
     def _finish(self) -> None:
-        future = self._future
-        if future is not None and not future.done():
-            future.set_result(self._respond())
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(self._respond())

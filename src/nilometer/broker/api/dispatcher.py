@@ -17,6 +17,7 @@ from nilometer.broker.api.throttling import count_request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
 from nilometer.broker.quotas.connection_limits import ConnectionLimits
 from nilometer.broker.quotas.connection_rates import WAIT_MS_MAX, ConnectionRates
+from nilometer.broker.replies import WaitingReply
 from nilometer.broker.request_context import NO_BROKER
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
 from nilometer.broker.services import Services
@@ -107,7 +108,9 @@ class RequestDispatcher:
             from_broker or spec.counts_quotas or spec.exempt_from_quotas or request.context.must_authenticate
         ):
             reply = count_request(self._services, request, reply, self._now_us() - began_us)
-        if isinstance(reply, asyncio.Future):
+        if isinstance(reply, WaitingReply):
+            reply.add_listener(partial(self._on_reply, of_api, began_us))
+        elif isinstance(reply, asyncio.Future):
             reply.add_done_callback(partial(self._on_reply, of_api, began_us))
         else:
             of_api.end(began_us, self._now_us())

@@ -22,7 +22,6 @@ from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.api.throttling import count_refused, throttled
 from nilometer.broker.authorization.authorizer import Authorizer
-from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import (
     FetchPartition,
@@ -33,6 +32,7 @@ from nilometer.broker.fetching.fetch_session import (
 from nilometer.broker.fetching.session_watch import watch_of
 from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replies import Reply, WaitingReply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
@@ -179,7 +179,7 @@ class _Fetch:
             quota=services.replication_quotas.leader,
             check=check,
         )
-        self._future: asyncio.Future[Reply] | None = None
+        self._waiting: WaitingReply | None = None
 
     def begin(self) -> Reply | asyncio.Future[Reply]:
         self._reader.read()
@@ -218,8 +218,7 @@ class _Fetch:
             self._time.pause()
 
     def _wait(self) -> asyncio.Future[Reply]:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._future = future
+        self._waiting = waiting = WaitingReply()
         delayed = DelayedFetch(
             self._found.to_wait_on(),
             self._min_bytes - self._reader.bytes_read,
@@ -229,30 +228,30 @@ class _Fetch:
             update_wait_ms=self._update_wait_ms,
             has_update=self._reader.has_update,
         )
-        future.add_done_callback(lambda done: delayed.cancel() if done.cancelled() else None)
+        waiting.on_cancelled = delayed.cancel
         self._request.connection.complete_early = delayed.complete
         self._pause()
-        return future
+        return waiting
 
     def _maybe_answer(self, final: bool) -> bool:
         """Read again, and respond if there are enough bytes or if ``final``.
 
         Returns whether the wait is over: the response was sent, is being read, or the fetch was cancelled.
         """
-        future = self._future
-        if future is None or future.done():
+        waiting = self._waiting
+        if waiting is None or waiting.done():
             return True
         if self._time is not None:
             self._time.resume()
         self._reader.read()
         if self._reader.has_cold:
             reading = self._spawn_cold()
-            reading.add_done_callback(lambda done: _copy_outcome(done, future))
+            reading.add_done_callback(lambda done: _copy_outcome(done, waiting))
             return True
         if not final and not self._is_enough:
             self._pause()
             return False
-        future.set_result(self._answer())
+        waiting.set_result(self._answer())
         return True
 
     def _max_bytes(self, identity: ReaderIdentity) -> int:

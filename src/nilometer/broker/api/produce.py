@@ -25,11 +25,12 @@ from nilometer.broker.api.produce_access import denied_topics, is_transaction_de
 from nilometer.broker.api.produced_records import check_produced_records
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.api.throttling import count_refused
-from nilometer.broker.connection import CloseConnection, Reply
+from nilometer.broker.connection import CloseConnection
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replies import Reply, WaitingReply
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
 from nilometer.cluster.acl import Operation, ResourceType
@@ -266,7 +267,7 @@ class _Waiting:
         self._header = header
         self._listener = listener
         self._topics = topics
-        self._future: asyncio.Future[Reply] | None = None
+        self._waiting: WaitingReply | None = None
         self.throttle_ms = 0
         self.delayed = DelayedProduce(self._finish)
 
@@ -278,14 +279,14 @@ class _Waiting:
         if not self.delayed.is_waiting:
             self.delayed.close()
             return self._respond()
-        self._future = asyncio.get_running_loop().create_future()
+        self._waiting = WaitingReply()
         self.delayed.start_timer(timeout_ms)
-        return self._future
+        return self._waiting
 
     def _finish(self) -> None:
-        future = self._future
-        if future is not None and not future.done():
-            future.set_result(self._respond())
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(self._respond())
 
     def _respond(self) -> Reply:
         header, hints = self._header, LeaderHints(self._services, self._listener)
