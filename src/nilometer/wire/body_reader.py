@@ -41,7 +41,11 @@ class BodyReader:
         return value
 
     def uuid(self) -> UUID:
-        return uuid_of(bytes(self.take(_UUID_BYTES)))
+        return uuid_of(self.raw_uuid())
+
+    def raw_uuid(self) -> bytes:
+        """Read a UUID as its bytes, which are hashed and compared faster."""
+        return bytes(self.take(_UUID_BYTES))
 
     def count(self) -> int:
         """Read an array's count. Raises MalformedRequest if the rest of the frame is too short for it."""

@@ -37,6 +37,7 @@ _FIRST_WITH_NODE_ENDPOINTS = 16
 
 _OLD_PARTITION = struct.Struct(">ihqq").pack
 _PARTITION = struct.Struct(">ihqqq").pack
+_WITHOUT_ABORTED = struct.Struct(">ihqqqBi").pack
 _INT32 = struct.Struct(">i").pack
 _SESSION = struct.Struct(">hi").pack
 _ABORTED = struct.Struct(">qq").pack
@@ -77,8 +78,8 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    name: str | UUID
-    """The id from version 13 on, the name before."""
+    name: str | UUID | bytes
+    """The id from version 13 on, perhaps as bytes; the name before."""
     partitions: Sequence[FetchedPartition]
 
 
@@ -117,9 +118,12 @@ def encode_fetch_response(
 def _flexible_partition(frame: FrameWriter, partition: FetchedPartition, version: int) -> None:
     small = frame.small
     records = partition.records
-    small.append(_PARTITION(*partition[:5]))
-    small.append(_aborted(partition.aborted_transactions, flexible=True))
-    small.append(_INT32(partition.preferred_read_replica))
+    if partition.aborted_transactions is None:
+        small.append(_WITHOUT_ABORTED(*partition[:5], 0, partition.preferred_read_replica))
+    else:
+        small.append(_PARTITION(*partition[:5]))
+        small.append(_aborted(partition.aborted_transactions, flexible=True))
+        small.append(_INT32(partition.preferred_read_replica))
     small.append(bytes_size(sum(map(len, records)), True))
     for buffer in records:
         frame.add_records(buffer)

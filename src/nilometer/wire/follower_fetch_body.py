@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-from uuid import UUID
 
 from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
 from nilometer.wire.body_reader import BodyReader
@@ -26,6 +25,11 @@ _INT32 = struct.Struct(">i").pack
 _NO_RACK = b"\x01"
 
 _RESPONSE = struct.Struct(">ihi")
+_USUAL = struct.Struct(">BihiB16sBihqqqBi")
+_USUAL_MARKS = (0, 2, 2, 0)
+"""No tags of the header, one topic, one partition, null for aborted transactions."""
+_USUAL_END = b"\x00\x00\x00"
+"""No tags of the partition, the topic and the response."""
 _PARTITION_DATA = struct.Struct(">ihqqq")
 _ABORTED_BYTES = 16
 _DIVERGING_TAG = 0
@@ -36,7 +40,8 @@ _NO_DIVERGENCE = (NO_LEADER_EPOCH, UNKNOWN_OFFSET)
 class FetchedFromLeader(NamedTuple):
     """The leader's response for one partition."""
 
-    topic_id: UUID
+    topic_id: bytes
+    """The bytes of the topic's id."""
     partition: int
     error: ErrorCode
     high_watermark: int
@@ -69,21 +74,21 @@ def encode_follower_fetch(
     replica_epoch: int,
     limits: tuple[int, int, int],
     session: tuple[int, int],
-    wanted: Mapping[UUID, Sequence[bytes]],
-    forgotten: Mapping[UUID, Sequence[int]],
+    wanted: Mapping[bytes, Sequence[bytes]],
+    forgotten: Mapping[bytes, Sequence[int]],
 ) -> bytes:
     """Encode the body of a request, which is the same in all these versions.
 
     ``limits``: maximum wait (ms), minimum and maximum bytes; ``session``: fetch session id and epoch;
-    ``wanted``: each topic's partitions, from :func:`encode_wanted`; ``forgotten``: partitions to remove from
-    the fetch session.
+    ``wanted``: by the bytes of a topic's id, its partitions, from :func:`encode_wanted`; ``forgotten``:
+    partitions to remove from the fetch session.
     """
     pieces = [_LIMITS_AND_SESSION(*limits, 0, *session), unsigned(len(wanted) + 1)]
     for topic_id, partitions in wanted.items():
-        pieces += (topic_id.bytes, unsigned(len(partitions) + 1), *partitions, b"\x00")
+        pieces += (topic_id, unsigned(len(partitions) + 1), *partitions, b"\x00")
     pieces.append(unsigned(len(forgotten) + 1))
     for topic_id, indexes in forgotten.items():
-        pieces += (topic_id.bytes, unsigned(len(indexes) + 1), *map(_INT32, indexes), b"\x00")
+        pieces += (topic_id, unsigned(len(indexes) + 1), *map(_INT32, indexes), b"\x00")
     state = _REPLICA_STATE(1, _REPLICA_STATE_TAG, _REPLICA_STATE_BYTES, replica_id, replica_epoch)
     pieces += (_NO_RACK, state)
     return b"".join(pieces)
@@ -91,36 +96,62 @@ def encode_follower_fetch(
 
 def decode_leader_answer(frame: memoryview, position: int) -> LeaderAnswer:
     """Decode a response; ``position`` is the end of the correlation id. Raises MalformedResponse."""
-    reader = BodyReader(frame, position, flexible=True)
     try:
-        reader.skip_tags()  # of the header
-        _throttle_ms, code, session_id = reader.fixed(_RESPONSE)
-        partitions = [found for _ in range(reader.count()) for found in _topic(reader)]
-        reader.skip_tags()
-        return LeaderAnswer(ErrorCode(code), session_id, partitions)
+        return _usual_answer(frame, position) or _answer(BodyReader(frame, position, flexible=True))
     except (struct.error, IndexError, ValueError) as error:
         raise MalformedResponse(f"malformed Fetch response: {error}") from None
     except MalformedMessage as error:
         raise MalformedResponse(f"malformed Fetch response: {error.message}") from None
 
 
+def _usual_answer(frame: memoryview, position: int) -> LeaderAnswer | None:
+    """Decode the response for one partition, without tagged fields, as it follows every append; None if this
+    is another."""
+    if len(frame) - position < _USUAL.size or frame[-len(_USUAL_END) :] != _USUAL_END:
+        return None
+    fields = _USUAL.unpack_from(frame, position)
+    if (fields[0], fields[4], fields[6], fields[12]) != _USUAL_MARKS:
+        return None
+    reader = BodyReader(frame, position + _USUAL.size, flexible=True)
+    size = max(reader.length32(), 0)
+    if reader.position + size + len(_USUAL_END) != len(frame):
+        return None
+    records = bytes(reader.take(size))
+    index, error, high_watermark, _last_stable, log_start = fields[7:12]
+    found = FetchedFromLeader(
+        fields[5], index, _error_of(error), high_watermark, log_start, records, _NO_DIVERGENCE
+    )
+    return LeaderAnswer(_error_of(fields[2]), fields[3], [found])
+
+
+def _answer(reader: BodyReader) -> LeaderAnswer:
+    reader.skip_tags()  # of the header
+    _throttle_ms, code, session_id = reader.fixed(_RESPONSE)
+    partitions = [found for _ in range(reader.count()) for found in _topic(reader)]
+    reader.skip_tags()
+    return LeaderAnswer(_error_of(code), session_id, partitions)
+
+
+def _error_of(code: int) -> ErrorCode:
+    return ErrorCode.none if code == 0 else ErrorCode(code)
+
+
 def _topic(reader: BodyReader) -> Iterable[FetchedFromLeader]:
-    topic_id = reader.uuid()
+    topic_id = reader.raw_uuid()
     partitions = [_partition(reader, topic_id) for _ in range(reader.count())]
     reader.skip_tags()
     return partitions
 
 
-def _partition(reader: BodyReader, topic_id: UUID) -> FetchedFromLeader:
+def _partition(reader: BodyReader, topic_id: bytes) -> FetchedFromLeader:
     index, error, high_watermark, _last_stable, log_start = reader.fixed(_PARTITION_DATA)
     for _ in range(reader.length32()):
         reader.take(_ABORTED_BYTES)
         reader.skip_tags()
     reader.take(4)  # the preferred read replica
     records = bytes(reader.take(max(reader.length32(), 0)))
-    code = ErrorCode.none if error == 0 else ErrorCode(error)
     diverging = _diverging(reader)
-    return FetchedFromLeader(topic_id, index, code, high_watermark, log_start, records, diverging)
+    return FetchedFromLeader(topic_id, index, _error_of(error), high_watermark, log_start, records, diverging)
 
 
 def _diverging(reader: BodyReader) -> tuple[LeaderEpoch, Offset]:

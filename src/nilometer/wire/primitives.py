@@ -57,9 +57,11 @@ def bytes_size(size: int, flexible: bool) -> bytes:
     return unsigned(size + 1) if flexible else _INT32(size)
 
 
-def topic(name: str | UUID, flexible: bool) -> bytes:
-    """Encode a topic's name, or its id in the versions that have ids."""
-    return string(name, flexible) if isinstance(name, str) else name.bytes
+def topic(name: str | UUID | bytes, flexible: bool) -> bytes:
+    """Encode a topic's name, or its id (perhaps as bytes) in the versions that have ids."""
+    if isinstance(name, str):
+        return string(name, flexible)
+    return name if isinstance(name, bytes) else name.bytes
 
 
 def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:

@@ -62,8 +62,8 @@ def decoded(version: int, frame: bytes) -> FetchBody:
     return decode_fetch_body(version, memoryview(frame), messages.decode_request_header(frame).size)
 
 
-def _topic(message: Any) -> str | UUID:
-    return message.topic_id if hasattr(message, "topic_id") else message.topic
+def _topic(message: Any) -> str | bytes:
+    return message.topic_id.bytes if hasattr(message, "topic_id") else message.topic
 
 
 @pytest.mark.parametrize("version", VERSIONS)

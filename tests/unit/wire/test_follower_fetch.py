@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from nilometer.wire import messages
+from nilometer.wire import fetch_body, follower_fetch_body, messages
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode, MalformedResponse
+from nilometer.wire.body_reader import BodyReader
+from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedResponse
+from nilometer.wire.fetch_body import FetchBody, decode_fetch_body
 from nilometer.wire.fetch_response import (
     AbortedTransaction,
     EpochEndOffset,
@@ -64,10 +67,10 @@ def test_a_request_is_what_the_general_writer_makes(version: int) -> None:
         forgotten_topics_data=(codec.make_request("ForgottenTopic", topic_id=SECOND, partitions=(4, 5)),),
     )
     wanted = {
-        FIRST: [encode_wanted(index, 5, 1 << 40, -1, 3, 1 << 20) for index in (0, 200)],
-        SECOND: [encode_wanted(1, 5, 1 << 40, -1, 3, 1 << 20)],
+        FIRST.bytes: [encode_wanted(index, 5, 1 << 40, -1, 3, 1 << 20) for index in (0, 200)],
+        SECOND.bytes: [encode_wanted(1, 5, 1 << 40, -1, 3, 1 << 20)],
     }
-    body = encode_follower_fetch(300, 1 << 33, (500, 1, 1 << 24), (77, 3), wanted, {SECOND: [4, 5]})
+    body = encode_follower_fetch(300, 1 << 33, (500, 1, 1 << 24), (77, 3), wanted, {SECOND.bytes: [4, 5]})
     assert body == codec.write_request(expected)
 
 
@@ -98,7 +101,7 @@ def test_an_answer_is_read_as_the_general_reader_reads_it(version: int) -> None:
     assert (answer.error, answer.session_id) == (general.error_code, general.session_id)
     assert [(*found[:5], found.records, found.diverging) for found in answer.partitions] == [
         (
-            topic.topic_id,
+            topic.topic_id.bytes,
             part.partition_index,
             part.error_code,
             part.high_watermark,
@@ -149,3 +152,57 @@ def test_mutated_answers_are_read_or_refused() -> None:
         except MalformedResponse:
             refused += 1
     assert refused > 100
+
+
+def usual_request() -> bytes:
+    """As a follower sends it after each append, behind a flexible header's tags."""
+    wanted = {FIRST.bytes: [encode_wanted(2, 5, 1 << 40, 4, 3, 1 << 20)]}
+    return b"\x00" + encode_follower_fetch(300, 1 << 33, (500, 1, 1 << 24), (77, 3), wanted, {})
+
+
+def usual_answer(size: int) -> bytes:
+    partition = FetchedPartition(2, 0, 10, 9, 1, (b"a" * size,) if size else ())
+    return b"".join(encode_fetch_response(17, 1, 0, 0, 77, [FetchedTopic(FIRST, [partition])]))[4:]
+
+
+def mutations(frame: bytes, start: int, chance: random.Random) -> Iterator[bytes]:
+    yield frame
+    for _ in range(3000):
+        mutated = bytearray(frame)
+        for _ in range(chance.randint(1, 3)):
+            mutated[chance.randrange(start, len(frame))] = chance.choice([0, 255, 127, 128, 1, 2, 3])
+        yield bytes(mutated)
+
+
+def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field() -> None:
+    chance = random.Random(5)
+    at_once = 0
+    for frame in mutations(usual_request(), 0, chance):
+        found = fetch_body._usual_body(memoryview(frame), 0)
+        if found is not None:
+            at_once += 1
+            assert found == fetch_body._body(BodyReader(memoryview(frame), 0, flexible=True), 18), frame.hex()
+            assert found == decode_fetch_body(18, memoryview(frame), 0)
+    assert at_once > 1000
+    usual = decode_fetch_body(18, memoryview(usual_request()), 0)
+    assert usual == FetchBody(
+        300, 1 << 33, 500, 1, 1 << 24, 0, 77, 3, [(FIRST.bytes, [(2, 5, 1 << 40, 4, 3, 1 << 20)])], [], ""
+    )
+
+
+@pytest.mark.parametrize("size", [0, 70, 200, 5000])
+def test_the_usual_answer_is_read_at_once_as_it_is_read_field_by_field(size: int) -> None:
+    chance = random.Random(size)
+    at_once = 0
+    for frame in mutations(usual_answer(size), AFTER_CORRELATION_ID, chance):
+        try:
+            found = follower_fetch_body._usual_answer(memoryview(frame), AFTER_CORRELATION_ID)
+        except (ValueError, MalformedMessage):
+            continue
+        if found is not None:
+            at_once += 1
+            reader = BodyReader(memoryview(frame), AFTER_CORRELATION_ID, flexible=True)
+            assert found == follower_fetch_body._answer(reader), frame.hex()
+    assert at_once > 300
+    usual = decoded(usual_answer(size)).partitions
+    assert [(one.partition, one.high_watermark, one.records) for one in usual] == [(2, 10, b"a" * size)]

@@ -5,13 +5,12 @@ copied into the message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchOutcome
-from nilometer.broker.fetching.fetch_session import NO_SESSION, FetchRound
+from nilometer.broker.fetching.fetch_session import NO_SESSION, FetchRound, TopicKey
 from nilometer.broker.services import Services
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.fetch_body import FetchBody
@@ -63,11 +62,11 @@ def encode_fetch_response_body(
     services: Services, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
 ) -> Reply:
     hints = LeaderHints(services, request.context.listener)
-    by_topic: dict[str | UUID, list[FetchedPartition]] = {}
+    by_topic: dict[TopicKey, list[FetchedPartition]] = {}
     for outcome in outcomes:
         if _must_report(session_round, outcome):
-            by_topic.setdefault(outcome.topic, []).append(_partition(hints, outcome))
-    topics = [FetchedTopic(topic, partitions) for topic, partitions in by_topic.items()]
+            by_topic.setdefault(outcome.asked.topic, []).append(_partition(hints, outcome))
+    topics = [FetchedTopic(key.id or key.name or "", partitions) for key, partitions in by_topic.items()]
     return encode_fetch_response(
         request.version,
         request.header.correlation_id,

@@ -167,10 +167,10 @@ class FetchReader:
         outcome.fail(error.code)
 
     def _find(self, asked: FetchPartition) -> Partition:
-        topic = asked.topic.as_named
-        if isinstance(topic, str):
-            return self._replicas.partition(topic, asked.partition)
-        return self._replicas.partition_by_id(topic, asked.partition)
+        topic_id, name = asked.topic
+        if topic_id is not None:
+            return self._replicas.partition_by_raw_id(topic_id, asked.partition)
+        return self._replicas.partition(name or "", asked.partition)
 
     def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]:
         """Carry out the cold reads; the result is for ``take_cold``. Call it off the event loop."""

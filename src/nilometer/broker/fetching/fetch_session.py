@@ -43,8 +43,8 @@ class TopicKey(NamedTuple):
     name: str | None
 
     @classmethod
-    def of(cls, topic: str | UUID) -> TopicKey:
-        return cls(None, topic) if isinstance(topic, str) else cls(topic.bytes, None)
+    def of(cls, topic: str | bytes) -> TopicKey:
+        return cls(None, topic) if isinstance(topic, str) else cls(topic, None)
 
     @property
     def as_named(self) -> str | UUID:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from uuid import UUID
 
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
@@ -14,7 +13,8 @@ class PartitionTable:
     def __init__(self) -> None:
         self.by_key: dict[TopicIdPartition, Partition] = {}
         self.by_name: dict[tuple[str, int], Partition] = {}
-        self.by_uuid: dict[tuple[UUID, int], Partition] = {}
+        self.by_raw_id: dict[tuple[bytes, int], Partition] = {}
+        """By the bytes of the topic's id: they are hashed much faster than a UUID."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.by_key.values())
@@ -27,14 +27,14 @@ class PartitionTable:
         key = partition.key
         self.by_key[key] = partition
         self.by_name[partition.topic, key.partition] = partition
-        self.by_uuid[uuid_from_text(key.topic_id), key.partition] = partition
+        self.by_raw_id[uuid_from_text(key.topic_id).bytes, key.partition] = partition
 
     def remove(self, partition: Partition) -> None:
         """Remove ``partition``. Raises KeyError if it is not in the table."""
         key = partition.key
         del self.by_key[key]
         del self.by_name[partition.topic, key.partition]
-        del self.by_uuid[uuid_from_text(key.topic_id), key.partition]
+        del self.by_raw_id[uuid_from_text(key.topic_id).bytes, key.partition]
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Return the high watermarks of all hosted partitions, for the checkpoint files."""

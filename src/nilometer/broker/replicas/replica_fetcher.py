@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from uuid import UUID
 
 import msgspec
 
@@ -56,7 +55,8 @@ before its checkpoint is written."""
 _WORK = "replication"
 
 Locate = Callable[[], tuple[str, int] | None]
-_Key = tuple[UUID, int]
+_Key = tuple[bytes, int]
+"""The bytes of the topic's id, and the partition's index."""
 
 
 class _Followed(msgspec.Struct):
@@ -320,7 +320,7 @@ class ReplicaFetcher:
             followed.sent = None
 
     def _request(self, asked: Iterable[_Followed]) -> bytes:
-        wanted: dict[UUID, list[bytes]] = {}
+        wanted: dict[bytes, list[bytes]] = {}
         for followed in asked:
             fetch = followed.sent
             assert fetch is not None
@@ -336,7 +336,7 @@ class ReplicaFetcher:
                     self._partition_bytes_max,
                 )
             )
-        dropped: dict[UUID, list[int]] = {}
+        dropped: dict[bytes, list[int]] = {}
         for topic_id, index in self._dropped:
             dropped.setdefault(topic_id, []).append(index)
         self._dropped.clear()
@@ -404,7 +404,7 @@ class ReplicaFetcher:
 
 
 def _key(partition: Partition) -> _Key:
-    return uuid_from_text(partition.key.topic_id), partition.key.partition
+    return uuid_from_text(partition.key.topic_id).bytes, partition.key.partition
 
 
 def _is_same(before: FollowerFetch, after: FollowerFetch) -> bool:
