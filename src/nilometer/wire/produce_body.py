@@ -21,6 +21,14 @@ VERSION_MIN, VERSION_MAX = 3, 13
 _FIRST_FLEXIBLE = 9
 _FIRST_WITH_TOPIC_ID = 13
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_ONE = 2
+"""An array of one element, as a compact size."""
+_USUAL_START = struct.Struct(">BBhiBB")
+_USUAL_START_MARKS = (0, 0, _ONE)
+"""No tags of the header, no transactional id, one topic."""
+_USUAL_PARTITION = struct.Struct(">Bi")
+_USUAL_END = b"\x00\x00\x00"
+"""No tags of the partition, the topic and the request."""
 
 
 class ProducedRecords(NamedTuple):
@@ -48,18 +56,45 @@ def decode_produce_body(version: int, frame: memoryview, position: int) -> Produ
     """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Produce version {version}")
-    reader = BodyReader(frame, position, flexible=version >= _FIRST_FLEXIBLE)
+    flexible, by_id = version >= _FIRST_FLEXIBLE, version >= _FIRST_WITH_TOPIC_ID
     try:
-        reader.skip_tags()  # of the header
-        transactional_id = reader.nullable_string()
-        acks, timeout_ms = reader.fixed(_ACKS_AND_TIMEOUT)
-        by_id = version >= _FIRST_WITH_TOPIC_ID
-        topics = [_topic(reader, by_id) for _ in range(reader.count())]
-        reader.skip_tags()
+        usual = _usual_body(frame, position) if flexible and not by_id else None
+        return usual or _body(BodyReader(frame, position, flexible=flexible), by_id)
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"the Produce request ends too early: {error}") from None
     except UnicodeDecodeError:
         raise MalformedRequest("a string is not UTF-8") from None
+
+
+def _usual_body(frame: memoryview, position: int) -> ProduceBody | None:
+    """Decode a request for one partition of one topic, by name, without transaction and tagged fields; None
+    if this is another."""
+    if len(frame) - position < _USUAL_START.size:
+        return None
+    *marks, acks, timeout_ms, topics, name_size = _USUAL_START.unpack_from(frame, position)
+    name_end = position + _USUAL_START.size + name_size - 1
+    if (*marks, topics) != _USUAL_START_MARKS or not 0 < name_size < 0x80:
+        return None
+    if len(frame) - name_end < _USUAL_PARTITION.size:
+        return None
+    partitions, index = _USUAL_PARTITION.unpack_from(frame, name_end)
+    if partitions != _ONE or frame[-len(_USUAL_END) :] != _USUAL_END:
+        return None
+    reader = BodyReader(frame, name_end + _USUAL_PARTITION.size, flexible=True)
+    size = reader.length32()
+    if size < 0 or reader.position + size + len(_USUAL_END) != len(frame):
+        return None
+    name = str(frame[position + _USUAL_START.size : name_end], "utf-8")
+    topic = ProducedToTopic(name, [ProducedRecords(index, reader.take(size))])
+    return ProduceBody(None, acks, timeout_ms, [topic])
+
+
+def _body(reader: BodyReader, by_id: bool) -> ProduceBody:
+    reader.skip_tags()  # of the header
+    transactional_id = reader.nullable_string()
+    acks, timeout_ms = reader.fixed(_ACKS_AND_TIMEOUT)
+    topics = [_topic(reader, by_id) for _ in range(reader.count())]
+    reader.skip_tags()
     return ProduceBody(transactional_id, acks, timeout_ms, topics)
 
 

@@ -30,6 +30,7 @@ _FIRST_WITH_LEADER = 10
 
 _OLD_PARTITION = struct.Struct(">ihqq").pack
 _PARTITION = struct.Struct(">ihqqq").pack
+_WITH_NOTHING_RARE = struct.Struct(">ihqqqBBB").pack
 _INT32 = struct.Struct(">i").pack
 _LEADER = struct.Struct(">iix").pack
 
@@ -90,12 +91,12 @@ def _write_partition(pieces: list[bytes], partition: ProducedPartition, version:
     if version < _FIRST_WITH_LOG_START:
         pieces.append(_OLD_PARTITION(*partition[:4]))
         return
-    pieces.append(_PARTITION(*partition[:5]))
-    if version < _FIRST_WITH_RECORD_ERRORS:
-        return
     flexible = version >= _FIRST_FLEXIBLE
     if flexible and partition[_FIRST_RARE:] == _NOTHING_RARE:
-        pieces.append(b"\x01\x00\x00")
+        pieces.append(_WITH_NOTHING_RARE(*partition[:5], 1, 0, 0))
+        return
+    pieces.append(_PARTITION(*partition[:5]))
+    if version < _FIRST_WITH_RECORD_ERRORS:
         return
     pieces.append(array_size(len(partition.record_errors), flexible))
     for batch_index, message in partition.record_errors:

@@ -7,8 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.wire import messages
+from nilometer.wire import messages, produce_body
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.body_reader import BodyReader
 from nilometer.wire.errors import MalformedRequest
 from nilometer.wire.produce_body import VERSION_MAX, VERSION_MIN, decode_produce_body
 from nilometer.wire.produce_request import encode_produce_request
@@ -116,3 +117,37 @@ def test_a_count_that_cannot_be_is_refused_at_once():
     frame[start + 8 : start + 12] = (0x7FFF_FFFF).to_bytes(4, "big")
     with pytest.raises(MalformedRequest, match="array of"):
         decode_produce_body(3, memoryview(frame), start)
+
+
+@pytest.mark.parametrize("size", [1, 70, 200, 20_000])
+def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field(size: int) -> None:
+    buffers = encode_produce_request(9, 5, None, [("clicks", [(3, b"a" * size)])], acks=-1, timeout_ms=1500)
+    frame = b"".join(bytes(buffer) for buffer in buffers)[4:]
+    start = messages.decode_request_header(frame).size
+    chance, at_once = random.Random(size), 0
+    for attempt in range(3000):
+        mutated = bytearray(frame)
+        for _ in range(chance.randint(1, 3) if attempt else 0):
+            place = chance.choice([chance.randrange(start, start + 30), -chance.randint(1, 4)])
+            mutated[place if place < len(frame) else -1] = chance.choice([0, 255, 127, 128, 1, 2, 3, 7])
+        view = memoryview(bytes(mutated))
+        try:
+            found = produce_body._usual_body(view, start)
+        except (MalformedRequest, UnicodeDecodeError, IndexError):
+            with pytest.raises(MalformedRequest):
+                decode_produce_body(9, view, start)
+            continue
+        if found is not None:
+            at_once += 1
+            assert found == produce_body._body(BodyReader(view, start, flexible=True), by_id=False)
+    assert at_once > 100
+    usual = decoded(9, frame)
+    assert (usual.acks, usual.timeout_ms, usual.transactional_id) == (-1, 1500, None)
+    assert usual.topics == [("clicks", [(3, b"a" * size)])]
+
+
+def test_a_topic_without_partitions_is_read() -> None:
+    buffers = encode_produce_request(9, 5, None, [("t", [])], acks=1, timeout_ms=5)
+    assert decoded(9, b"".join(map(bytes, buffers))[4:]).topics == [("t", [])]
+    buffers = encode_produce_request(9, 5, None, [], acks=1, timeout_ms=5)
+    assert decoded(9, b"".join(map(bytes, buffers))[4:]).topics == []

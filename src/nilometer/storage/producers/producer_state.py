@@ -61,6 +61,8 @@ class ProducerStateManager:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of the earliest transaction that is open, or whose marker is not below the
         high watermark; None if there is none."""
+        if not self.ongoing and not self._completed:
+            return None
         unstable = [first for first, last in self._completed.items() if last >= high_watermark]
         if self.ongoing:
             unstable.append(min(self.ongoing))
