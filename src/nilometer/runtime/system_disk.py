@@ -79,7 +79,9 @@ class SystemFile:
         if not self._is_at_end:
             os.lseek(self._descriptor, 0, os.SEEK_END)
         self._is_at_end = False  # in case of an error
-        expected = sum(memoryview(buffer).nbytes for buffer in buffers)
+        expected = 0
+        for buffer in buffers:
+            expected += memoryview(buffer).nbytes
         written = os.writev(self._descriptor, buffers)
         if written < expected:  # the disk is almost full, or a signal interrupted the call
             rest = memoryview(b"".join(bytes(buffer) for buffer in buffers))[written:]

@@ -194,7 +194,8 @@ class LocalLog:
 
     def check_may_grow(self) -> None:
         """Check that appends are allowed. Raises LogFenced, or KafkaError, which the client retries."""
-        self.check_writable()
+        if self.failure is not None:
+            self.check_writable()
         if self.awaits_checkpoint:
             raise KafkaError(
                 ErrorCode.not_leader_or_follower,

@@ -11,6 +11,7 @@ from nilometer.wire.record_batch import (
     batches,
     check_batch,
     check_produced_batch,
+    offset_range,
     patched_header,
     read_header,
     skip_good_batches,
@@ -48,6 +49,31 @@ def test_an_incomplete_last_batch_is_left_out() -> None:
     two = a_batch() + a_batch()
     for cut in range(1, len(two) // 2):
         assert [position for position, _ in batches(two[:-cut])] == [0]
+
+
+def range_of_headers(data: bytes) -> object:
+    try:
+        headers = [header for _, header in batches(data)]
+    except (CorruptBatch, UnsupportedMagic) as error:
+        return str(error)
+    return (headers[0].base_offset, headers[-1].next_offset) if headers else (-1, -1)
+
+
+def test_the_range_of_offsets_is_that_of_the_headers_for_every_flipped_bit_and_cut() -> None:
+    two = a_batch() + patched_header(a_batch(), 0, base_offset=8, leader_epoch=0) + a_batch()[HEADER_BYTES:]
+    damaged = [two[:end] for end in range(len(two))]
+    for place in range(HEADER_BYTES):
+        for bit in range(8):
+            flipped = bytearray(two)
+            flipped[place + (bit % 2) * len(a_batch())] ^= 1 << bit
+            damaged.append(bytes(flipped))
+    assert offset_range(two) == (5, 11)
+    for data in damaged:
+        try:
+            found: object = offset_range(data)
+        except (CorruptBatch, UnsupportedMagic) as error:
+            found = str(error)
+        assert found == range_of_headers(data), data.hex()
 
 
 def test_any_flipped_bit_under_the_crc_is_noticed() -> None:

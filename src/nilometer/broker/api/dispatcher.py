@@ -85,7 +85,8 @@ class RequestDispatcher:
             spec = APIS.get(header.api_key)
             if spec is None:
                 raise CloseConnection(f"unknown API key {header.api_key}")
-            if not spec.serves(header.api_version):
+            low, high = spec.versions
+            if not low <= header.api_version <= high:
                 return self._refuse_version(header, spec, frame)
             if spec.decode is not None:
                 body = spec.decode(header.api_version, memoryview(frame), header.size)
@@ -102,7 +103,7 @@ class RequestDispatcher:
         statistics = self.statistics
         from_broker = request.context.broker_id != NO_BROKER
         of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[request.header.api_key]
-        of_api.begin(request.version)
+        of_api.begin(request.header.api_version)
         reply = self._handle(spec, request, of_api)
         if self._services.client_quotas.limits_clients and not (
             from_broker or spec.counts_quotas or spec.exempt_from_quotas or request.context.must_authenticate

@@ -121,6 +121,7 @@ class FetchReader:
         """
         self._check = check
         self.identity = identity
+        self._is_replica = identity.is_replica
         self._replicas = replicas
         self._max_bytes = max_bytes
         self._to_read = to_read
@@ -156,9 +157,9 @@ class FetchReader:
             except OSError as error:
                 self._fail(outcome, self._find(asked).on_read_error(error))
             self.outcomes.append(outcome)
-            self.is_urgent = self.is_urgent or outcome.is_urgent
-            self.has_update = self.has_update or outcome.has_update
-            self.has_cold = self.has_cold or outcome.cold is not None
+            self.is_urgent |= outcome.is_urgent
+            self.has_update |= outcome.has_update
+            self.has_cold |= outcome.cold is not None
 
     def _fail(self, outcome: FetchOutcome, error: KafkaError) -> None:
         if isinstance(error, CorruptRecordFound):
@@ -203,12 +204,14 @@ class FetchReader:
                 self._fail(outcome, cold.partition.on_read_error(error))
 
     def _read_one(self, partition: Partition, outcome: FetchOutcome) -> None:
-        end_of = self._end_for_replica if self.identity.is_replica else self._end_for_consumer
-        end = end_of(partition, outcome)
+        if self._is_replica:
+            end = self._end_for_replica(partition, outcome)
+        else:
+            end = self._end_for_consumer(partition, outcome)
         if end is None or outcome.diverging is not None or outcome.preferred_read_replica >= 0:
             return
         asked, log = outcome.asked, partition.log
-        if self.identity.is_replica:
+        if self._is_replica:
             if asked.fetch_offset == end:
                 return  # the follower has all records, as usual when its fetch arrives
             if self._is_held_back(partition):
@@ -266,7 +269,7 @@ class FetchReader:
         """Count the bytes of the outcomes, which are sent now; those of throttled replicas also against the
         quota."""
         for partition, outcome in self._with_records:
-            if self.identity.is_replica:
+            if self._is_replica:
                 partition.traffic.replication_bytes_out += outcome.size
                 if outcome.throttled:
                     self._quota.record(outcome.size)
@@ -274,29 +277,29 @@ class FetchReader:
                 partition.traffic.bytes_out += outcome.size
 
     def _end_for_replica(self, partition: Partition, outcome: FetchOutcome) -> int | None:
-        asked = outcome.asked
+        asked, identity = outcome.asked, self.identity
         leader = partition.check_reader(asked.current_leader_epoch)
         self._describe(partition, leader.high_watermark, outcome)
         if asked.key in self._acknowledged:
-            outcome.has_update = leader.high_watermark_update_pending(self.identity.replica_id)
-            outcome.high_watermark = leader.send_high_watermark(self.identity.replica_id)
+            outcome.has_update = leader.high_watermark_update_pending(identity.replica_id)
+            outcome.high_watermark = leader.send_high_watermark(identity.replica_id)
             return leader.log_end_offset
         fetch = FollowerFetch(
-            self.identity.replica_id,
-            self.identity.replica_epoch,
+            identity.replica_id,
+            identity.replica_epoch,
             asked.current_leader_epoch,
             asked.fetch_offset,
             asked.last_fetched_epoch,
             asked.log_start_offset,
         )
-        verdict = partition.on_follower_fetch(fetch)
+        verdict = partition.on_follower_fetch(leader, fetch)
         match verdict:
             case ServeFetch(end_offset, high_watermark, _, has_update):
                 self._acknowledged.add(asked.key)
                 has_records = asked.fetch_offset < end_offset
                 outcome.has_update = has_update
                 outcome.high_watermark = (
-                    high_watermark if has_records else leader.send_high_watermark(self.identity.replica_id)
+                    high_watermark if has_records else leader.send_high_watermark(identity.replica_id)
                 )
                 return end_offset
             case DivergingFetch(diverging):

@@ -325,14 +325,14 @@ class Partition(ReadablePartition):
             self._carry_out(role.on_tick(self._host.clock.monotonic_ms()))
 
     # ── followers that fetch ────────────────────────────────────────────────────────────────────
-    def on_follower_fetch(self, fetch: FollowerFetch) -> FetchVerdict:
+    def on_follower_fetch(self, leader: LeaderRole, fetch: FollowerFetch) -> FetchVerdict:
         """Process a follower's fetch, which acknowledges all records below its offset.
 
-        Returns whether to serve it, to report a diverging epoch, or to reject it. Raises KafkaError if this
-        broker does not lead.
+        ``leader``: the present role, from :meth:`check_reader`. Returns whether to serve the fetch, to report
+        a diverging epoch, or to reject it. Raises KafkaError if the replica has to be fenced.
         """
         try:
-            verdict, effects = self.leader.on_follower_fetch(fetch, self._host.clock.monotonic_ms())
+            verdict, effects = leader.on_follower_fetch(fetch, self._host.clock.monotonic_ms())
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
         self._carry_out(effects)

@@ -44,7 +44,7 @@ from nilometer.wire.follower_fetch_body import (
     encode_wanted,
 )
 from nilometer.wire.messages import Api
-from nilometer.wire.record_batch import batches
+from nilometer.wire.record_batch import offset_range
 
 logger = logging.getLogger("nilometer.broker.replicas")
 
@@ -418,10 +418,7 @@ def _is_same(before: FollowerFetch, after: FollowerFetch) -> bool:
 
 
 def _answer_of(fetched: FetchedFromLeader) -> FetchAnswer:
-    base_offset = end_offset = -1
-    for _, header in batches(fetched.records):
-        base_offset = header.base_offset if base_offset < 0 else base_offset
-        end_offset = header.next_offset
+    base_offset, end_offset = offset_range(fetched.records)
     diverging = fetched.diverging
     return FetchAnswer(
         error=fetched.error,
