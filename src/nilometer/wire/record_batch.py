@@ -51,6 +51,8 @@ NO_TIMESTAMP = -1
 NO_PARTITION_LEADER_EPOCH = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_CHECKED = struct.Struct(">qi4xbIhi30xi")
+"""Base offset, length, magic, CRC, attributes, last offset delta and count."""
 _OFFSETS = struct.Struct(">qi4xb6xi").unpack_from
 """Base offset, length, magic and last offset delta."""
 _PACK_OFFSET = struct.Struct(">q").pack_into
@@ -232,10 +234,10 @@ def skip_good_batches(
     invalid; the caller finds the reason with :func:`read_header` and :func:`check_batch`. The checks are the
     same, but faster, because no header object is created.
     """
-    unpack = _HEADER.unpack_from
+    unpack = _CHECKED.unpack_from
     with memoryview(buffer) as view:
         while limit - position >= HEADER_BYTES:
-            base_offset, length, _, magic, crc, attributes, last_delta, *_, count = unpack(view, position)
+            base_offset, length, magic, crc, attributes, last_delta, count = unpack(view, position)
             end, following = position + length + LOG_OVERHEAD, base_offset + last_delta + 1
             if end > limit or following > upper_bound_offset or base_offset != next_offset:
                 break
