@@ -15,6 +15,7 @@ from typing_extensions import Buffer
 
 from nilometer.invariants import check
 from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
+from nilometer.storage.kept_records import KeptRecords
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.producers.producer_entry import BatchMetadata
 from nilometer.storage.producers.producer_updates import AppendOrigin, ProducerUpdates
@@ -54,6 +55,7 @@ def append_as_leader(
     leader_epoch: int,
     wall_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
+    keeps: bool = False,
 ) -> AppendInfo:
     log.check_may_grow()
     judged = validate_batches(records, log.config, origin, wall_ms)
@@ -87,6 +89,8 @@ def append_as_leader(
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
+    if keeps:
+        log.keep_records(KeptRecords(first_offset, offset, b"".join(buffers), segment, new_size - size))
     append_time = wall_ms if log.config.is_log_append_time else NO_TIMESTAMP
     return AppendInfo(first_offset, offset - 1, newest, append_time, log.log_start_offset, size)
 

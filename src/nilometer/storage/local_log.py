@@ -22,6 +22,7 @@ from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime import Entropy
 from nilometer.storage import names
 from nilometer.storage.errors import LogFenced
+from nilometer.storage.kept_records import KeptRecords
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
@@ -55,6 +56,7 @@ class LocalLog:
         "flushed_offset",
         "folder",
         "gap",
+        "kept",
         "log_end_offset",
         "log_start_offset",
         "may_have_gaps",
@@ -126,6 +128,8 @@ class LocalLog:
         self.read_hints: dict[int, tuple[LogSegment, int]] = {}
         """Offset -> (segment, byte position) of the batch that contains it: the positions at which the latest
         reads ended and the next ones probably begin."""
+        self.kept: KeptRecords | None = None
+        """The batches of the append whose waiting fetches are being answered."""
         self._entropy = entropy
         check(log_start_offset <= log_end_offset, LOG_START_IN_ORDER, log_start_offset, log_end_offset)
         check(recovery_point <= log_end_offset, FLUSHED_IN_ORDER, recovery_point, log_end_offset)
@@ -279,8 +283,13 @@ class LocalLog:
         """The epoch checkpoint was written, and must be synced before it is durable."""
         self.epoch_writes += 1
 
+    def keep_records(self, kept: KeptRecords | None) -> None:
+        """Keep the batches of the last append in memory; with None, forget them."""
+        self.kept = kept
+
     def truncation_begins(self) -> None:
         """The end of the log is about to change: running flushes and cached read positions become invalid."""
+        self.kept = None
         self.truncations += 1
         self.files_changed()
         self.epochs_written()

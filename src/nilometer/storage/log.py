@@ -176,14 +176,20 @@ class Log:
         leader_epoch: int,
         wall_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        keeps: bool = False,
     ) -> AppendInfo:
         """Assign offsets and ``leader_epoch`` to the batches in ``records`` and append them.
 
-        Raises KafkaError, with nothing changed, if a batch is rejected; LogFenced after a failed write.
+        With ``keeps`` they stay in memory for reads, until :meth:`forget_kept`. Raises KafkaError, with
+        nothing changed, if a batch is rejected; LogFenced after a failed write.
         """
         return appending.append_as_leader(
-            self.state, records, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin
+            self.state, records, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin, keeps=keeps
         )
+
+    def forget_kept(self) -> None:
+        """Read the batches of the last append from its file from now on."""
+        self.state.keep_records(None)
 
     def append_as_follower(self, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
         """Append batches fetched from the leader, unchanged; None if ``records`` has no complete batch.

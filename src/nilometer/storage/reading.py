@@ -58,11 +58,25 @@ def read(
     log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, *, min_one: bool, only_cached: bool
 ) -> LogSlice | None:
     if only_cached:
-        found = _read_on(log, offset, max_bytes, upper_bound_offset)
+        found = _read_kept(log, offset, max_bytes, upper_bound_offset)
+        if found is None:
+            found = _read_on(log, offset, max_bytes, upper_bound_offset)
         if found is None:
             found = _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached)
         return found
     return read_apart(log, lambda: _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached))
+
+
+def _read_kept(log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int) -> LogSlice | None:
+    """Return the batches of the append that is being answered, if they are what this read is about."""
+    kept = log.kept
+    if kept is None or kept.first_offset != offset or log.log_start_offset > offset:
+        return None
+    size = len(kept.records)
+    if kept.next_offset > upper_bound_offset or size > max_bytes:
+        return None
+    _remember(log, kept.next_offset, kept.segment, kept.position + size)
+    return LogSlice(kept.records, kept.next_offset, kept.segment.log_path, kept.position)
 
 
 def _read_on(log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int) -> LogSlice | None:

@@ -7,6 +7,8 @@ import random
 import uuid
 from collections.abc import Callable
 
+import pytest
+
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.isr_log import IsrLog
 from nilometer.cluster.partition_state import PartitionState
@@ -126,6 +128,49 @@ def test_what_a_crash_left_unflushed_is_committed_without_another_record() -> No
     assert partition.replica.high_watermark == 0
     host.commit()
     assert partition.replica.high_watermark == 3
+
+
+class Follower:
+    """Waits for records, and reads them when they are there."""
+
+    for_replica = True
+
+    def __init__(self, disk: MemoryDisk, log: Log) -> None:
+        self.disk, self.log = disk, log
+        self.reads = 0
+        self.records = b""
+        self.fails = False
+
+    def on_readable(self, source: object, byte_count: int) -> None:
+        before = self.disk.reads
+        part = self.log.read(self.log.log_end_offset - 1, 1000, self.log.log_end_offset, only_cached=True)
+        assert part is not None
+        self.records, self.reads = bytes(part.records), self.disk.reads - before
+        if self.fails:
+            raise RuntimeError("it fails")
+
+    def on_watermark_advanced(self, source: object) -> None:
+        pass
+
+    def complete(self, source: object) -> None:
+        pass
+
+
+def test_a_waiting_follower_gets_an_append_from_memory_and_nothing_is_kept_then() -> None:
+    disk, host = MemoryDisk(), Host()
+    log = open_log(disk, CACHED)
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+    partition.append(_batch(b"nobody waits"), all_replicas=True)
+    follower = Follower(disk, log)
+    partition.fetch_waiters[follower] = None
+    partition.append(_batch(b"one waits"), all_replicas=True)
+    assert (follower.reads, follower.records[-10:-1]) == (0, b"one waits")
+    assert log.state.kept is None
+    follower.fails = True
+    with pytest.raises(RuntimeError):
+        partition.append(_batch(b"it fails"), all_replicas=True)
+    assert log.state.kept is None
 
 
 def test_a_follower_that_was_restarted_fetches_on() -> None:

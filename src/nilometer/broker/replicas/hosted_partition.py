@@ -179,6 +179,7 @@ class Partition(ReadablePartition):
                 leader_epoch=leader.leader_epoch,
                 wall_ms=self._host.clock.wall_ms(),
                 origin=origin,
+                keeps=bool(self.fetch_waiters),
             )
         except LogFenced as reason:
             self._host.log_failed(self, reason)
@@ -186,14 +187,10 @@ class Partition(ReadablePartition):
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
         if not info.duplicate:
-            self.traffic.bytes_in += info.size
             try:
-                effects = leader.on_appended(info.last_offset + 1, self._host.clock.monotonic_ms())
-            except AssertionError as broken:
-                raise self._fenced_by(broken) from broken
-            if not self._carry_out(effects):
-                raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline on this broker")
-            self._after_append(info)
+                self._after_append(leader, info)
+            finally:
+                log.forget_kept()
         return info
 
     def fence(self, broken: AssertionError) -> None:
@@ -205,7 +202,14 @@ class Partition(ReadablePartition):
         self.fence(broken)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline on this broker: {broken}")
 
-    def _after_append(self, info: AppendInfo) -> None:
+    def _after_append(self, leader: LeaderRole, info: AppendInfo) -> None:
+        self.traffic.bytes_in += info.size
+        try:
+            effects = leader.on_appended(info.last_offset + 1, self._host.clock.monotonic_ms())
+        except AssertionError as broken:
+            raise self._fenced_by(broken) from broken
+        if not self._carry_out(effects):
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline on this broker")
         if self.fetch_waiters:
             fetch_notifications.records_appended(self, info.size)
         self._count_unflushed(info)
