@@ -163,7 +163,8 @@ class LeaderRole:
 
     @property
     def is_under_min_isr(self) -> bool:
-        return len(self._isr.state.committed.isr) < self.needed_in_sync
+        in_sync = len(self._isr.state.committed.isr)
+        return in_sync < self.min_insync_replicas and in_sync < len(self.replicas)  # see needed_in_sync
 
     @property
     def is_latest_offset_available(self) -> bool:

@@ -74,11 +74,11 @@ def append_as_leader(
             updates = updates or log.producers.updates(origin)
             _judge_producer(updates, batch, offset, timestamp)
         _take_buffers(buffers, batch, offset, leader_epoch)
-        last_offset = offset + header.last_offset_delta
-        marks.append(BatchMark(last_offset, timestamp, header.size))
+        last_offset, batch_size = offset + header.last_offset_delta, header.size
+        marks.append(BatchMark(last_offset, timestamp, batch_size))
         if timestamp > newest:
             newest = timestamp
-        size += header.size
+        size += batch_size
         offset = last_offset + 1
     try:
         segment = _maybe_roll(log, size, newest, first_offset, offset - 1, wall_ms)

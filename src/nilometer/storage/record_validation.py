@@ -55,9 +55,10 @@ def validate_batches(
     judged: list[ValidatedBatch] = []
     total = written = 0
     for position, header in batches(records):
-        total += header.size
-        if header.size > config.max_message_bytes and origin is AppendOrigin.CLIENT:
-            raise _too_large(header.size, config.max_message_bytes)
+        size = header.size
+        total += size
+        if size > config.max_message_bytes and origin is AppendOrigin.CLIENT:
+            raise _too_large(size, config.max_message_bytes)
         check_batch(records, position, header)
         if origin is AppendOrigin.CLIENT:
             check_produced_batch(header)

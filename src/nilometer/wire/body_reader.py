@@ -117,6 +117,18 @@ class BodyReader:
         return value
 
 
+def compact_size(frame: memoryview, position: int) -> tuple[int, int]:
+    """Read the compact size of bytes or of an array, negative for null; return it and the position after it.
+
+    Raises IndexError at the end of the frame, MalformedRequest.
+    """
+    value = frame[position]
+    if value < 0x80:
+        return value - 1, position + 1
+    reader = BodyReader(frame, position, flexible=True)
+    return reader.varint() - 1, reader.position
+
+
 @functools.lru_cache(maxsize=4096)
 def uuid_of(raw: bytes) -> UUID:
     """Return a UUID, cached because the same topic ids occur in most requests."""

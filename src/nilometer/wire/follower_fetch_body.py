@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, LeaderEpoch, Offset
-from nilometer.wire.body_reader import BodyReader
+from nilometer.wire.body_reader import BodyReader, compact_size
 from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedResponse
 from nilometer.wire.primitives import unsigned
 
@@ -112,11 +112,11 @@ def _usual_answer(frame: memoryview, position: int) -> LeaderAnswer | None:
     fields = _USUAL.unpack_from(frame, position)
     if (fields[0], fields[4], fields[6], fields[12]) != _USUAL_MARKS:
         return None
-    reader = BodyReader(frame, position + _USUAL.size, flexible=True)
-    size = max(reader.length32(), 0)
-    if reader.position + size + len(_USUAL_END) != len(frame):
+    size, start = compact_size(frame, position + _USUAL.size)
+    end = start + max(size, 0)
+    if end + len(_USUAL_END) != len(frame):
         return None
-    records = bytes(reader.take(size))
+    records = bytes(frame[start:end])
     index, error, high_watermark, _last_stable, log_start = fields[7:12]
     found = FetchedFromLeader(
         fields[5], index, _error_of(error), high_watermark, log_start, records, _NO_DIVERGENCE

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from nilometer.wire.body_reader import BodyReader
+from nilometer.wire.body_reader import BodyReader, compact_size
 from nilometer.wire.errors import MalformedRequest
 
 VERSION_MIN, VERSION_MAX = 3, 13
@@ -80,12 +80,11 @@ def _usual_body(frame: memoryview, position: int) -> ProduceBody | None:
     partitions, index = _USUAL_PARTITION.unpack_from(frame, name_end)
     if partitions != _ONE or frame[-len(_USUAL_END) :] != _USUAL_END:
         return None
-    reader = BodyReader(frame, name_end + _USUAL_PARTITION.size, flexible=True)
-    size = reader.length32()
-    if size < 0 or reader.position + size + len(_USUAL_END) != len(frame):
+    size, start = compact_size(frame, name_end + _USUAL_PARTITION.size)
+    if size < 0 or start + size + len(_USUAL_END) != len(frame):
         return None
     name = str(frame[position + _USUAL_START.size : name_end], "utf-8")
-    topic = ProducedToTopic(name, [ProducedRecords(index, reader.take(size))])
+    topic = ProducedToTopic(name, [ProducedRecords(index, frame[start : start + size])])
     return ProduceBody(None, acks, timeout_ms, [topic])
 
 

@@ -67,7 +67,8 @@ def encode_produce_response(
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
     """Return the frame, with its length."""
-    _check_version(version)
+    if not VERSION_MIN <= version <= VERSION_MAX:
+        raise ValueError(f"Produce version {version}")
     flexible = version >= _FIRST_FLEXIBLE
     pieces: list[bytes] = [
         _INT32(correlation_id) + (b"\x00" if flexible else b"") + array_size(len(topics), flexible)
@@ -109,8 +110,3 @@ def _write_partition(pieces: list[bytes], partition: ProducedPartition, version:
 
 _FIRST_RARE = ProducedPartition._fields.index("record_errors")
 _NOTHING_RARE = ((), None, None)
-
-
-def _check_version(version: int) -> None:
-    if not VERSION_MIN <= version <= VERSION_MAX:
-        raise ValueError(f"Produce version {version}")

@@ -310,8 +310,9 @@ def _partition(hints: LeaderHints, topic: str | UUID, outcome: ProduceOutcome) -
         outcome.base_offset,
         outcome.log_append_time_ms,
         outcome.log_start_offset,
-        error_message=outcome.message,
-        current_leader=hints.leader(topic, outcome.index) if moved else None,
+        (),
+        outcome.message,
+        hints.leader(topic, outcome.index) if moved else None,
     )
 
 

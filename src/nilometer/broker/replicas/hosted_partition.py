@@ -172,14 +172,14 @@ class Partition(ReadablePartition):
             raise KafkaError(
                 error, f"{len(leader.isr)} in sync, min.insync.replicas is {leader.min_insync_replicas}"
             )
-        log = self.log
+        log, keeps = self.log, bool(self.fetch_waiters)
         try:
             info = log.append_as_leader(
                 records,
                 leader_epoch=leader.leader_epoch,
                 wall_ms=self._host.clock.wall_ms(),
                 origin=origin,
-                keeps=bool(self.fetch_waiters),
+                keeps=keeps,
             )
         except LogFenced as reason:
             self._host.log_failed(self, reason)
@@ -190,7 +190,8 @@ class Partition(ReadablePartition):
             try:
                 self._after_append(leader, info)
             finally:
-                log.forget_kept()
+                if keeps:
+                    log.forget_kept()
         return info
 
     def fence(self, broken: AssertionError) -> None:
