@@ -125,6 +125,8 @@ def compact_size(frame: memoryview, position: int) -> tuple[int, int]:
     value = frame[position]
     if value < 0x80:
         return value - 1, position + 1
+    if (high := frame[position + 1]) < 0x80:
+        return (value & 0x7F | high << 7) - 1, position + 2
     reader = BodyReader(frame, position, flexible=True)
     return reader.varint() - 1, reader.position
 
