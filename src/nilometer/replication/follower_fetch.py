@@ -23,3 +23,12 @@ class FollowerFetch(NamedTuple):
     leader: BrokerId = NO_LEADER
     number: int = 0
     """Distinguishes the fetches of one role."""
+
+    def is_sent_like(self, other: FollowerFetch) -> bool:
+        """Whether a leader that has ``other`` in its fetch session need not be sent this fetch."""
+        return (
+            self.fetch_offset == other.fetch_offset
+            and self.leader_epoch == other.leader_epoch
+            and self.last_fetched_epoch == other.last_fetched_epoch
+            and self.log_start_offset == other.log_start_offset
+        )

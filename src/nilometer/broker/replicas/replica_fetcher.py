@@ -1,8 +1,9 @@
-"""Replica fetchers: one task for each leader and fetcher index, fetching for the partitions that it leads.
+"""Replica fetchers: one for each leader and fetcher index, fetching for the partitions that it leads.
 
 :class:`~nilometer.replication.FollowerRole` decides what to fetch, and how a response changes the log. This
 module builds and sends the requests and parses the responses. A fetch session (KIP-227) keeps both small:
-they name only partitions that changed.
+they name only partitions that changed. The next fetch is sent by what applies a response; a task waits for
+errors and pauses.
 
 Invariants:
 - at most one fetch of a partition is outstanding, and a response is applied only together with its fetch;
@@ -109,6 +110,8 @@ class ReplicaFetcher:
         self._session_broker_epoch = -1
         """The broker epoch with which the session began."""
         self._is_waiting = False
+        self._exchange: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Pending while one fetch follows another; an error or a pause ends it."""
         self._failures = 0
         self._wait_max_ms = config.integer("replica.fetch.wait.max.ms")
         self._backoff_max_ms = config.integer("replica.fetch.backoff.ms")
@@ -204,16 +207,40 @@ class ReplicaFetcher:
         if not self._in_session:
             await self._pause(wake_in_ms)
             return
+        self._exchange = asyncio.get_running_loop().create_future()
+        try:
+            self._send(connection, asked, wake_in_ms)
+            await self._exchange
+        finally:
+            self._is_waiting = False
+
+    def _send(self, connection: Connection, asked: Iterable[_Followed], wake_in_ms: int) -> None:
         if wake_in_ms < self._wait_max_ms:
             asyncio.get_running_loop().call_later(wake_in_ms / 1000, self.wake)
         self._is_waiting = True
+        response = connection.send_body(
+            self._codec, self._request(asked), decode_leader_answer, timeout_ms=self._timeout_ms
+        )
+        response.add_listener(lambda response: self._on_response(connection, response))
+
+    def _on_response(self, connection: Connection, response: asyncio.Future[LeaderAnswer]) -> None:
+        """Apply a response and send the next fetch, without an iteration of the event loop in between."""
+        exchange = self._exchange
+        if exchange.done():  # this fetcher has been stopped
+            response.exception()
+            return
+        self._is_waiting = False
         try:
-            answer = await connection.send_body(
-                self._codec, self._request(asked), decode_leader_answer, timeout_ms=self._timeout_ms
-            )
-        finally:
-            self._is_waiting = False
-        self._take(answer)
+            self._take(response.result())
+            self._failures = 0
+            self._maybe_restart_session()
+            asked, wake_in_ms = self._build()
+            if self._in_session:
+                self._send(connection, asked, wake_in_ms)
+            else:
+                exchange.set_result(None)
+        except Exception as error:
+            exchange.set_exception(error)
 
     async def _connect(self) -> Connection:
         if self._connection is not None and not self._connection.closed:
@@ -309,7 +336,7 @@ class ReplicaFetcher:
             return False
         followed.sent = fetch
         self._in_session[key] = None
-        return before is None or not _is_same(before, fetch)
+        return before is None or not fetch.is_sent_like(before)
 
     def _leave_session(self, key: _Key) -> None:
         """Remove the partition from the session, so that it is not fetched for now."""
@@ -405,16 +432,6 @@ class ReplicaFetcher:
 
 def _key(partition: Partition) -> _Key:
     return uuid_from_text(partition.key.topic_id).bytes, partition.key.partition
-
-
-def _is_same(before: FollowerFetch, after: FollowerFetch) -> bool:
-    """Whether the session already has the same fetch."""
-    return (
-        before.fetch_offset == after.fetch_offset
-        and before.leader_epoch == after.leader_epoch
-        and before.last_fetched_epoch == after.last_fetched_epoch
-        and before.log_start_offset == after.log_start_offset
-    )
 
 
 def _answer_of(fetched: FetchedFromLeader) -> FetchAnswer:

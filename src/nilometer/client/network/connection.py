@@ -25,6 +25,7 @@ from nilometer.client.network.finalized_features import FinalizedFeatures
 from nilometer.client.network.response_frames import ResponseFrames
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.runtime import Runtime
+from nilometer.runtime.direct_future import DirectFuture
 from nilometer.runtime.tls import TlsUnusable
 from nilometer.version import __version__
 from nilometer.wire.api_keys import ApiKey, any_api_key
@@ -234,14 +235,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_body(
         self, codec: Api, body: bytes, read: ReadResponse[T], *, timeout_ms: int | None = None
-    ) -> asyncio.Future[T]:
+    ) -> DirectFuture[T]:
         """Send an encoded request body; return the future of what ``read`` makes of the response.
 
         ``codec`` gives the API and version of ``body``. Raises ConnectionLost if the connection ended.
         """
         transport, correlation_id = self._begin()
         header = request_header(codec, correlation_id, self._client_id)
-        future: asyncio.Future[T] = self._loop.create_future()
+        future: DirectFuture[T] = DirectFuture()
         self._expect(correlation_id, codec.key, codec.version, future, timeout_ms, read)
         self._write(transport, b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
         return future
