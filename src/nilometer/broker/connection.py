@@ -394,14 +394,14 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, buffers: Sequence[Bytes]) -> None:
         """Gather responses that are ready together, so that many small ones take one system call."""
         self._outgoing.extend(buffers)
-        for buffer in buffers:
-            self._outgoing_bytes += len(buffer)
+        self._outgoing_bytes += sum(map(len, buffers))
         if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
             self._flush()
 
     def _flush(self) -> None:
-        outgoing, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
-        transport = self._transport
+        outgoing, transport = self._outgoing, self._transport
+        if outgoing:
+            self._outgoing, self._outgoing_bytes = [], 0
         if not outgoing or transport is None or self.closed:
             return
         if len(outgoing) == 1:

@@ -55,7 +55,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
             body.session_id,
             body.session_epoch,
             _partitions(body.topics),
-            _forgotten(body.forgotten),
+            _forgotten(body.forgotten) if body.forgotten else (),
             by_topic_id=request.version >= 13,
             now_ms=services.runtime.clock.monotonic_ms(),
         )
