@@ -41,6 +41,7 @@ from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.broker.quotas.connection_limits import ConnectionLimits
 from nilometer.broker.quotas.connection_rates import ConnectionRates
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.delayed_fetch import ReadyFetches
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.isr_requests import IsrRequests
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
@@ -293,6 +294,7 @@ def _services(
         verification=coordinators.verification,
         marker_writer=coordinators.marker_writer,
         fetch_sessions=FetchSessionCache(session_slots, given.runtime.entropy),
+        ready_fetches=ReadyFetches(),
         replication_quotas=replication.quotas,
         cluster_id=given.store.cluster_id,
         secrets=given.secrets,

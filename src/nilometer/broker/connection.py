@@ -24,6 +24,7 @@ from typing_extensions import Buffer
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replies import CloseConnection, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
+from nilometer.broker.reserve import Reserve
 from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
 from nilometer.wire.compression import Bytes
@@ -38,8 +39,6 @@ GATHER_BYTES_MAX = 256 * 1024
 """Responses are gathered into one write up to this size."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if the reserve has room."""
-RESERVE_BYTES = 32 * 1024 * 1024
-"""The size of the reserve: buffer memory, for all connections together, for bytes that have not arrived."""
 FIRST_BUFFER_BYTES = 4096
 """The first buffer of a frame once the reserve is used up."""
 
@@ -66,15 +65,6 @@ class Dispatcher(Protocol):
     def connection_opened(self, connection: Connection) -> bool: ...
 
     def connection_closed(self, connection: Connection) -> None: ...
-
-
-class Reserve:
-    """Memory for frames whose bytes have not arrived yet. Shared by a listener's connections."""
-
-    __slots__ = ("bytes_left",)
-
-    def __init__(self, bytes_max: int = RESERVE_BYTES) -> None:
-        self.bytes_left = bytes_max
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -251,6 +241,11 @@ class Connection(asyncio.BufferedProtocol):
         self._reserved_bytes = 0
 
     # --- requests and replies
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether more requests have arrived whole."""
+        return bool(self._queue)
 
     def _enqueue(self, frame: Bytes) -> None:
         self._queue.append(frame)

@@ -18,6 +18,7 @@ from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.quotas.client_quotas import ClientQuotas
+from nilometer.broker.replicas.delayed_fetch import ReadyFetches
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
@@ -49,6 +50,7 @@ class Services(msgspec.Struct, kw_only=True):
     verification: TransactionVerification
     marker_writer: MarkerWriter
     fetch_sessions: FetchSessionCache
+    ready_fetches: ReadyFetches
     replication_quotas: ReplicationQuotas
     cluster_id: str
     secrets: SecretKeeper

@@ -106,7 +106,7 @@ def _usual_body(frame: memoryview, position: int) -> FetchBody | None:
     if (fields[0], fields[7], fields[9], *fields[16:23], fields[25]) != _USUAL_MARKS:
         return None
     topic = WantedTopic(fields[8], [WantedPartition._make(fields[10:16])])
-    return FetchBody(*fields[23:25], *fields[1:7], [topic], [], "")
+    return FetchBody._make((*fields[23:25], *fields[1:7], [topic], [], ""))
 
 
 def _body(reader: BodyReader, version: int) -> FetchBody:

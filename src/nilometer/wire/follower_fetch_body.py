@@ -107,7 +107,7 @@ def decode_leader_answer(frame: memoryview, position: int) -> LeaderAnswer:
 def _usual_answer(frame: memoryview, position: int) -> LeaderAnswer | None:
     """Decode the response for one partition, without tagged fields, as it follows every append; None if this
     is another."""
-    if len(frame) - position < _USUAL.size or frame[-len(_USUAL_END) :] != _USUAL_END:
+    if len(frame) - position < _USUAL.size or bytes(frame[-len(_USUAL_END) :]) != _USUAL_END:
         return None
     fields = _USUAL.unpack_from(frame, position)
     if (fields[0], fields[4], fields[6], fields[12]) != _USUAL_MARKS:

@@ -78,7 +78,7 @@ def _usual_body(frame: memoryview, position: int) -> ProduceBody | None:
     if len(frame) - name_end < _USUAL_PARTITION.size:
         return None
     partitions, index = _USUAL_PARTITION.unpack_from(frame, name_end)
-    if partitions != _ONE or frame[-len(_USUAL_END) :] != _USUAL_END:
+    if partitions != _ONE or bytes(frame[-len(_USUAL_END) :]) != _USUAL_END:
         return None
     size, start = compact_size(frame, name_end + _USUAL_PARTITION.size)
     if size < 0 or start + size + len(_USUAL_END) != len(frame):

@@ -14,6 +14,7 @@ from nilometer.broker.api import produce
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
 from nilometer.broker.rejected_batches import RejectedBatches
+from nilometer.broker.replicas.delayed_fetch import ReadyFetches
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
 from nilometer.broker.services import Services
@@ -94,6 +95,7 @@ class Broker:
             ),
             image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None),
             client_quotas=SimpleNamespace(limits_clients=False),
+            ready_fetches=ReadyFetches(),
             authorizer=None,
         )
 
@@ -125,7 +127,9 @@ class Broker:
         records = memoryview(builder.build(0, PRODUCER_ID, EPOCH, 0, transactional=True))
         topic = ProducedToTopic("t", [ProducedRecords(index, records) for index in indexes])
         header = messages.RequestHeader(int(ApiKey.PRODUCE), version, 1, None, 0)
-        connection = SimpleNamespace(rejected_batches=RejectedBatches(), process_alone=lambda: None)
+        connection = SimpleNamespace(
+            rejected_batches=RejectedBatches(), process_alone=lambda: None, has_queued=False
+        )
         request = Request(
             header,
             cast(Any, ProduceBody("id", -1, 1_000, [topic])),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWaiter
+from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWaiter, ReadyFetches
 
 LONG_MS = 60_000
 
@@ -29,7 +29,9 @@ class Reader:
         return True
 
 
-def waiting(update_wait_ms: int, *, has_update: bool = False) -> tuple[Watched, Reader, DelayedFetch]:
+def waiting(
+    update_wait_ms: int, *, has_update: bool = False, ready: ReadyFetches | None = None
+) -> tuple[Watched, Reader, DelayedFetch]:
     partition, reader = Watched(), Reader()
     fetch = DelayedFetch(
         [partition],
@@ -39,6 +41,7 @@ def waiting(update_wait_ms: int, *, has_update: bool = False) -> tuple[Watched, 
         for_replica=True,
         update_wait_ms=update_wait_ms,
         has_update=has_update,
+        ready=ready,
     )
     return partition, reader, fetch
 
@@ -74,6 +77,55 @@ def test_where_consumers_read_from_followers_updates_are_sent_at_once() -> None:
     async def scenario() -> None:
         partition, reader, fetch = waiting(0)
         fetch.on_watermark_advanced(partition)
+        assert reader.answers == [True]
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_that_is_held_is_answered_once_after_all_appends() -> None:
+    async def scenario() -> None:
+        ready = ReadyFetches()
+        partition, reader, fetch = waiting(LONG_MS, ready=ready)
+        ready.hold()
+        fetch.on_readable(partition, 100)
+        fetch.on_readable(partition, 100)
+        assert reader.answers == []
+        ready.answer()
+        assert reader.answers == [False]
+        assert not partition.fetch_waiters
+        _, other, later = waiting(LONG_MS, ready=ready)
+        later.on_readable(partition, 100)
+        assert other.answers == [False], "nothing is held any more"
+        await asyncio.sleep(0)
+        assert (reader.answers, other.answers) == ([False], [False])
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_is_not_held_beyond_the_present_iteration() -> None:
+    """The request that was to end it may never be processed."""
+
+    async def scenario() -> None:
+        ready = ReadyFetches()
+        partition, reader, fetch = waiting(LONG_MS, ready=ready)
+        ready.hold()
+        fetch.on_readable(partition, 100)
+        await asyncio.sleep(0)
+        assert reader.answers == [False]
+        assert not ready.is_holding
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_that_must_be_answered_is_not_held() -> None:
+    async def scenario() -> None:
+        ready = ReadyFetches()
+        partition, reader, fetch = waiting(LONG_MS, ready=ready)
+        ready.hold()
+        fetch.on_readable(partition, 100)
+        fetch.complete()
+        assert reader.answers == [True]
+        ready.answer()
         assert reader.answers == [True]
 
     asyncio.run(scenario())

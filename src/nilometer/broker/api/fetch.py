@@ -227,6 +227,7 @@ class _Fetch:
             for_replica=self._reader.identity.is_replica,
             update_wait_ms=self._update_wait_ms,
             has_update=self._reader.has_update,
+            ready=self._services.ready_fetches,
         )
         waiting.on_cancelled = delayed.cancel
         self._request.connection.complete_early = delayed.complete

@@ -131,6 +131,8 @@ def _append_all(
     topics, denied = _outcomes(body), denied_topics(services, request)
     waiting = _Waiting(services, request.header, request.context.listener, topics)
     refused, now_ms = request.connection.rejected_batches, services.runtime.clock.monotonic_ms
+    if more_follow := request.connection.has_queued:
+        services.ready_fetches.hold()
     for topic, outcomes in zip(body.topics, topics, strict=True):
         if topic.topic in denied:
             for outcome in outcomes.partitions:
@@ -148,6 +150,8 @@ def _append_all(
                 code = _remember(refused, topic.topic, part, error.code, now_ms)
                 outcome.fail(code, error.message)
                 services.replicas.traffic.failed_produces += 1
+    if not more_follow:
+        services.ready_fetches.answer()
     if services.client_quotas.limits_clients and not request.context.is_broker:
         time = time or LoopTime(services.runtime.clock.monotonic_us, request.began_us)
         waiting.throttle_ms = _count_for_quotas(services, request, time)

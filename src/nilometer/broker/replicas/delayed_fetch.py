@@ -46,6 +46,34 @@ class FetchWatchable(Protocol):
     """The waiting fetches and session watches, in order, so that a simulation run is reproducible."""
 
 
+class ReadyFetches:
+    """Holds the fetches that have enough to read while more requests of the same producer are processed.
+
+    A producer sends many small requests at once, which arrive in one read. A fetch that were answered after
+    the first of them would have one batch in its response, and all others in the next one.
+    """
+
+    def __init__(self) -> None:
+        self.is_holding = False
+        self._held: dict[DelayedFetch, None] = {}
+
+    def hold(self) -> None:
+        """Hold fetches until :meth:`answer`, at most to the next iteration of the event loop."""
+        self.is_holding = True
+
+    def add(self, fetch: DelayedFetch) -> None:
+        if not self._held:
+            asyncio.get_running_loop().call_soon(self.answer)
+        self._held[fetch] = None
+
+    def answer(self) -> None:
+        """Answer the fetches that were held, and hold none from now on."""
+        self.is_holding = False
+        held, self._held = self._held, {}
+        for fetch in held:
+            fetch.read_again()
+
+
 class DelayedFetch:
     __slots__ = (
         "_answer",
@@ -53,6 +81,7 @@ class DelayedFetch:
         "_done",
         "_has_update",
         "_partitions",
+        "_ready",
         "_timer",
         "_update_wait_ms",
         "for_replica",
@@ -68,13 +97,16 @@ class DelayedFetch:
         for_replica: bool,
         update_wait_ms: int = 0,
         has_update: bool = False,
+        ready: ReadyFetches | None = None,
     ) -> None:
         """Wait on ``partitions``: for ``bytes_missing`` more readable bytes, but at most ``max_wait_ms``.
 
         ``answer(final)`` reads again, sends the response if there are enough bytes or ``final`` is true, and
         returns whether it did. With an update for a follower (a new high watermark or log start offset;
-        ``has_update`` if there is one already) the wait ends after ``update_wait_ms``.
+        ``has_update`` if there is one already) the wait ends after ``update_wait_ms``. ``ready`` may hold the
+        response until more records are appended.
         """
+        self._ready = ready
         self._partitions = partitions
         self._bytes_missing = bytes_missing
         self._answer: Callable[[bool], bool] | None = answer
@@ -91,6 +123,15 @@ class DelayedFetch:
         """Count ``byte_count`` more readable bytes; if they are enough, send the response."""
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
+            return
+        if self._ready is not None and self._ready.is_holding:
+            self._ready.add(self)
+        else:
+            self.read_again()
+
+    def read_again(self) -> None:
+        """Send the response if there are enough bytes."""
+        if self._done:
             return
         if self._answer is None or self._answer(False):
             self._leave()
