@@ -60,6 +60,7 @@ from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
 from nilometer.storage.log_config import LONG_MAX
 from nilometer.wire.body_reader import uuid_of
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.primitives import NULL_UUID
 
 logger = logging.getLogger("nilometer.broker.replicas")
 
@@ -95,8 +96,7 @@ class ReplicaManager:
         self._broker_id = BrokerId(config.node_id)
         self.serves_from_followers = config.optional_string("replica.selector.class") == RACK_AWARE_SELECTOR
         """Whether consumers are directed to followers, and may read from them (KIP-392)."""
-        self._by_name = partitions.by_name
-        self._by_raw_id = partitions.by_raw_id
+        self._by_name, self._by_raw_id = partitions.by_name, partitions.by_raw_id
         self.with_flush_ms: dict[Partition, None] = {}
         """The partitions whose topic sets ``flush.ms``; usually none."""
         self.damaged = DamagedReplicas(partitions)
@@ -127,13 +127,10 @@ class ReplicaManager:
         return found
 
     def partition_by_id(self, topic_id: UUID | None, index: int) -> Partition:
-        """Return the hosted partition. Raises KafkaError: UNKNOWN_TOPIC_ID, else as :meth:`partition`."""
-        if topic_id is None:
-            raise self._not_here(None, index, ErrorCode.unknown_topic_id)
-        return self.partition_by_raw_id(topic_id.bytes, index)
+        return self.partition_by_raw_id(NULL_UUID if topic_id is None else topic_id.bytes, index)
 
     def partition_by_raw_id(self, topic_id: bytes, index: int) -> Partition:
-        """Return the hosted partition; raises as :meth:`partition_by_id`."""
+        """Return the hosted partition. Raises KafkaError: UNKNOWN_TOPIC_ID, else as :meth:`partition`."""
         found = self._by_raw_id.get((topic_id, index))
         if found is None:
             topic = self._image.topic_by_uuid(uuid_of(topic_id))
