@@ -1,7 +1,7 @@
 """A future whose listeners are called by what ends it, not in the next iteration of the event loop.
 
-For results that somebody's latency depends on. A listener may be called in the middle of other work, so it
-must do no more than pass the result on.
+For results that the latency of a request depends on. A listener may be called in the middle of other work,
+so it must do no more than pass the result on.
 """
 
 from __future__ import annotations

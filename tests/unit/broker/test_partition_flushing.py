@@ -161,7 +161,7 @@ def test_a_waiting_follower_gets_an_append_from_memory_and_nothing_is_kept_then(
     log = open_log(disk, CACHED)
     partition = partition_of(log, host)
     partition.on_metadata(_state(1, 1), {1: 1})
-    partition.append(_batch(b"nobody waits"), all_replicas=True)
+    partition.append(_batch(b"none waits"), all_replicas=True)
     follower = Follower(disk, log)
     partition.fetch_waiters[follower] = None
     partition.append(_batch(b"one waits"), all_replicas=True)
