@@ -9,8 +9,6 @@ from nilometer.storage.cleaning.uniform_records import UniformRun, find_run
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.varint import VARLONG_BYTES_MAX, decode_zigzag
 
-_BY_COLUMNS = __file__.endswith(".py")
-"""Compiled (see setup.py), the loop over single records is faster than columns."""
 _KEPT = re.compile(rb"[^\x01]+", re.DOTALL)
 """Marks of neighbours that are kept: none of them is DROP."""
 _IS_KEPT = bytes(mark != DROP for mark in range(256))
@@ -25,7 +23,7 @@ def kept_records(data: bytes, marks: bytes) -> tuple[bytes, int]:
     timestamps: set[int] = set()
     index = start = 0
     try:
-        while _BY_COLUMNS and (run := find_run(data, start, len(marks) - index)) is not None:
+        while (run := find_run(data, start, len(marks) - index)) is not None:
             part = marks[index : index + run.records]
             _copy_run(data, run, part, pieces)
             timestamps |= run.timestamp_deltas(data, part.translate(_IS_KEPT))

@@ -7,7 +7,8 @@ Python's own (SipHash, with a secret of the process) of the key, and of the key 
 take a fourth of the time of one BLAKE2 or MD5 digest.
 
 A search reads a place in memory that no cache has: with a million keys that is most of its time. So the three
-integers of a key are neighbours, and the table is in huge pages where the system has them.
+integers of a key are neighbours. The table is not in huge pages: a search would take a quarter less time, but
+where memory is fragmented the system takes milliseconds to find one, and the event loop waits for them.
 
 Keys are put and looked up by batches, since a call for each would take as long as its work.
 
@@ -16,7 +17,6 @@ Invariant: never more entries than :attr:`OffsetMap.capacity`, so that a search 
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 from collections.abc import Iterable
 
@@ -35,7 +35,6 @@ PIECE_BYTES = 4 << 20
 """How much memory is freed at once. All 128 MB in one call would hold the interpreter, and with it the event
 loop, for tens of milliseconds."""
 
-_HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 _CAN_FREE_PARTS = hasattr(mmap, "MADV_DONTNEED")
 _SECOND = b"second "
 """The prefix of the key for the second half of its hash."""
@@ -151,8 +150,4 @@ class OffsetMap:
 
 def _zeros(size: int) -> mmap.mmap:
     """Return memory of this process, filled with zeros; the system provides it where it is used."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if _HUGE_PAGES is not None:
-        with contextlib.suppress(OSError):  # the kernel was built without them
-            memory.madvise(_HUGE_PAGES)
-    return memory
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -14,9 +14,6 @@ from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.record_batch import BatchHeader
 from nilometer.wire.varint import VARLONG_BYTES_MAX, decode_zigzag
 
-_BY_COLUMNS = __file__.endswith(".py")
-"""Compiled (see setup.py), the loop over single records is faster than columns."""
-
 
 class RecordKeys(NamedTuple):
     keys: list[bytes | None]
@@ -32,7 +29,7 @@ def read_keys(data: bytes, header: BatchHeader) -> RecordKeys:
     found = RecordKeys([], [], [])
     start, left = 0, header.records_count
     try:
-        while _BY_COLUMNS and left and (run := find_run(data, start, left)) is not None:
+        while left and (run := find_run(data, start, left)) is not None:
             if not run.has_values:
                 found.tombstones.extend(range(len(found.keys), len(found.keys) + run.records))
             found.keys.extend(run.keys(data))
