@@ -24,11 +24,14 @@ from msgspec.structs import replace
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.settings.authorizer_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
+from nilometer.security.jaas import PLAIN_MODULE
+from nilometer.security.principal import ANONYMOUS
 from nilometer.simulation.file_tree import FolderNode
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.offloaded_job import ATOMIC, Pace
@@ -36,10 +39,14 @@ from nilometer.simulation.stores import ClusterStore, EnsemblePlan, FolderStore,
 from nilometer.simulation.unexpected_exits import UnexpectedExit
 from nilometer.simulation.world import Host, Process, World
 
-PORT = 9092
+PORT, GUEST_PORT = 9092, 9192
 RESTART_S = (0.5, 3.0)
 """How long a supervisor waits before it restarts a broker that ended unexpectedly (seconds)."""
 POLL_S = 0.25
+
+
+def guest_password(user: str) -> str:
+    return f"password of {user}"
 
 
 class BrokerNode:
@@ -51,6 +58,8 @@ class BrokerNode:
         self.name = f"broker-{broker_id}"
         self.host = host
         self.port = PORT + broker_id
+        self.guest_port = GUEST_PORT + broker_id
+        """Of the listener on which users log in, if the cluster has users."""
         self.folders = tuple(f"/data/{broker_id}{suffix}" for suffix in ("", "-b", "-c")[:folder_count])
         """The broker's log directories."""
         self.wanted = False
@@ -88,6 +97,21 @@ class BrokerNode:
             "node.id": str(self.id),
             "add.partitions.to.txn.retry.backoff.max.ms": "0",  # the programs repeat their requests
             **self.cluster.settings,
+            **(self._user_settings if self.cluster.users else {}),
+        }
+
+    @property
+    def _user_settings(self) -> dict[str, str]:
+        """The settings of brokers with users and ACLs; clients that do not log in have all rights."""
+        users = " ".join(f'user_{user}="{guest_password(user)}"' for user in self.cluster.users)
+        name = self.host.name
+        return {
+            "listeners": f"PLAINTEXT://{name}:{self.port},SASL_PLAINTEXT://{name}:{self.guest_port}",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {users};",
+            "authorizer.class.name": STANDARD_AUTHORIZER,
+            "super.users": str(ANONYMOUS),
+            "nilometer.audit.log.dir": f"/audit/{self.id}",
         }
 
     @property
@@ -232,14 +256,17 @@ class Cluster:
         ensemble: EnsemblePlan | None = None,
         folders: Sequence[int] = (1,),
         first_epoch: int = 0,
+        users: Sequence[str] = (),
     ) -> None:
-        """``pace``: the timing of offloaded work on the brokers' machines; ``ensemble``: use ZooKeeper as
+        """``users``: those who log in on a listener of their own, and have the rights that ACLs give them.
+        ``pace``: the timing of offloaded work on the brokers' machines; ``ensemble``: use ZooKeeper as
         coordination store instead of a folder; ``folders``: numbers of log directories, used in turn."""
         self.world = world
         self.one_machine = one_machine
         self.pace = pace
         self._folders = tuple(folders)
         self.first_epoch = first_epoch
+        self.users = tuple(users)
         self.settings = dict(settings or {})
         self.nodes: dict[int, BrokerNode] = {}
         """The current members, by broker id."""

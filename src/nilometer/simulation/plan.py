@@ -100,6 +100,8 @@ class Plan:
     """Whether partitions move to other brokers."""
     rogue: bool = False
     """Whether a client sends requests that only brokers may send, which must be rejected."""
+    rights: bool = False
+    """Whether users log in, whose ACLs change."""
     administers: bool = False
     """Whether random requests of an administrator are sent, valid and not."""
     reuses_names: bool = False
@@ -202,6 +204,7 @@ def draw(seed: int, minutes: float, kinds: Iterable[Kind] | None = None, store: 
         delay_spike_share=chance.choice((0.0, 0.0, 0.001, 0.02)),
         moves=chance.random() < 0.4,
         rogue=random.Random(f"{seed}/rogue").random() < 0.3,
+        rights=random.Random(f"{seed}/rights").random() < 0.25,
         administers=random.Random(f"{seed}/administrator").random() < 0.3,
         group=group,
         membership=membership,

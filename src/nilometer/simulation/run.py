@@ -35,6 +35,7 @@ from nilometer.simulation.run_clients import FINDINGS_SHOWN, SETTLE_S, RunClient
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.membership import Membership
 from nilometer.simulation.workload.random_administrator import TOPICS as RANDOM_TOPICS
+from nilometer.simulation.workload.rights.grantor import USERS
 from nilometer.simulation.workload.topics import KEY
 from nilometer.simulation.world import World
 
@@ -107,6 +108,7 @@ class _Run:
             ensemble=plan.ensemble,
             folders=plan.folders,
             first_epoch=plan.transactions.first_epoch if plan.transactions is not None else 0,
+            users=USERS if plan.rights else (),
         )
         self._client_host = world.host("clients")
         self._leader_invariants = LeaderInvariants(self._cluster, unpromised=RANDOM_TOPICS)
@@ -270,6 +272,8 @@ class _Run:
         self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._clients.partitions))
         self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
         self._verdict.find(Exit.WRONG_RESULT, self._clients.judge_compacted())
+        if self._clients.rights is not None:
+            await self._finishes("guests at rest", self._clients.rights.ask_at_rest, SETTLE_S)
         transactions = self._clients.transactions
         if transactions and await self._finishes("last committed", transactions.read_at_rest, SETTLE_S):
             self._verdict.find(Exit.WRONG_RESULT, transactions.judge_at_rest())

@@ -25,6 +25,7 @@ from nilometer.simulation.checkers.retention import Retention
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.plan import Plan, TopicPlan
+from nilometer.simulation.rights_workload import RightsWorkload
 from nilometer.simulation.transaction_workload import TransactionWorkload
 from nilometer.simulation.verdict import Exit, Verdict
 from nilometer.simulation.workload.admin_program import AdminProgram
@@ -35,6 +36,8 @@ from nilometer.simulation.workload.moves import Mover
 from nilometer.simulation.workload.producers import Writer
 from nilometer.simulation.workload.random_administrator import RandomAdministrator
 from nilometer.simulation.workload.reused_names import NameReuser
+from nilometer.simulation.workload.rights.grantor import Grantor
+from nilometer.simulation.workload.rights.guest import Guest
 from nilometer.simulation.workload.rogue_client import RogueClient
 from nilometer.simulation.workload.topics import TopicChurn
 from nilometer.simulation.workload.transactions.program import TransactionalProgram
@@ -46,7 +49,7 @@ SETTLE_S: Final = 180.0
 FINDINGS_SHOWN: Final = 10
 
 _Operator = AdminProgram | RogueClient | RandomAdministrator
-_Client = Writer | _Operator | TransactionalProgram | Reader | GroupMember
+_Client = Writer | _Operator | TransactionalProgram | Grantor | Guest | Reader | GroupMember
 
 
 class RunClients:
@@ -87,7 +90,9 @@ class RunClients:
             if plan.transactions is not None
             else None
         )
-        programs = self.transactions.programs if self.transactions is not None else []
+        self.rights = RightsWorkload(cluster, host, flushes=durable) if plan.rights else None
+        self._larger = [each for each in (self.transactions, self.rights) if each is not None]
+        programs = [program for each in self._larger for program in each.programs]
         self.readers += self.transactions.readers if self.transactions is not None else []
         self._rogue = RogueClient(host, cluster) if plan.rogue else None
         self._random_admin = RandomAdministrator(host, cluster) if plan.administers else None
@@ -125,8 +130,8 @@ class RunClients:
                 await admin.create_topic(NewTopic(topic.name, topic.partitions, 3, topic.configs))
             if self.members:
                 await self._create_group_topic(admin)
-            if self.transactions is not None:
-                await self.transactions.create_topics(runtime, admin)
+            for workload in self._larger:
+                await workload.create_topics(runtime, admin)
 
     async def _create_group_topic(self, admin: Admin) -> None:
         """Create the offsets topic, as the first member would; synced per message if machines lose power."""
@@ -203,9 +208,9 @@ class RunClients:
             verdict.find(Exit.WRONG_RESULT, self._compactor.violations[:FINDINGS_SHOWN])
         if self._random_admin is not None:
             verdict.find(Exit.CRASH, self._random_admin.violations)
-        if self.transactions is not None:
-            verdict.find(Exit.WRONG_RESULT, self.transactions.judge())
-            verdict.error_counts += self.transactions.error_counts
+        for workload in self._larger:
+            verdict.find(Exit.WRONG_RESULT, workload.judge())
+            verdict.error_counts += workload.error_counts
 
     def judge_readers(self, verdict: Verdict) -> None:
         """Add what readers and members found, and the numbers of all."""
@@ -238,7 +243,8 @@ class RunClients:
         done["requests of a client in the name of a broker"] = tried
         if self._random_admin is not None:
             done["responses to random requests"] = self._random_admin.answers.total()
-        done.update(self.transactions.done() if self.transactions is not None else {})
+        for workload in self._larger:
+            done.update(workload.done())
         return done
 
 

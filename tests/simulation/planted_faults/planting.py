@@ -46,6 +46,8 @@ class PlantedFault:
     """Whether partitions move."""
     rogue: bool = False
     """Whether a client acts as a broker."""
+    rights: bool = False
+    """Whether users log in, whose ACLs change."""
     reuses_names: bool = False
     """Whether a topic's name is used again and again."""
     compacts: bool = False
@@ -99,6 +101,7 @@ class PlantedFault:
             churn=self.churn,
             moves=self.moves,
             rogue=self.rogue,
+            rights=self.rights,
             reuses_names=self.reuses_names,
             compacts=self.compacts,
             transactions=self.transactions,

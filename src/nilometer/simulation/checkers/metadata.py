@@ -6,7 +6,7 @@ a leader while it is not registered, fenced, or in controlled shutdown (KIP-841)
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,7 +21,6 @@ class Folded:
     """The state after applying the log. If the store has a snapshot, there is nothing to compare."""
 
     number: int = -1
-    controllership: tuple[int, str, int] = (-1, "", 0)
     topics: dict[str, str] = field(default_factory=dict[str, str])
     """Topic id → name."""
     partitions: dict[tuple[str, int], dict[str, Any]] = field(
@@ -34,24 +33,26 @@ class Folded:
 
 def fold(entries: list[tuple[int, bytes]]) -> Folded:
     folded = Folded()
-    for number, body in entries:
+    for number, records in counted_records(entries):
         if number != folded.number + 1:
             folded.violations.append(f"metadata log: entry {number} follows {folded.number}")
         folded.number = number
-        _apply(folded, json.loads(body))
+        for record in records:
+            _apply_record(folded, record)
     return folded
 
 
-def _apply(folded: Folded, entry: dict[str, Any]) -> None:
-    controllership = (entry["controller_id"], entry["controller_incarnation"], entry["controller_epoch"])
-    records: list[dict[str, Any]] = entry["records"]
-    becomes_controller = any(record["type"] == "TakeOffice" for record in records)  # codespell:ignore
-    if becomes_controller and controllership[2] == folded.controllership[2] + 1:
-        folded.controllership = controllership
-    elif controllership != folded.controllership:
-        return  # an entry of a deposed controller
-    for record in records:
-        _apply_record(folded, record)
+def counted_records(entries: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Yield each entry's number and records: none for an entry of a deposed controller."""
+    current = (-1, "", 0)
+    for number, body in entries:
+        entry = json.loads(body)
+        controllership = (entry["controller_id"], entry["controller_incarnation"], entry["controller_epoch"])
+        records: list[dict[str, Any]] = entry["records"]
+        becomes_controller = any(record["type"] == "TakeOffice" for record in records)  # codespell:ignore
+        if becomes_controller and controllership[2] == current[2] + 1:
+            current = controllership
+        yield number, records if controllership == current else []
 
 
 def _apply_record(folded: Folded, record: dict[str, Any]) -> None:
