@@ -14,7 +14,6 @@ segments are rebuilt.
 
 from __future__ import annotations
 
-import math
 import posixpath
 import uuid
 from collections.abc import Callable
@@ -55,7 +54,6 @@ class OpenOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
     """Whether the log is new: its folder has just been created."""
     recovery_point: int = 0
-    """0: not known. After a clean shutdown, which flushes everything, it is the log's end."""
     log_start_offset: int = 0
     cleaned_offset: int = 0
     """The offset below which the log is compacted, from the checkpoint."""
@@ -201,7 +199,7 @@ class LogLoader:
                 loaded.log_end_offset, is_whole = active.activate(verify=True)
             except (CorruptIndex, FileNotFoundError, KafkaError):
                 is_whole = False
-            if not is_whole or loaded.log_end_offset > self._end_of_shutdown():
+            if not is_whole:
                 self._recover(loaded, active.base_offset)
                 loaded.log_end_offset, is_whole = segments.active.activate()
                 check(is_whole, "a recovered segment ends with a complete batch", active.log_path)
@@ -212,14 +210,6 @@ class LogLoader:
         loaded.recovery_point = min(
             [trusted, loaded.log_end_offset, *(segment.base_offset for segment in loaded.recovered)]
         )
-
-    def _end_of_shutdown(self) -> float:
-        """Return the offset at which a clean shutdown ended the log; infinity if it is not known.
-
-        No CRC covers a base offset: this shows that a last batch jumped ahead while the broker was down.
-        """
-        options = self._options
-        return options.recovery_point if options.clean and options.recovery_point else math.inf
 
     def _start_empty(self, loaded: LoadedLog) -> None:
         """Make the log empty, starting at the log start offset: it has no record at or above that."""
@@ -347,7 +337,7 @@ class LogLoader:
             found = scan(segment.open_log(), 0, segment.size)
             for position, header, buffer, at in in_offset_order(found, next_offset):
                 check_batch(buffer, at, header)
-                if not segment.can_hold(header.last_offset) or header.next_offset > self._end_of_shutdown():
+                if not segment.can_hold(header.last_offset):
                     raise CorruptBatch(
                         f"batch with base offset {header.base_offset}, but {next_offset} is expected"
                     )

@@ -99,37 +99,3 @@ def test_a_cut_ends_a_log_without_gaps_where_its_last_whole_batch_ends() -> None
     disk.flip_bit(path, 3 * size + 6, bit=4)
     log.truncate_to(45, wall_ms=1_000)
     assert (log.log_end_offset, disk.file_size(path)) == (43, 3 * size)
-
-
-@pytest.mark.parametrize("index_interval_bytes", [1, 100_000], ids=["indexed", "not indexed"])
-def test_a_last_batch_that_jumped_ahead_since_a_clean_shutdown(index_interval_bytes: int) -> None:
-    """The recovery point, which is the log's end then, shows it; the batch is kept as evidence."""
-    disk = MemoryDisk()
-    config = LogConfig(index_interval_bytes=index_interval_bytes)
-    log = _open(disk, config, OpenOptions(clean=True, wall_ms=1_000))
-    for number in range(BATCHES):
-        log.append_as_leader(build_batch((b"%d" % number,)), leader_epoch=0, wall_ms=1_000)
-    log.close(wall_ms=1_000)
-    path = f"{FOLDER}/00000000000000000000.log"
-    size = disk.file_size(path) // BATCHES
-    disk.flip_bit(path, (BATCHES - 1) * size + 6, bit=1)
-
-    options = OpenOptions(clean=True, wall_ms=1_000, recovery_point=BATCHES)
-    again = _open(disk, config, options)
-    assert again.log_end_offset == BATCHES - 1
-    assert disk.exists(f"{path}.{(BATCHES - 1) * size}.corrupt")
-    assert [str(damage.kind) for damage in again.damages] == ["DamageKind.DAMAGED"]
-
-
-def test_the_end_after_a_clean_shutdown_is_trusted_without_a_recovery_point() -> None:
-    disk = MemoryDisk()
-    log = _open(disk, LogConfig(), OpenOptions(clean=True, wall_ms=1_000))
-    log.append_as_leader(build_batch((b"0", b"1")), leader_epoch=0, wall_ms=1_000)
-    log.close(wall_ms=1_000)
-    for known in (0, 2):
-        options = OpenOptions(clean=True, wall_ms=1_000, recovery_point=known)
-        assert _open(disk, LogConfig(), options).log_end_offset == 2
-
-
-def _open(disk: MemoryDisk, config: LogConfig, options: OpenOptions) -> Log:
-    return Log.open(SegmentFiles.on(disk), FOLDER, TopicPartition("t", 0), config, options)
