@@ -18,6 +18,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from nilometer.pipeline.tables.avro_schemas import read_schemas, schema_ids
 from nilometer.pipeline.tables.avro_values import avro_decoder, parse_avro_schema
 from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.values import RejectedValue
@@ -115,13 +116,17 @@ def avro_value(schema_id: int, schema: str, row: dict[str, str | None]) -> bytes
 def assert_rows_of_a_topic(registry: Registry, topic: str, ids: tuple[int, int]) -> None:
     """The pipeline `table` makes rows of values in both schemas, with the columns of the newest one."""
     client = SchemaRegistry(registry.address)
-    decode = avro_decoder(parse_avro_schema(client.latest(topic)), client)
     column = column_of(f"{topic}-value")
     old, new = schema_of(column), schema_of(column, "more")
-    assert decode(avro_value(ids[0], old, {column: "a"})) == {column: "a", "more": None}
-    assert decode(avro_value(ids[1], new, {column: "b", "more": "c"})) == {column: "b", "more": "c"}
+    first = avro_value(ids[0], old, {column: "a"})
+    second = avro_value(ids[1], new, {column: "b", "more": "c"})
+    unknown = avro_value(9999, old, {column: "a"})
+    written_with = read_schemas(schema_ids([first, second, unknown]), client)
+    decode = avro_decoder(parse_avro_schema(client.latest(topic)), written_with)
+    assert decode(first) == {column: "a", "more": None}
+    assert decode(second) == {column: "b", "more": "c"}
     with pytest.raises(RejectedValue, match="the registry has no schema 9999"):
-        decode(avro_value(9999, old, {column: "a"}))
+        decode(unknown)
 
 
 @pytest.mark.long

@@ -223,6 +223,7 @@ def test_a_wait_ends_when_its_client_disconnects() -> None:
         connection, transport, recorder, _ = open_connection()
         feed(connection, frame(b"we1") + frame(b"we2"))
         for number, reply in enumerate(recorder.futures):
+            assert isinstance(reply, WaitingReply)
             reply.on_cancelled = lambda number=number: ended.append(f"wait {number}")
         recorder.futures[0].set_result((b"first",))
         connection.connection_lost(None)

@@ -118,7 +118,7 @@ def fetch(header: RequestHeader, frame: bytes, names: Names) -> Message | None:
     wanted = [
         (f"{name}-{one.partition}", one)
         for topic, partitions in body.topics
-        if isinstance(topic, UUID) and (name := names.get(topic_id_of(topic))) is not None
+        if isinstance(topic, bytes) and (name := names.get(topic_id_of(UUID(bytes=topic)))) is not None
         for one in partitions
     ]
     return _listed("Fetch", wanted, _describe_wanted)
@@ -131,7 +131,7 @@ def fetch_response(header: RequestHeader, frame: bytes, names: Names) -> Message
     found = [
         (f"{name}-{one.partition}", one)
         for one in decode_leader_answer(memoryview(frame), 4).partitions
-        if (name := names.get(topic_id_of(one.topic_id))) is not None
+        if (name := names.get(topic_id_of(UUID(bytes=one.topic_id)))) is not None
     ]
     return _listed("Fetch response", found, _describe_found)
 
