@@ -125,7 +125,7 @@ def assert_rows_of_a_topic(registry: Registry, topic: str, ids: tuple[int, int])
     decode = avro_decoder(parse_avro_schema(client.latest(topic)), written_with)
     assert decode(first) == {column: "a", "more": None}
     assert decode(second) == {column: "b", "more": "c"}
-    with pytest.raises(RejectedValue, match="the registry has no schema 9999"):
+    with pytest.raises(RejectedValue, match="schema 9999 of the registry: the registry does not have it"):
         decode(unknown)
 
 
