@@ -32,12 +32,12 @@ def frame(content: bytes) -> bytes:
 def fetch(correlation_id: int, topic: UUID, *wanted: tuple[int, int, int]) -> bytes:
     """``wanted``: (partition, offset, last epoch)."""
     parts = [encode_wanted(partition, 3, offset, epoch, 0, 1_000) for partition, offset, epoch in wanted]
-    body = encode_follower_fetch(2, 9, (500, 1, 1_000), (0, 0), {topic: parts} if parts else {}, {})
+    body = encode_follower_fetch(2, 9, (500, 1, 1_000), (0, 0), {topic.bytes: parts} if parts else {}, {})
     return frame(request_header(api(ApiKey.FETCH, VERSION), correlation_id, "replica") + body)
 
 
 def fetched(correlation_id: int, topic: UUID, *found: FetchedPartition) -> bytes:
-    topics = [FetchedTopic(topic, found)] if found else []
+    topics = [FetchedTopic(topic.bytes, found)] if found else []
     return b"".join(map(bytes, encode_fetch_response(VERSION, correlation_id, 0, 0, 7, topics)))
 
 
