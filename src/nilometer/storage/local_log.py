@@ -22,11 +22,11 @@ from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime import Entropy
 from nilometer.storage import names
 from nilometer.storage.errors import LogFenced
-from nilometer.storage.kept_records import KeptRecords
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers.producer_state import ProducerStateManager
+from nilometer.storage.recent_append import KeptRecords
 from nilometer.storage.segment_gaps import SegmentGap
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles

@@ -14,8 +14,43 @@ from nilometer.pipeline.source.log_folders.log_options import parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.wire.compression import Codec
+
+from ..logs.folder_logs import FolderLog
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "leader_epoch")
+DIVISIONS = ({}, {"bytesPerPartition": 1}, {"bytesPerPartition": 700}, {"minPartitions": 7})
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+
+
+def numbered(start: int, count: int) -> list[tuple[int, bytes, bytes]]:
+    return [(1_000 + n, b"k%d" % n, b"v%d" % n) for n in range(start, start + count)]
+
+
+def append(log: FolderLog, batches: int, *, roll_every: int = 10, epoch: int = 0) -> None:
+    """Append batches of ten records, and begin a segment before every so many of them."""
+    for _ in range(batches):
+        if log.next_offset and log.next_offset % (10 * roll_every) == 0:
+            log.roll()
+        number = log.next_offset // 10
+        log.append(numbered(log.next_offset, 10), epoch=epoch, codec=Codec(number % 5))
+
+
+def delete_segments(log: FolderLog, *bases: int) -> None:
+    """As retention does it."""
+    for base in bases:
+        for suffix in SUFFIXES:
+            log.path(suffix, base).unlink(missing_ok=True)
+
+
+def events_log(folder: Path) -> FolderLog:
+    """400 records in 40 batches, 4 segments and 2 leader epochs."""
+    log = FolderLog(folder, "events")
+    append(log, 16)
+    append(log, 24, epoch=1)
+    log.checkpoint()
+    set_topic_id(log.folder, "a")
+    return log
 
 
 def set_topic_id(folder: Path, letter: str) -> str:

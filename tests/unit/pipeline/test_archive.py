@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import random
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from nilometer.pipeline.archive import partition_archiver
-from nilometer.pipeline.archive.archive_target import LocalTarget, TargetError, explanation, open_target
+from nilometer.pipeline.archive.archive_target import LocalTarget, open_target
 from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.archive.partition_archiver import PartitionArchiver
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders import stored_files
 from nilometer.pipeline.source.log_folders.archived_partition import find_archived
 from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
 from nilometer.pipeline.source.pushed_filters import Bounds
-from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage.producers.producer_snapshot import SnapshotEntry, encode
-from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
+    DIVISIONS,
+    SUFFIXES,
+    append,
     archive_topic,
+    delete_segments,
+    events_log,
     offsets_of,
     problem_of,
     problems_in,
@@ -33,39 +32,10 @@ from support.pipeline.archives import (
     set_topic_id,
 )
 
-DIVISIONS = ({}, {"bytesPerPartition": 1}, {"bytesPerPartition": 700}, {"minPartitions": 7})
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
-
-
-def numbered(start, count):
-    return [(1_000 + n, b"k%d" % n, b"v%d" % n) for n in range(start, start + count)]
-
-
-def append(log, batches, *, roll_every=10, epoch=0):
-    """Append batches of ten records, and begin a segment before every so many of them."""
-    for _ in range(batches):
-        if log.next_offset and log.next_offset % (10 * roll_every) == 0:
-            log.roll()
-        number = log.next_offset // 10
-        log.append(numbered(log.next_offset, 10), epoch=epoch, codec=Codec(number % 5))
-
-
-def delete_segments(log, *bases):
-    """As retention does it."""
-    for base in bases:
-        for suffix in SUFFIXES:
-            log.path(suffix, base).unlink(missing_ok=True)
-
 
 @pytest.fixture
 def log(tmp_path):
-    """400 records in 40 batches, 4 segments and 2 leader epochs."""
-    log = FolderLog(tmp_path / "logs", "events")
-    append(log, 16)
-    append(log, 24, epoch=1)
-    log.checkpoint()
-    set_topic_id(log.folder, "a")
-    return log
+    return events_log(tmp_path / "logs")
 
 
 @pytest.fixture
@@ -396,228 +366,3 @@ def test_a_run_that_is_killed_at_any_write_is_continued(log, tmp_path):
         assert result.segments_copied == 3 - (before[0].end // 100 if before else 0)
         assert rows_of(archive=target, path=log.log_dir) == expected
     assert set(copied) == {0, 2, 3}, "before the first manifest, after it, after the last one"
-
-
-# --- damage
-
-
-def test_a_damaged_segment_is_not_archived_and_the_others_are(log, target):
-    path = log.path(".log", 100)
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 4
-    path.write_bytes(data)
-    problem = problem_of(log.log_dir, target)
-    assert "00000000000000000100.log is damaged: batch at offset 190" in problem
-    assert offsets_of(archive=target) == list(range(100))
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda data: data[:-10], "is damaged at byte [0-9]+: its last batch is not complete"),
-        (lambda data: b"\0" * 70 + data, "is damaged at byte 0"),
-        (lambda data: data[: data.index(b"k155") - 80] + data[data.index(b"k155") :], "damaged"),
-        (lambda data: data + data, "the base offset 100, but the one before it ends at 200"),
-    ],
-)
-def test_a_segment_with_wrong_batches_is_refused(log, target, damage, says):
-    log.path(".log", 100).write_bytes(damage(log.path(".log", 100).read_bytes()))
-    assert re.search(says, problem_of(log.log_dir, target))
-
-
-def test_a_log_whose_epochs_are_not_those_of_its_checkpoint_is_refused(log, target):
-    (log.folder / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n1 130\n")
-    assert "the leader epoch at offset 130 is not that" in problem_of(log.log_dir, target)
-    assert find_archived(str(target))[0].end == 100
-
-
-def test_a_check_finds_every_damage_and_a_rerun_mends_it_from_the_log(log, target):
-    archive_topic(log.log_dir, target)
-    files = {path.name[:20] + path.suffix: path for path in target.rglob("0*")}
-    files["00000000000000000000.log"].unlink()
-    with files["00000000000000000100.index"].open("ab") as file:
-        file.write(b"\0" * 8)
-    data = files["00000000000000000200.log"].read_bytes()
-    files["00000000000000000200.log"].write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    problems = sorted(problem.partition("/0/")[2] for problem in problems_in(target))
-    assert [one.partition(" ")[2].split(":")[0] for one in problems] == [
-        "is missing",
-        f"has {len(log.path('.index', 100).read_bytes()) + 8} bytes, not "
-        f"{len(log.path('.index', 100).read_bytes())}",
-        "is damaged",
-    ]
-    with pytest.raises(SourceError, match="damaged"):
-        offsets_of(archive=target, startingOffsets='{"events": {"0": 210}}')
-    files["00000000000000000200.log"].unlink()
-    assert archive_topic(log.log_dir, target).segments_copied == 3
-    assert offsets_of(archive=target) == list(range(300))
-    assert problems_in(target) == []
-
-
-def test_a_transaction_index_that_does_not_match_the_log_is_refused(log, target):
-    log.path(".txnindex", 100).write_bytes(
-        b"\0\0" + b"".join(n.to_bytes(8, "big") for n in (7, 110, 120, 121))
-    )
-    assert "the transaction index of" in problem_of(log.log_dir, target)
-
-
-# --- transactions
-
-
-@pytest.mark.parametrize("with_snapshots", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_read_committed_is_the_same_with_and_without_an_archive(tmp_path, target, seed, with_snapshots):
-    """Transactions begin in the archive and end in the log; some are open."""
-    chance = random.Random(seed)
-    log = FolderLog(tmp_path / "logs", "events")
-    pending = {}
-    for number in range(160):
-        if number and number % 20 == 0:
-            log.roll()
-            if with_snapshots:
-                open_now = [SnapshotEntry(one, 0, 0, 0, 0, 0, 0, first) for one, first in pending.items()]
-                log.path(".snapshot").write_bytes(encode(open_now))
-        producer = chance.choice([7, 8, 9])
-        if producer in pending and chance.random() < 0.2:
-            commit = chance.random() < 0.5
-            first = pending.pop(producer)
-            marker = log.end_transaction(producer, commit=commit)
-            if not commit:
-                log.index_aborted(producer, first, marker, min([marker + 1, *pending.values()]))
-        else:
-            base = log.append(numbered(number, 3), producer_id=producer, transactional=True)
-            pending.setdefault(producer, base)
-    set_topic_id(log.folder, "a")
-    level = {"isolation.level": "read_committed"}
-    bases = sorted(int(path.stem) for path in log.folder.glob("*.log"))
-    for high_watermark in (bases[5] + 11, log.next_offset):
-        log.checkpoint(high_watermark)
-        expected = offsets_of(path=log.log_dir, **level)
-        assert archive_topic(log.log_dir, target).end == max(one for one in bases if one <= high_watermark)
-        for given in DIVISIONS:
-            assert offsets_of(path=log.log_dir, archive=target, **level, **given) == expected
-    assert 0 < len(expected) < len(offsets_of(path=log.log_dir))
-    delete_segments(log, *bases[:-2])
-    for path in log.folder.glob("*.snapshot"):
-        path.unlink()
-    assert len(list(target.rglob("*.snapshot"))) == (len(bases) - 1 if with_snapshots else 0)
-    for given in DIVISIONS:
-        assert offsets_of(path=log.log_dir, archive=target, **level, **given) == expected
-    alone = offsets_of(archive=target, **level)
-    assert alone == expected[: len(alone)]
-    index = next(target.rglob("*.txnindex"))
-    kept = index.rename(tmp_path / "kept")
-    with pytest.raises(SourceError, match="is missing in the archive"):
-        offsets_of(archive=target, **level)
-    kept.rename(index)
-    for path in log.folder.glob("*.index"):
-        path.unlink()
-    assert offsets_of(path=log.log_dir, archive=target, **level) == expected, "by the markers alone"
-
-
-def test_a_transaction_that_a_gap_cuts_is_left_out_before_it(tmp_path, target):
-    log = FolderLog(tmp_path / "logs", "events")
-    for number in range(40):
-        if number and number % 10 == 0:
-            log.roll()
-        if number in (8, 18):
-            log.append(numbered(0, 2), producer_id=7, transactional=True)
-        elif number == 25:
-            log.end_transaction(7, commit=True)
-        else:
-            log.append(numbered(0, 1))
-    log.checkpoint(high_watermark=15)
-    set_topic_id(log.folder, "a")
-    assert archive_topic(log.log_dir, target).end == 11
-    log.checkpoint()
-    delete_segments(log, 0, 11)
-    given = {"isolation.level": "read_committed", "failOnDataLoss": "false"}
-    found = offsets_of(path=log.log_dir, archive=target, **given)
-    assert found == [*range(8), 10, *(n for n in range(22, log.next_offset) if n != 27)]
-
-
-# --- storage
-
-
-def test_a_path_and_a_file_uri_are_the_same_archive(log, target):
-    assert archive_topic(log.log_dir, target.as_uri()).end == 300
-    assert archive_topic(log.log_dir, target).segments_copied == 0
-    assert offsets_of(archive=target.as_uri(), path=log.log_dir.as_uri()) == list(range(400))
-
-
-def test_a_full_disk_is_said_and_leaves_nothing_behind(log, target, monkeypatch):
-    class FullDisk(SystemDisk):
-        def sync_directory(self, path):
-            if "/0" in path:
-                raise OSError(errno.ENOSPC, "No space left on device", path)
-            super().sync_directory(path)
-
-    opened = open_target(str(target))
-    monkeypatch.setattr(opened, "_disk", FullDisk())
-    with pytest.raises(TargetError, match="no space is left on its device"):
-        archive([str(log.log_dir)], ["events"], opened)
-    assert not list(target.rglob("*.tmp"))
-    assert archive_topic(log.log_dir, target).end == 300
-
-
-@pytest.mark.parametrize(
-    ("where", "says"),
-    [
-        ("/nowhere/at/all", "the folder /nowhere/at does not exist"),
-        ("nosuch://place/archive", "nosuch"),
-        ("/dev/null/archive", "does not exist"),
-    ],
-)
-def test_a_target_that_cannot_be_is_said(log, where, says):
-    with pytest.raises(TargetError, match=says):
-        archive([str(log.log_dir)], ["events"], open_target(where))
-
-
-def test_a_topic_that_is_not_there_is_said(log, target):
-    with pytest.raises(SourceError, match="topic nosuch has no replica in"):
-        archive([str(log.log_dir)], ["events", "nosuch"], open_target(str(target)))
-    assert not target.exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("AWS Error ACCESS_DENIED during PutObject operation", "access was denied"),
-        ("AWS Error UNKNOWN (HTTP status 403) during ListObjectsV2: code 403", "access was denied"),
-        ("AWS Error NO_SUCH_BUCKET during CreateMultipartUpload", "bucket does not exist"),
-        ("AWS Error NETWORK_CONNECTION: curlCode: 7", "cannot be reached"),
-        ("something else", "something else"),
-    ],
-)
-def test_the_errors_of_storages_are_explained(text, says):
-    assert says in explanation(OSError(text))
-
-
-def test_places_with_options_lead_to_places_below_and_are_shown_without_secrets():
-    place = "s3://key:secret@bucket/logs/?endpoint_override=127.0.0.1:9000&scheme=http"
-    below = "s3://key:secret@bucket/logs/a/b?endpoint_override=127.0.0.1:9000&scheme=http"
-    assert stored_files.join(stored_files.trimmed(place), "a", "b") == below
-    assert stored_files.parent(below) == below.replace("/a/b?", "/a?")
-    assert stored_files.shown(below) == "s3://bucket/logs/a/b"
-    assert stored_files.join("/what?", "a") == "/what?/a"
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"archive": " "}, "the folder or URI of an archive"),
-        ({"path": "/x", "archiveTopicId": "a"}, "has no effect without archive"),
-        ({"archive": "/nowhere"}, "/nowhere is not a folder: nothing was archived there"),
-    ],
-)
-def test_what_is_wrong_with_the_options_is_said(given, says):
-    with pytest.raises((OptionError, SourceError), match=says):
-        offsets_of(**given)
-
-
-def test_a_topic_that_is_not_archived_is_said(log, target):
-    archive_topic(log.log_dir, target)
-    with pytest.raises(SourceError, match=f"topic others has no replica in {target}"):
-        offsets_of(archive=target, subscribe="others")
-    with pytest.raises(SourceError, match="partition events-3 has no replica in"):
-        offsets_of(archive=target, assign='{"events": [0, 3]}')
