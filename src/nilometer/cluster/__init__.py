@@ -23,6 +23,7 @@ from nilometer.cluster.delta import BrokerTransition, ConfigResource, ImageDelta
 from nilometer.cluster.entries import (
     ENTRY_BYTES_MAX,
     ENTRY_BYTES_TARGET,
+    NO_CONTROLLERSHIP,
     BadEntry,
     Controllership,
     Entry,
@@ -33,7 +34,7 @@ from nilometer.cluster.entries import (
     encode_entry,
     entries_of,
 )
-from nilometer.cluster.image import NO_CONTROLLERSHIP, ClusterImage
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     FORMAT_VERSION,

@@ -68,13 +68,15 @@ class ImageDelta(msgspec.Struct):
     """The number of credentials set and removed."""
     quotas: int = 0
     """The number of quotas of clients set and removed."""
+    tokens: list[str] = msgspec.field(default_factory=list[str])
+    """The ids of the delegation tokens issued, changed and removed."""
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
         return bool(
             self.controller_changed or self.brokers or self.topics_created or self.topics_deleted
             or self.partitions or self.configs or self.producer_ids or self.features or self.acls
-            or self.scram or self.quotas
+            or self.scram or self.quotas or self.tokens
         )  # fmt: skip
 
     def partitions_on(self, broker: BrokerId) -> Iterator[tuple[TopicIdPartition, PartitionTransition]]:

@@ -14,8 +14,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from nilometer.cluster.records import FORMAT_VERSION, OLDEST_FORMAT_VERSION, Record, format_version_of
-from nilometer.identifiers import BrokerId, ControllerEpoch, Incarnation
+from nilometer.cluster.records import (
+    FORMAT_VERSION,
+    OLDEST_FORMAT_VERSION,
+    ControllerElected,
+    Record,
+    format_version_of,
+)
+from nilometer.identifiers import NO_LEADER, BrokerId, ControllerEpoch, Incarnation
 
 ENTRY_BYTES_TARGET = 256 * 1024
 ENTRY_BYTES_MAX = 900_000
@@ -43,6 +49,14 @@ class Controllership(NamedTuple):
     controller_id: BrokerId
     incarnation: Incarnation
     controller_epoch: ControllerEpoch
+
+    @classmethod
+    def begun_by(cls, record: ControllerElected) -> Controllership:
+        """Return the term that ``record`` begins."""
+        return cls(record.controller_id, record.incarnation, record.controller_epoch)
+
+
+NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

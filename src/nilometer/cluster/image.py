@@ -23,8 +23,9 @@ from uuid import UUID
 from nilometer.cluster.acl_table import AclTable
 from nilometer.cluster.client_quotas import ClientQuotas
 from nilometer.cluster.config_table import ConfigTable
+from nilometer.cluster.delegation_tokens import DelegationTokens
 from nilometer.cluster.delta import ConfigResource, ImageDelta
-from nilometer.cluster.entries import Controllership, Entry
+from nilometer.cluster.entries import NO_CONTROLLERSHIP, Controllership, Entry
 from nilometer.cluster.features import LEVELS_BEFORE
 from nilometer.cluster.partition_state import PartitionState, partition_of
 from nilometer.cluster.records import (
@@ -39,6 +40,7 @@ from nilometer.cluster.records import (
     ConfigChanged,
     ConfigResourceType,
     ControllerElected,
+    DelegationTokenChanged,
     Election,
     FeatureLevelChanged,
     PartitionChanged,
@@ -55,12 +57,10 @@ from nilometer.cluster.scram_users import ScramUsers
 from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot, in_lowest_format
 from nilometer.cluster.topic import Topic, TopicTable
 from nilometer.identifiers import (
-    NO_LEADER,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     EntryNumber,
-    Incarnation,
     TopicId,
     TopicIdPartition,
 )
@@ -75,7 +75,6 @@ _SINGLE_VALUES = (
     "_features",
 )
 """The attributes of an image that records replace."""
-NO_CONTROLLERSHIP = Controllership(NO_LEADER, Incarnation(""), ControllerEpoch(0))
 
 
 class ClusterImage:
@@ -100,6 +99,7 @@ class ClusterImage:
         self.acls = AclTable()
         self.scram_users = ScramUsers()
         self.client_quotas = ClientQuotas()
+        self.tokens = DelegationTokens()
         self._index = ReplicaIndex()
         self._undo: list[Callable[[], object]] = []
         """The functions that undo the entry being applied; the last one is to be called first."""
@@ -260,7 +260,7 @@ class ClusterImage:
         if isinstance(first, ControllerElected):
             return (
                 first.controller_epoch == self.controllership.controller_epoch + 1
-                and entry.controllership == _controllership(first)
+                and entry.controllership == Controllership.begun_by(first)
             )
         return entry.controllership == self.controllership
 
@@ -293,8 +293,11 @@ class ClusterImage:
             case ClientQuotaChanged():
                 self._undo.append(self.client_quotas.apply(record))
                 delta.quotas += 1
+            case DelegationTokenChanged():
+                self._undo.append(self.tokens.apply(record))
+                delta.tokens.append(record.id)
             case ControllerElected():
-                self.controllership = _controllership(record)
+                self.controllership = Controllership.begun_by(record)
                 delta.controller_changed = True
             case ClusterCreated():
                 self.cluster_id = record.cluster_id
@@ -406,6 +409,7 @@ class ClusterImage:
             acls=self.acls.snapshot(),
             scram=self.scram_users.snapshot(),
             quotas=self.client_quotas.snapshot(),
+            tokens=self.tokens.snapshot(),
         )
         return in_lowest_format(snapshot)
 
@@ -414,9 +418,7 @@ class ClusterImage:
         image = cls()
         image.number = snapshot.number
         image.cluster_id = snapshot.cluster_id
-        image.controllership = Controllership(
-            snapshot.controller_id, snapshot.controller_incarnation, snapshot.controller_epoch
-        )
+        image.controllership = snapshot.controllership
         image.next_producer_id = snapshot.next_producer_id
         image.unclean_elections = snapshot.unclean_elections
         image.last_known_elections = snapshot.last_known_elections
@@ -432,6 +434,7 @@ class ClusterImage:
         image.acls.restore(snapshot.acls)
         image.scram_users.restore(snapshot.scram)
         image.client_quotas.restore(snapshot.quotas)
+        image.tokens.restore(snapshot.tokens)
         return image
 
     def __eq__(self, other: object) -> bool:
@@ -444,7 +447,3 @@ class ClusterImage:
             f"ClusterImage(number={self.number}, controller={self.controller_id}, "
             f"brokers={len(self._brokers)}, topics={len(self._topics.by_name)})"
         )
-
-
-def _controllership(record: ControllerElected) -> Controllership:
-    return Controllership(record.controller_id, record.incarnation, record.controller_epoch)

@@ -29,9 +29,10 @@ from nilometer.identifiers import (
     TopicId,
 )
 from nilometer.quotas.entity import QuotaEntity
+from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.scram import ScramCredential, ScramMechanism
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """The newest format this code writes, and the newest it can read."""
 OLDEST_FORMAT_VERSION = 1
 """The format that is written if the records need no newer one, so that older brokers keep working while a
@@ -48,6 +49,8 @@ SCRAM_FORMAT_VERSION = 5
 """The first format with SCRAM credentials of users."""
 QUOTAS_FORMAT_VERSION = 6
 """The first format with quotas of clients."""
+TOKENS_FORMAT_VERSION = 7
+"""The first format with delegation tokens."""
 
 Replicas = tuple[BrokerId, ...]
 
@@ -263,6 +266,13 @@ class ClientQuotaChanged(_Record, frozen=True):
     value: float | None = None
 
 
+class DelegationTokenChanged(_Record, frozen=True):
+    """A token is issued, or expires at another time; None removes it (since `TOKENS_FORMAT_VERSION`)."""
+
+    id: str
+    token: DelegationToken | None = None
+
+
 def format_version_of(records: Iterable[Record]) -> int:
     """Return the lowest format version that has all of ``records``."""
     return max(map(_format_version_of, records), default=OLDEST_FORMAT_VERSION)
@@ -278,6 +288,8 @@ def _format_version_of(record: Record) -> int:
             return SCRAM_FORMAT_VERSION
         case ClientQuotaChanged():
             return QUOTAS_FORMAT_VERSION
+        case DelegationTokenChanged():
+            return TOKENS_FORMAT_VERSION
         case FeatureLevelChanged():
             return FEATURES_FORMAT_VERSION
         case _:
@@ -302,4 +314,5 @@ Record = (
     | AclDeleted
     | ScramCredentialChanged
     | ClientQuotaChanged
+    | DelegationTokenChanged
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.entries import BadEntry, EntryFromTheFuture
+from nilometer.cluster.entries import BadEntry, Controllership, EntryFromTheFuture
 from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     ACLS_FORMAT_VERSION,
@@ -14,9 +14,11 @@ from nilometer.cluster.records import (
     OLDEST_FORMAT_VERSION,
     QUOTAS_FORMAT_VERSION,
     SCRAM_FORMAT_VERSION,
+    TOKENS_FORMAT_VERSION,
     AclCreated,
     ClientQuotaChanged,
     ConfigResourceType,
+    DelegationTokenChanged,
     ScramCredentialChanged,
 )
 from nilometer.cluster.registered_broker import Broker
@@ -55,7 +57,13 @@ class ImageSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     scram: tuple[ScramCredentialChanged, ...] = ()
     """The credentials of users. If there are any, the format version is at least `SCRAM_FORMAT_VERSION`."""
     quotas: tuple[ClientQuotaChanged, ...] = ()
-    """The quotas of clients. If there are any, the format version is `QUOTAS_FORMAT_VERSION`."""
+    """The quotas of clients. If there are any, the format version is at least `QUOTAS_FORMAT_VERSION`."""
+    tokens: tuple[DelegationTokenChanged, ...] = ()
+    """The delegation tokens, by id. If there are any, the format version is `TOKENS_FORMAT_VERSION`."""
+
+    @property
+    def controllership(self) -> Controllership:
+        return Controllership(self.controller_id, self.controller_incarnation, self.controller_epoch)
 
 
 def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
@@ -64,6 +72,8 @@ def in_lowest_format(snapshot: ImageSnapshot) -> ImageSnapshot:
 
 
 def _lowest_format(snapshot: ImageSnapshot) -> int:
+    if snapshot.tokens:
+        return TOKENS_FORMAT_VERSION
     if snapshot.quotas:
         return QUOTAS_FORMAT_VERSION
     if snapshot.scram:

@@ -5,7 +5,9 @@ the rest of the frame. This is needed because kio's reader trusts counts: five b
 billion elements make it reserve 32 GB and abort the process. Values are not decoded.
 
 A surveyor also *cuts out* unknown tagged fields, which the protocol says to ignore (KIP-482), and replaces
-times before 1970 by 0: brokers send -1 for no time. kio's reader rejects both.
+numbers that no ``datetime`` and no ``timedelta`` can have by the nearest that they can: times before 1970 by
+0 (brokers send -1 for no time), and the durations that clients send to say "as long as possible". kio's
+reader rejects all of them.
 
 Invariant: the memory for the arrays of a message that passes is bounded by the size of the frame.
 """
@@ -31,14 +33,19 @@ SurveyItems = Callable[[bytes, int, int, list[Cut], int], int]
 """The same for several elements: (buffer, position, end, cuts, count) → position after them."""
 
 _VARINT_BYTES_MAX = 5
-_TIME = "datetime_i64"
+_NUMBER_BYTES = 8
+_TIME, _DURATION = "datetime_i64", "timedelta_i64"
+TIME_MAX_MS = 253_402_300_799_000
+"""The last second of the year 9999."""
+DURATION_MAX_MS = (2**63 - 1) // 1000
+"""The longest duration that kio's reader accepts, in both directions: it counts microseconds in 64 bits."""
 
 
 def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
     """Check that ``entity`` can safely be read from ``buffer`` at ``position``. Raises MalformedMessage.
 
     Returns None if the buffer can be read unchanged, else a copy from ``position`` on without the tagged
-    fields that are not in the schema, and without times before 1970.
+    fields that are not in the schema, and without numbers that no value can have.
     """
     end = len(buffer)
     cuts: list[Cut] = []
@@ -111,7 +118,7 @@ def _steps(shape: EntityShape) -> tuple[Survey, ...]:
 
 def _fixed_size(field: FieldShape) -> int | None:
     """Return the size in bytes of a field whose value is not surveyed; None for any other field."""
-    if field.is_array or field.entity is not None or _is_time(field):
+    if field.is_array or field.entity is not None or _is_time(field) or field.kafka_type == _DURATION:
         return None
     return FIXED_SIZES.get(field.kafka_type)
 
@@ -135,6 +142,8 @@ def _field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
         return _nullable_surveyor(inner) if field.nullable and field.tag is None else inner
     if _is_time(field):
         return _survey_time
+    if field.kafka_type == _DURATION:
+        return _survey_duration
     if (size := FIXED_SIZES.get(field.kafka_type)) is not None:
         return _skip(size)
     if flexible:
@@ -241,9 +250,19 @@ def _compact_count(buffer: bytes, position: int) -> tuple[int, int]:
 
 
 def _survey_time(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
-    stop = position + FIXED_SIZES[_TIME]
-    if buffer[position] >= 0x80:  # negative
-        cuts.append((position, stop, bytes(stop - position)))
+    return _survey_number(buffer, position, 0, TIME_MAX_MS, cuts)
+
+
+def _survey_duration(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+    return _survey_number(buffer, position, -DURATION_MAX_MS, DURATION_MAX_MS, cuts)
+
+
+def _survey_number(buffer: bytes, position: int, low: int, high: int, cuts: list[Cut]) -> int:
+    stop = position + _NUMBER_BYTES
+    value = int.from_bytes(buffer[position:stop], "big", signed=True)
+    if not low <= value <= high:
+        nearest = low if value < low else high
+        cuts.append((position, stop, nearest.to_bytes(_NUMBER_BYTES, "big", signed=True)))
     return stop
 
 

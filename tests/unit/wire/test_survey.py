@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from nilometer.wire.building import milliseconds, milliseconds_since_epoch
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.messages import Api, ApiKey, api
-from nilometer.wire.survey import survey
+from nilometer.wire.survey import DURATION_MAX_MS, TIME_MAX_MS, survey
 
 UNKNOWN = b"\x63\x03abc"
 """Tag 99 with three bytes."""
@@ -98,3 +99,30 @@ def test_no_time_is_read_as_the_epoch() -> None:
         [state] = response.transaction_states
         assert (state.transactional_id, state.producer_id) == ("id-1", 7)
         assert state.transaction_start_time.timestamp() == read
+
+
+LONGEST, SHORTEST = 2**63 - 1, -(2**63)
+
+
+@pytest.mark.parametrize("sent", [LONGEST, SHORTEST, DURATION_MAX_MS + 1, -DURATION_MAX_MS - 1, 5, -1])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_duration_is_read_as_the_nearest_that_can_be_said(sent: int, version: int) -> None:
+    """Java's clients send Long.MAX_VALUE to say: as long as possible."""
+    codec = api(ApiKey.RENEW_DELEGATION_TOKEN, version)
+    body = codec.write_request(codec.request(hmac=b"hmac", renew_period_ms=77))
+    body = body.replace((77).to_bytes(8, "big"), sent.to_bytes(8, "big", signed=True))
+    read = codec.read_request(body)
+    assert milliseconds(read.renew_period) == max(-DURATION_MAX_MS, min(DURATION_MAX_MS, sent))
+    assert read.hmac == b"hmac"
+    for length in range(len(body)):
+        with pytest.raises(MalformedMessage):
+            survey(codec.request_type, body[:length], 0)
+
+
+@pytest.mark.parametrize("sent", [LONGEST, SHORTEST, TIME_MAX_MS + 1, TIME_MAX_MS, 5])
+def test_a_time_is_read_as_the_nearest_that_can_be_said(sent: int) -> None:
+    codec = api(ApiKey.RENEW_DELEGATION_TOKEN, 2)
+    body = codec.write_response(codec.response(expiry_timestamp_ms=77))
+    body = body.replace((77).to_bytes(8, "big"), sent.to_bytes(8, "big", signed=True))
+    read = codec.read_response(body)
+    assert milliseconds_since_epoch(read.expiry_timestamp) == max(0, min(TIME_MAX_MS, sent))

@@ -127,6 +127,9 @@ def _log_settings(delta: ImageDelta, cause: Cause) -> None:
     if delta.quotas:
         sentence = f"{delta.quotas} quotas of clients are set or removed"
         log_decision(logger, "quotas-changed", sentence, cause.text, {"quotas": delta.quotas})
+    if delta.tokens:
+        sentence = f"{len(delta.tokens)} delegation tokens are issued, changed or removed"
+        log_decision(logger, "tokens-changed", sentence, cause.text, {"tokens": len(delta.tokens)})
 
 
 def _is_sensitive(key: str) -> bool:
