@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from nilometer.runtime import Network, Runtime
+from nilometer.runtime.handshakes import Admitted
+from nilometer.runtime.tls import ClientTls, ServerTls, TlsFiles
+from support.authority import Authority
 from support.simulation.seam_scenarios import Play
 
 
@@ -241,5 +246,64 @@ def test_addresses_are_taken_refused_and_given_back(play: Play) -> None:
             await network.connect(Recorder, "127.0.0.1", port)
         assert not first.transport.is_closing(), "connections already made live on"
         first.transport.abort()
+
+    play(scenario)
+
+
+class Gate:
+    """Admits connections as the test says, in turn, and keeps what it is told."""
+
+    def __init__(self, *answers: Admitted | None) -> None:
+        self._answers = iter(answers)
+        self.open = 0
+        self.events: list[str] = []
+
+    def begin(self, address: str, port: int) -> Admitted | None:
+        assert address
+        assert port
+        answer = next(self._answers)
+        self.open += answer is not None
+        self.events.append("refused" if answer is None else "begun")
+        return answer
+
+    def end(self, address: str) -> None:
+        self.open -= 1
+        self.events.append("ended")
+
+
+def test_a_gate_decides_which_handshakes_begin(play: Play, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    key = str(authority.issue("broker", "/CN=broker"))
+    server = ServerTls(files=TlsFiles(key_file=key), handshake_timeout_ms=60_000)
+    client = ClientTls(files=TlsFiles(trusted_file=str(authority.certificate)))
+
+    async def scenario(runtime: Runtime, folder: str) -> None:
+        gate = Gate(Admitted(), Admitted(50), None, Admitted(50, ends=True))
+        made: asyncio.Queue[Recorder] = asyncio.Queue()
+
+        class Accepted(Recorder):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                gate.events.append("made")
+                made.put_nowait(self)
+                super().connection_made(transport)
+
+        listener = await runtime.network.listen(Accepted, "127.0.0.1", 0, server, gate)
+        await listener.start()
+        for _ in range(2):
+            protocol = await runtime.network.connect(Recorder, "127.0.0.1", listener.port, client)
+            assert isinstance(protocol, Recorder)
+            protocol.transport.write(b"hello")
+            accepted = await made.get()
+            await accepted.until(lambda recorder: recorder.data == b"hello")
+            protocol.transport.abort()
+        assert gate.events == ["begun", "ended", "made"] * 2
+        for _ in range(2):
+            with suppress(OSError):  # where the handshake is part of connecting
+                lost = await runtime.network.connect(Recorder, "127.0.0.1", listener.port, client)
+                assert isinstance(lost, Recorder)
+                await lost.until(lambda recorder: "lost" in recorder.events)
+        assert gate.events[6:] == ["refused", "begun", "ended"]
+        assert gate.open == 0
+        listener.close()
 
     play(scenario)

@@ -37,6 +37,7 @@ from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
 from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
+from nilometer.broker.quotas.admission import ConnectionAdmission
 from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.broker.quotas.connection_limits import ConnectionLimits
 from nilometer.broker.quotas.connection_rates import ConnectionRates
@@ -144,7 +145,8 @@ def assemble(given: Prerequisites) -> BrokerParts:
     cleaner = _cleaner(given, replication)
     services = _services(given, control, replication, coordinators, cleaner.report)
     rates = ConnectionRates(given.config, given.runtime.clock.monotonic_ms)
-    dispatcher = RequestDispatcher(services, ConnectionLimits(given.config), rates)
+    admission = ConnectionAdmission(ConnectionLimits(given.config), rates, services.client_quotas)
+    dispatcher = RequestDispatcher(services, admission)
     return BrokerParts(
         directories=given.directories,
         store=given.store,
@@ -153,7 +155,7 @@ def assemble(given: Prerequisites) -> BrokerParts:
         coordinators=coordinators,
         services=services,
         dispatcher=dispatcher,
-        acceptor=_acceptor(given, control, dispatcher),
+        acceptor=_acceptor(given, control, dispatcher, admission),
         growth=growth,
         housekeeping=_housekeeping(given, replication, dispatcher),
         cleaner=cleaner,
@@ -161,7 +163,12 @@ def assemble(given: Prerequisites) -> BrokerParts:
     )
 
 
-def _acceptor(given: Prerequisites, control: ControlParts, dispatcher: RequestDispatcher) -> Acceptor:
+def _acceptor(
+    given: Prerequisites,
+    control: ControlParts,
+    dispatcher: RequestDispatcher,
+    admission: ConnectionAdmission,
+) -> Acceptor:
     sasl = {
         name: SaslListener(
             settings,
@@ -171,8 +178,8 @@ def _acceptor(given: Prerequisites, control: ControlParts, dispatcher: RequestDi
         )
         for name, settings in given.config.sasl.items()
     }
-    mappings = {name: settings.mapping for name, settings in given.config.tls.items()}
-    return Acceptor(dispatcher, given.config.socket_request_max_bytes, sasl, mappings)
+    frame_bytes_max = given.config.socket_request_max_bytes
+    return Acceptor(dispatcher, frame_bytes_max, sasl, given.config.tls, admission)
 
 
 def _control(given: Prerequisites) -> ControlParts:

@@ -38,6 +38,7 @@ from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import LockHeld, Runtime
+from nilometer.runtime.handshakes import HandshakeGate
 from nilometer.storage import CorruptCheckpoint
 from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.wire.errors import KafkaError
@@ -113,7 +114,7 @@ class Broker:
 
     async def _run_startup(self) -> None:
         try:
-            await self._listeners.bind(self._runtime, self._new_connection)
+            await self._listeners.bind(self._runtime, self)
             await self._open_monitoring()
             await self._check_metadata()
             directories = await self._open_directories()
@@ -210,10 +211,13 @@ class Broker:
         if not endpoint.is_loopback:
             logger.warning("Every client that reaches %s reads the metrics: there is no login", endpoint)
 
-    def _new_connection(self, endpoint: Endpoint) -> Connection:
-        """Make the connection of a client that was accepted; the listeners are started after all parts
-        exist."""
+    # Implements Connections: the listeners are bound before any part exists, and started after all do.
+
+    def new_connection(self, endpoint: Endpoint) -> Connection:
         return self.parts.acceptor.new_connection(endpoint)
+
+    def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
+        return self.parts.acceptor.handshakes(endpoint)
 
     async def _check_metadata(self) -> None:
         """Fence this broker if it cannot fold the metadata log. Nothing is changed. Raises StartFailed."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.tls_settings import TlsSettings
 from nilometer.runtime import Listener, Runtime
+from nilometer.runtime.handshakes import Admitted, HandshakeGate
 from nilometer.runtime.tls import TlsUnusable
 
 
@@ -23,6 +25,32 @@ class _Open(msgspec.Struct, frozen=True):
     listener: Listener
 
 
+class Connections(Protocol):
+    """What becomes of accepted clients."""
+
+    def new_connection(self, endpoint: Endpoint) -> asyncio.BaseProtocol:
+        """Make the connection of a client; with TLS, of one whose handshake is done."""
+        ...
+
+    def handshakes(self, endpoint: Endpoint) -> HandshakeGate:
+        """Return what counts the TLS handshakes of a listener."""
+        ...
+
+
+class _Gate:
+    """The handshakes of a listener that was bound before anything was there to count them."""
+
+    def __init__(self, endpoint: Endpoint, connections: Connections) -> None:
+        self._endpoint = endpoint
+        self._connections = connections
+
+    def begin(self, address: str, port: int) -> Admitted | None:
+        return self._connections.handshakes(self._endpoint).begin(address, port)
+
+    def end(self, address: str) -> None:
+        self._connections.handshakes(self._endpoint).end(address)
+
+
 class OpenListeners:
     """Invariant: no connection is accepted before :meth:`start`, on any listener."""
 
@@ -32,22 +60,18 @@ class OpenListeners:
         self._tls = tls
         self._open: list[_Open] = []
 
-    async def bind(
-        self, runtime: Runtime, new_connection: Callable[[Endpoint], asyncio.BaseProtocol]
-    ) -> None:
-        """Bind the addresses; ``new_connection`` makes the connection of an accepted client.
-
-        Raises CannotListen.
-        """
+    async def bind(self, runtime: Runtime, connections: Connections) -> None:
+        """Bind the addresses. Raises CannotListen."""
         for endpoint in self._endpoints:
 
             def make(endpoint: Endpoint = endpoint) -> asyncio.BaseProtocol:
-                return new_connection(endpoint)
+                return connections.new_connection(endpoint)
 
             tls = self._tls.get(endpoint.name)
             server = None if tls is None else tls.server
             try:
-                listener = await runtime.network.listen(make, endpoint.host, endpoint.port, server)
+                gate = _Gate(endpoint, connections)
+                listener = await runtime.network.listen(make, endpoint.host, endpoint.port, server, gate)
             except TlsUnusable as error:
                 raise CannotListen(f"the listener {endpoint.name} cannot use TLS: {error}") from error
             except OSError as error:

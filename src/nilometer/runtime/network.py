@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Protocol
 
+from nilometer.runtime.handshakes import HandshakeGate, OpenGate, ProtocolFactory, TlsAcceptance, Turns
 from nilometer.runtime.tls import ClientTls, ServerContexts, ServerTls, client_context
-
-SHUTDOWN_TIMEOUT_S = 5.0
-"""How long the end of a TLS connection waits for the other side."""
-
-ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+from nilometer.runtime.tls_listener import TlsListener, bound_sockets
 
 
 class Listener(Protocol):
@@ -28,18 +24,23 @@ class Listener(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop accepting and release the address. Existing connections stay open."""
+        """Stop accepting and release the address. Connections stay open, except during a TLS handshake."""
         ...
 
 
 class Network(Protocol):
     async def listen(
-        self, factory: ProtocolFactory, host: str, port: int, tls: ServerTls | None = None
+        self,
+        factory: ProtocolFactory,
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+        gate: HandshakeGate | None = None,
     ) -> Listener:
         """Bind an address; each connection gets a new protocol from ``factory``.
 
-        With ``tls``, ``connection_made`` is called after the handshake. Raises OSError, with the reason, if
-        the address cannot be bound, and TlsUnusable.
+        With ``tls``, ``connection_made`` is called after the handshake, and ``gate`` decides which
+        handshakes begin. Raises OSError, with the reason, if the address cannot be bound, and TlsUnusable.
         """
         ...
 
@@ -72,23 +73,24 @@ class SocketListener:
 class SocketNetwork:
     """TCP through the running event loop."""
 
+    def __init__(self) -> None:
+        self._turns = Turns()
+
     async def listen(
-        self, factory: ProtocolFactory, host: str, port: int, tls: ServerTls | None = None
+        self,
+        factory: ProtocolFactory,
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+        gate: HandshakeGate | None = None,
     ) -> Listener:
+        if tls is not None:
+            timeout_s = tls.handshake_timeout_ms / 1000
+            context = ServerContexts(tls).first
+            acceptance = TlsAcceptance(context, timeout_s, gate or OpenGate(), self._turns, factory)
+            return TlsListener(await bound_sockets(host, port), acceptance)
         loop = asyncio.get_running_loop()
-        if tls is None:
-            server = await loop.create_server(factory, host, port, backlog=1024, start_serving=False)
-        else:
-            server = await loop.create_server(
-                factory,
-                host,
-                port,
-                backlog=1024,
-                start_serving=False,
-                ssl=ServerContexts(tls).first,
-                ssl_handshake_timeout=tls.handshake_timeout_ms / 1000,
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-            )
+        server = await loop.create_server(factory, host, port, backlog=1024, start_serving=False)
         return SocketListener(server, server.sockets[0].getsockname()[1])
 
     async def connect(

@@ -11,7 +11,7 @@ import asyncio
 import errno
 
 from nilometer.runtime import Listener
-from nilometer.runtime.network import ProtocolFactory
+from nilometer.runtime.handshakes import HandshakeGate, OpenGate, ProtocolFactory
 from nilometer.runtime.tls import ClientTls, ServerTls
 from nilometer.simulation.connection import Connection
 from nilometer.simulation.fabric import LOOPBACK, RETRANSMIT_S, Fabric, Listening, NetworkUser
@@ -29,10 +29,12 @@ class VirtualListener:
         factory: ProtocolFactory,
         port: int,
         *,
-        has_tls: bool = False,
+        gate: HandshakeGate | None = None,
     ) -> None:
+        """``gate``: with TLS, counts the handshakes."""
         self._fabric = fabric
-        self.has_tls = has_tls
+        self.gate = gate
+        self.has_tls = gate is not None
         self.process = process
         self.factory = factory
         self.accepts = False
@@ -59,7 +61,12 @@ class VirtualNetwork:
         self._process = process
 
     async def listen(
-        self, factory: ProtocolFactory, host: str, port: int, tls: ServerTls | None = None
+        self,
+        factory: ProtocolFactory,
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+        gate: HandshakeGate | None = None,
     ) -> Listener:
         """Nothing is encrypted; with ``tls``, only connections with TLS are accepted."""
         self._check_alive()
@@ -69,7 +76,8 @@ class VirtualNetwork:
         port = port or self._fabric.next_port(own)
         if (own, port) in self._fabric.listeners:
             raise OSError(errno.EADDRINUSE, f"Address already in use: {host}:{port}")
-        listener = VirtualListener(self._fabric, self._process, factory, port, has_tls=tls is not None)
+        gate = None if tls is None else gate or OpenGate()
+        listener = VirtualListener(self._fabric, self._process, factory, port, gate=gate)
         self._fabric.listeners[own, port] = listener
         self._fabric.note(self._process.name, f"listens on {own}:{port}")
         return listener
@@ -165,6 +173,28 @@ class Attempt:
         return protocol
 
     def _accept(self, listener: VirtualListener, transport: VirtualTransport) -> None:
+        if listener.gate is None:
+            self._serve(listener, transport)
+            return
+        address, port = transport.get_extra_info("peername")
+        admitted = listener.gate.begin(address, port)
+        if admitted is None:
+            transport.abort()
+            return
+        done = self._refuse if admitted.ends else self._serve
+        if not admitted.wait_ms:
+            done(listener, transport)
+            return
+        self._loop.in_process(admitted.wait_ms / 1000, listener.process, done, listener, transport)
+
+    def _refuse(self, listener: VirtualListener, transport: VirtualTransport) -> None:
+        assert listener.gate is not None
+        listener.gate.end(transport.get_extra_info("peername")[0])
+        transport.abort()
+
+    def _serve(self, listener: VirtualListener, transport: VirtualTransport) -> None:
+        if listener.gate is not None:
+            listener.gate.end(transport.get_extra_info("peername")[0])
         if transport.is_closing():
             return
         protocol = listener.factory()

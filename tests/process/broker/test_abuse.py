@@ -10,11 +10,8 @@ from __future__ import annotations
 import resource
 import socket
 import struct
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -25,22 +22,22 @@ from nilometer.security.scram_exchange import ScramClient
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import api, encode_request
+from support.brokers.abuse import Producing, descriptors, is_ended, may_log_in, rss_bytes
 from support.brokers.secured_broker import ALICE, PASSWORD, PREFIX, SecuredBroker
-from support.brokers.two_brokers import Side, batch, produce_fields
+from support.brokers.two_brokers import Side
 from support.eventually import eventually
 from support.ports import HOST
 from support.wire.mutated_logins import client_hello
-from support.wire.wire_peer import ConnectionEnded, WirePeer
+from support.wire.wire_peer import WirePeer
 
 KIB, MIB = 1024, 1024 * 1024
 UNAUTHENTICATED_MAX = 200
 """Of one address."""
 RECEIVE_BYTES_MAX = 524_288
 TIMEOUT_MS = 8_000
-PAUSE_S = 0.01
-"""Of the producing client, so that the abuse has the machine, too."""
 TOPIC = f"{PREFIX}topic"
 OTHER_ADDRESS, ANNOUNCING_ADDRESS = "127.0.0.77", "127.0.0.78"
+SHAKING_ADDRESSES = [f"127.0.2.{number}" for number in range(1, 4)]
 IDLE_ADDRESSES = [f"127.0.1.{number}" for number in range(1, 10)]
 
 
@@ -62,83 +59,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
         assert " ERROR " not in secured.broker.output
 
 
-class Producing:
-    """A client that logs in once and produces, one record after the other, until the block ends."""
-
-    def __init__(self, secured: SecuredBroker) -> None:
-        self._secured = secured
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._error: BaseException | None = None
-        self.latencies_ms: list[float] = []
-
-    def __enter__(self) -> Producing:
-        self._thread.start()
-        eventually(lambda: len(self.latencies_ms) > 20 or self._error is not None, "it produces", 60)
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        count = len(self.latencies_ms)
-        if kind is None:
-            eventually(
-                lambda: len(self.latencies_ms) > count + 5 or self._error is not None, "it goes on", 60
-            )
-        self._ends.set()
-        self._thread.join()
-        if self._error is not None:
-            raise AssertionError("the client that had logged in was not served") from self._error
-        ordered = sorted(self.latencies_ms)
-        print(f"produce: {len(ordered)} requests, p99 {ordered[int(len(ordered) * 0.99)]:.1f} ms")
-
-    def _run(self) -> None:
-        fields = produce_fields(9, TOPIC, {0: batch(b"value")})
-        try:
-            with self._secured.log_in(self._secured.sasl, OTHER_ADDRESS) as peer:
-                while not self._ends.is_set():
-                    began = time.monotonic()
-                    answer = peer.ask(ApiKey.PRODUCE, 9, **fields)
-                    self.latencies_ms.append((time.monotonic() - began) * 1000)
-                    outcome = answer.responses[0].partition_responses[0].error_code
-                    assert outcome == ErrorCode.none, outcome
-                    self._ends.wait(PAUSE_S)
-        except BaseException as error:  # shown by the thread of the test
-            self._error = error
-
-
-def rss_bytes(secured: SecuredBroker) -> int:
-    status = Path(f"/proc/{secured.broker.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-
-def descriptors(secured: SecuredBroker) -> int:
-    return len(list(Path(f"/proc/{secured.broker.pid}/fd").iterdir()))
-
-
-def may_log_in(secured: SecuredBroker, port: int, source: str = OTHER_ADDRESS) -> bool:
-    try:
-        with secured.log_in(port, source) as peer:
-            answer = peer.ask(ApiKey.METADATA, 12, topics=(), allow_auto_topic_creation=False)
-            return answer.controller_id == 1
-    except (ConnectionEnded, OSError):
-        return False
-
-
-def is_ended(client: socket.socket) -> bool:
-    """Wait until the broker has closed the connection; whether it did so within 20 s."""
-    try:
-        while client.recv(1 << 16):
-            pass
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        pass
-    return True
-
-
 def test_connections_that_never_log_in_cost_little_and_end(secured: SecuredBroker) -> None:
     """2,600 of them in all; the time for a login ends them."""
     open_before = descriptors(secured)
-    with Producing(secured), ExitStack() as stack:
+    with Producing(secured, TOPIC, OTHER_ADDRESS), ExitStack() as stack:
         clients = [
             *half_open_tls(secured, stack),
             *slow_logins(secured, stack),
@@ -151,13 +75,17 @@ def test_connections_that_never_log_in_cost_little_and_end(secured: SecuredBroke
 
 
 def half_open_tls(secured: SecuredBroker, stack: ExitStack) -> list[socket.socket]:
-    """450 connections with no TLS handshake, a part of its first message, or all of that."""
+    """450 connections with no TLS handshake, a part of its first message, or all of that; of three addresses,
+    since none may have as many."""
     hello = client_hello(Random(20))
     before = rss_bytes(secured)
-    clients = [stack.enter_context(secured.connect(secured.mutual)) for _ in range(450)]
+    sources = [address for address in SHAKING_ADDRESSES for _ in range(150)]
+    clients = [stack.enter_context(secured.connect(secured.mutual, source)) for source in sources]
     for number, client in enumerate(clients):
         client.sendall((b"", hello[: len(hello) // 2], hello)[number % 3])
-    assert may_log_in(secured, secured.mutual), "the broker has accepted them, and serves others"
+    assert may_log_in(secured, secured.mutual, OTHER_ADDRESS), (
+        "the broker has accepted them, and serves others"
+    )
     check_growth(secured, before, len(clients) * 128 * KIB)
     return clients
 
@@ -171,7 +99,7 @@ def slow_logins(secured: SecuredBroker, stack: ExitStack) -> list[socket.socket]
         for client in clients:
             with suppress(ConnectionError):  # its time may be over on a busy machine
                 client.sendall(bytes([byte]))
-    assert may_log_in(secured, secured.sasl)
+    assert may_log_in(secured, secured.sasl, OTHER_ADDRESS)
     check_growth(secured, before, len(clients) * 64 * KIB)
     return clients
 
@@ -185,7 +113,7 @@ def announced_frames(secured: SecuredBroker, stack: ExitStack) -> list[socket.so
     ]
     for client in clients:
         client.sendall(struct.pack(">ihhi", RECEIVE_BYTES_MAX, ApiKey.SASL_AUTHENTICATE, 2, 1))
-    assert may_log_in(secured, secured.sasl)
+    assert may_log_in(secured, secured.sasl, OTHER_ADDRESS)
     check_growth(secured, before, RESERVE_BYTES + len(clients) * 64 * KIB)
     return clients
 
@@ -204,7 +132,7 @@ def idle_connections(secured: SecuredBroker, stack: ExitStack) -> list[socket.so
             port = one_more.getsockname()[1]
             assert is_ended(one_more)
         wait_logged(secured, f"Closing the connection from {address}:{port}: too many connections")
-    assert may_log_in(secured, secured.sasl)
+    assert may_log_in(secured, secured.sasl, OTHER_ADDRESS)
     check_growth(secured, before, len(clients) * 16 * KIB)
     return clients
 
@@ -226,17 +154,25 @@ def test_a_request_above_the_limit_is_refused_unread(secured: SecuredBroker) -> 
 
 
 def test_large_sasl_messages_are_refused_and_forgotten(secured: SecuredBroker) -> None:
-    size = RECEIVE_BYTES_MAX - 100
+    """The first may grow the process by what one of them takes; later ones find that memory again."""
     before = rss_bytes(secured)
-    with Producing(secured):
-        for mechanism in ("PLAIN", "SCRAM-SHA-512"):
-            for filler in (b"n", b"\0", b",", b"\xff"):
-                with WirePeer(f"{HOST}:{secured.sasl}") as peer:
-                    peer.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism=mechanism)
-                    answer = peer.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=filler * size)
-                    assert answer.error_code == ErrorCode.sasl_authentication_failed
-                    assert peer.is_ended()
-    check_growth(secured, before, 16 * MIB)
+    with Producing(secured, TOPIC, OTHER_ADDRESS):
+        send_large_messages(secured)
+        check_growth(secured, before, 32 * MIB)
+        before = rss_bytes(secured)
+        send_large_messages(secured)
+        check_growth(secured, before, 8 * MIB)
+
+
+def send_large_messages(secured: SecuredBroker) -> None:
+    size = RECEIVE_BYTES_MAX - 100
+    for mechanism in ("PLAIN", "SCRAM-SHA-512"):
+        for filler in (b"n", b"\0", b",", b"\xff"):
+            with WirePeer(f"{HOST}:{secured.sasl}") as peer:
+                peer.ask(ApiKey.SASL_HANDSHAKE, 1, mechanism=mechanism)
+                answer = peer.ask(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=filler * size)
+                assert answer.error_code == ErrorCode.sasl_authentication_failed
+                assert peer.is_ended()
 
 
 def test_a_login_that_was_overheard_cannot_be_repeated(secured: SecuredBroker) -> None:
@@ -265,7 +201,7 @@ def test_a_flood_of_failed_logins(secured: SecuredBroker) -> None:
     before, logged = rss_bytes(secured), secured.broker.output.count("Authentication failed")
     begin = encode_request(1, "flood", api(ApiKey.SASL_HANDSHAKE, 1).request(mechanism="PLAIN"))
     wrong = api(ApiKey.SASL_AUTHENTICATE, 2).request(auth_bytes=f"\0{ALICE}\0wrong".encode())
-    with Producing(secured):
+    with Producing(secured, TOPIC, OTHER_ADDRESS):
         for _ in range(10):
             with ExitStack() as stack:
                 peers = [stack.enter_context(WirePeer(f"{HOST}:{secured.sasl}")) for _ in range(50)]

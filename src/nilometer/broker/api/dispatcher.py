@@ -15,8 +15,7 @@ from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.api.throttling import count_request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
-from nilometer.broker.quotas.connection_limits import ConnectionLimits
-from nilometer.broker.quotas.connection_rates import WAIT_MS_MAX, ConnectionRates
+from nilometer.broker.quotas.admission import ConnectionAdmission
 from nilometer.broker.replies import WaitingReply
 from nilometer.broker.request_context import NO_BROKER
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
@@ -33,10 +32,9 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 class RequestDispatcher:
     """The connections of all listeners and their requests."""
 
-    def __init__(self, services: Services, limits: ConnectionLimits, rates: ConnectionRates) -> None:
+    def __init__(self, services: Services, admission: ConnectionAdmission) -> None:
         self._services = services
-        self._limits = limits
-        self._rates = rates
+        self._admission = admission
         self._now_us = services.runtime.clock.monotonic_us
         self.connections: dict[Connection, None] = {}
         self.connections_accepted = 0
@@ -45,16 +43,16 @@ class RequestDispatcher:
     def connection_opened(self, connection: Connection) -> bool:
         address, port = connection.peer
         listener = connection.context.listener
-        if not self._limits.take(listener, address):
-            return False
-        quotas = self._services.client_quotas
-        if quotas.limits_connections and (wait_ms := quotas.on_connection(listener, address)):
-            connection.hold(wait_ms, "too many connections per second from its address")
-        elif self._rates.limits_connections and (wait_ms := self._rates.on_connection(listener)):
-            if wait_ms > WAIT_MS_MAX:
-                self._limits.release(listener, address)
+        if connection.context.security_protocol.has_tls:
+            if not self._admission.go_on(listener, address):  # it waited before its handshake
                 return False
-            connection.hold(wait_ms)
+        else:
+            admitted = self._admission.begin(listener, address)
+            if admitted is None:
+                return False
+            if admitted.wait_ms:
+                ends = "too many connections per second from its address" if admitted.ends else None
+                connection.hold(admitted.wait_ms, ends)
         connection.last_active_ms = self._services.runtime.clock.monotonic_ms()
         connection.context = replace(connection.context, client_address=address, client_port=port)
         self.connections[connection] = None
@@ -64,7 +62,7 @@ class RequestDispatcher:
     def connection_closed(self, connection: Connection) -> None:
         if connection in self.connections:
             del self.connections[connection]
-            self._limits.release(connection.context.listener, connection.peer[0])
+            self._admission.end(connection.context.listener, connection.peer[0])
 
     def request_failed(self, error: BaseException) -> None:
         logger.error("A request failed", exc_info=error)

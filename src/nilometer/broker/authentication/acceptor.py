@@ -7,13 +7,15 @@ import logging
 from collections.abc import Mapping
 
 from nilometer.broker.authentication.certificate_gate import CertificateGate
+from nilometer.broker.authentication.handshake_gate import Admission, ListenerHandshakes
 from nilometer.broker.authentication.sasl_gate import SaslGate
 from nilometer.broker.authentication.sasl_listener import SaslListener
+from nilometer.broker.authentication.unauthenticated import UnauthenticatedConnections
 from nilometer.broker.connection import Connection, Dispatcher, Reserve
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.broker.settings.tls_settings import TlsSettings
 from nilometer.broker.tasks import Tasks
-from nilometer.security.principal_mapping import PrincipalMapping
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -24,14 +26,25 @@ class Acceptor:
         dispatcher: Dispatcher,
         frame_bytes_max: int,
         sasl: Mapping[str, SaslListener],
-        mappings: Mapping[str, PrincipalMapping],
+        tls: Mapping[str, TlsSettings],
+        admission: Admission,
     ) -> None:
-        """``sasl``: by name, the listeners whose clients authenticate by SASL; ``mappings``: those whose
-        clients may have a certificate."""
+        """``sasl``, ``tls``: by name, the listeners whose clients authenticate by SASL, and those with
+        TLS."""
         self._dispatcher = dispatcher
         self._frame_bytes_max = frame_bytes_max
         self._sasl = sasl
-        self._mappings = mappings
+        self._tls = tls
+        self._handshakes = {
+            name: ListenerHandshakes(
+                name,
+                sasl[name].unauthenticated
+                if name in sasl
+                else UnauthenticatedConnections(settings.handshakes_max_per_address),
+                admission,
+            )
+            for name, settings in tls.items()
+        }
         self._reserve = Reserve()
 
     async def open(self, tasks: Tasks) -> None:
@@ -42,6 +55,9 @@ class Acceptor:
                 await keys.fetch()
                 tasks.service(f"keys of tokens for the listener {name}", keys.run())
 
+    def handshakes(self, endpoint: Endpoint) -> ListenerHandshakes:
+        return self._handshakes[endpoint.name]
+
     def new_connection(self, endpoint: Endpoint) -> Connection:
         dispatcher, limit = self._dispatcher, self._frame_bytes_max
         if endpoint.protocol.has_sasl:
@@ -49,6 +65,6 @@ class Acceptor:
             dispatcher = SaslGate(sasl, dispatcher, limit)
             limit = sasl.settings.receive_bytes_max
         elif endpoint.protocol.has_tls:
-            dispatcher = CertificateGate(self._mappings[endpoint.name], dispatcher, limit)
+            dispatcher = CertificateGate(self._tls[endpoint.name].mapping, dispatcher, limit)
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
         return Connection(dispatcher, limit, logger.info, self._reserve, context)

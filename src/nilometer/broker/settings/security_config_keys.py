@@ -52,14 +52,16 @@ SASL_KEYS = [
         name="nilometer.authentication.timeout.ms",
         kind=ConfigKind.LONG,
         default=10_000,
-        doc="A connection that has not authenticated within this time is closed.",
+        doc="A connection that has not authenticated within this time is closed; a TLS handshake has "
+        "as much.",
         minimum=100,
     ),
     ConfigKey(
         name="nilometer.unauthenticated.connections.max.per.ip",
         kind=ConfigKind.INT,
         default=200,
-        doc="How many connections of one address may be open that have not authenticated yet.",
+        doc="How many connections of one address may be open on a listener that have not authenticated yet: "
+        "in their TLS handshake, or before their SASL login.",
         minimum=1,
     ),
     *OAUTH_KEYS,

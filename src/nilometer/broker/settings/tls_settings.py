@@ -18,6 +18,8 @@ MAPPING_RULES = "ssl.principal.mapping.rules"
 class TlsSettings:
     server: ServerTls
     mapping: PrincipalMapping
+    handshakes_max_per_address: int
+    """How many handshakes an address may have open on the listener."""
 
 
 def tls_settings(
@@ -50,4 +52,4 @@ def tls_settings(
         )
     timeout_ms = settings.integer("nilometer.authentication.timeout.ms")
     server = ServerTls(files=files, client_auth=client_auth, handshake_timeout_ms=timeout_ms)
-    return TlsSettings(server, mapping)
+    return TlsSettings(server, mapping, settings.integer("nilometer.unauthenticated.connections.max.per.ip"))
