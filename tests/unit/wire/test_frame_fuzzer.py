@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from uuid import UUID
 
@@ -13,11 +14,16 @@ from support.wire.frame_fuzzer import EVERY_VERSION, Kind, MutatedFrame, mutated
 from support.wire.random_messages import Vocabulary
 
 SEED = 20
-SAMPLE = list(mutated_frames(SEED, 6000))
+
+
+@functools.cache
+def sample() -> list[MutatedFrame]:
+    """Return 6,000 frames. Made when first used: every worker of a run imports this module."""
+    return list(mutated_frames(SEED, 6000))
 
 
 def of_kind(kind: Kind) -> list[MutatedFrame]:
-    return [mutation for mutation in SAMPLE if mutation.kind is kind]
+    return [mutation for mutation in sample() if mutation.kind is kind]
 
 
 def length_of(mutation: MutatedFrame) -> int:
@@ -33,16 +39,16 @@ def decodes(mutation: MutatedFrame) -> bool:
 
 
 def test_seed_and_index_name_a_frame() -> None:
-    for mutation in SAMPLE[::97]:
+    for mutation in sample()[::97]:
         assert mutated_frame(mutation.seed, mutation.index) == mutation
-    assert list(mutated_frames(SEED, 5, start=100)) == SAMPLE[100:105]
-    assert [m.frame for m in mutated_frames(SEED + 1, 50)] != [m.frame for m in SAMPLE[:50]]
-    assert SAMPLE[3].describe().startswith("mutated_frame(20, 3): PRODUCE 6, ")
+    assert list(mutated_frames(SEED, 5, start=100)) == sample()[100:105]
+    assert [m.frame for m in mutated_frames(SEED + 1, 50)] != [m.frame for m in sample()[:50]]
+    assert sample()[3].describe().startswith("mutated_frame(20, 3): PRODUCE 6, ")
 
 
 def test_every_version_takes_its_turn_and_every_kind_occurs() -> None:
-    assert {(m.api_key, m.api_version) for m in SAMPLE[: len(EVERY_VERSION)]} == set(EVERY_VERSION)
-    kinds = Counter(m.kind for m in SAMPLE)
+    assert {(m.api_key, m.api_version) for m in sample()[: len(EVERY_VERSION)]} == set(EVERY_VERSION)
+    kinds = Counter(m.kind for m in sample())
     assert set(kinds) == set(Kind)
     assert min(kinds.values()) > 300
 
@@ -56,7 +62,7 @@ def test_valid_frames_are_valid() -> None:
 
 
 def test_only_a_wrong_length_is_wrong() -> None:
-    for mutation in SAMPLE:
+    for mutation in sample():
         if mutation.kind is not Kind.WRONG_LENGTH:
             assert length_of(mutation) == len(mutation.frame) - 4, mutation.describe()
     wrong = [m for m in of_kind(Kind.WRONG_LENGTH) if length_of(m) != len(m.frame) - 4]
@@ -78,7 +84,7 @@ def test_mutations_bite() -> None:
         assert refused > 0.15 * len(of_kind(kind)), (kind, refused)
     assert not any(decodes(mutation) for mutation in of_kind(Kind.UNKNOWN_API))
     passed = sum(
-        decodes(m) for m in SAMPLE if m.kind in (Kind.BIT_FLIPS, Kind.OVERWRITTEN, Kind.HOSTILE_COUNT)
+        decodes(m) for m in sample() if m.kind in (Kind.BIT_FLIPS, Kind.OVERWRITTEN, Kind.HOSTILE_COUNT)
     )
     assert passed > 100
 
