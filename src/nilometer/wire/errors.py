@@ -6,9 +6,12 @@ response.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.errors import ErrorCode
 
 __all__ = [
+    "NONE",
     "RETRIABLE",
     "CorruptBatch",
     "ErrorCode",
@@ -22,6 +25,9 @@ __all__ = [
     "is_retriable",
 ]
 
+NONE: Final = ErrorCode.none
+"""No error, for code that runs for each request: to look a member up in its enumeration costs as much as a
+call."""
 RETRIABLE: frozenset[ErrorCode] = frozenset(code for code in ErrorCode if code.retriable)
 
 

@@ -11,13 +11,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from nilometer.wire.errors import ErrorCode
+from nilometer.wire.errors import NONE, ErrorCode
 
 
 class PartitionOutcome(Protocol):
     """The outcome for one partition: a success until ``fail`` is called."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None: ...
+
+
+class MayWait(Protocol):
+    """A request that can be made to wait for a partition."""
+
+    def wait_for(self, outcome: PartitionOutcome) -> PartitionWait:
+        """Make the request wait for a partition; the wait's end may set an error in ``outcome``."""
+        ...
 
 
 class PartitionWait:
@@ -30,26 +38,32 @@ class PartitionWait:
         self.outcome = outcome
         self.done = False
 
-    def release(self, error: ErrorCode = ErrorCode.none) -> None:
+    def release(self, error: ErrorCode = NONE) -> None:
         """End the wait; an ``error`` becomes the outcome. Ignored if the wait has ended already."""
         if self.done:
             return
         self.done = True
-        if error is not ErrorCode.none:
+        if error is not NONE:
             self.outcome.fail(error)
         self._request.one_released()
 
 
 class DelayedRequest:
-    """The waits of one request for its partitions."""
+    """The waits of one request for its partitions.
 
-    __slots__ = ("_finish", "_timer", "_unreleased", "_waits")
+    A wait may end while the request is still being processed: the append to its next partition may take a log
+    directory offline. So nothing is finished before :meth:`start_timer`.
+    """
+
+    __slots__ = ("_finish", "_is_complete", "_timer", "_unreleased", "_waits")
 
     def __init__(self, finish: Callable[[], None]) -> None:
         """``finish`` is called once, when the last wait has ended; it sends the response."""
         self._finish: Callable[[], None] | None = finish
         self._waits: list[PartitionWait] = []
         self._unreleased = 0
+        self._is_complete = False
+        """Whether all of the request's waits have begun."""
         self._timer: asyncio.TimerHandle | None = None
 
     def wait_for(self, outcome: PartitionOutcome) -> PartitionWait:
@@ -60,7 +74,8 @@ class DelayedRequest:
         return wait
 
     def start_timer(self, timeout_ms: int) -> None:
-        """End the waits that remain after ``timeout_ms``, with REQUEST_TIMED_OUT."""
+        """End the waits that remain after ``timeout_ms``, with REQUEST_TIMED_OUT. No more waits may begin."""
+        self._is_complete = True
         if self._unreleased:
             self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._on_timeout)
 
@@ -70,7 +85,7 @@ class DelayedRequest:
 
     def one_released(self) -> None:
         self._unreleased -= 1
-        if self._unreleased == 0:
+        if self._unreleased == 0 and self._is_complete:
             if self._timer is not None:
                 self._timer.cancel()
             finish = self._finish

@@ -1,0 +1,46 @@
+"""A request that waits for several partitions is answered once, when the last one has its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.replicas.delayed_produce import ProduceOutcome
+from nilometer.broker.replicas.delayed_request import DelayedRequest
+from nilometer.wire.errors import ErrorCode
+
+TIMEOUT_MS = 60_000
+
+
+def test_a_wait_that_ends_before_the_next_one_begins_does_not_end_the_request() -> None:
+    """The append to one partition may take the log directory of the one before offline."""
+
+    async def scenario() -> None:
+        finished: list[None] = []
+        request = DelayedRequest(lambda: finished.append(None))
+        first, second = ProduceOutcome(0), ProduceOutcome(1)
+        request.wait_for(first).release(ErrorCode.not_leader_or_follower)
+        assert not request.is_waiting
+        later = request.wait_for(second)
+        assert request.is_waiting
+        request.start_timer(TIMEOUT_MS)
+        assert finished == []
+        later.release()
+        later.release()
+        assert finished == [None]
+        assert (first.error, second.error) == (ErrorCode.not_leader_or_follower, ErrorCode.none)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_is_answered_when_its_last_wait_has_ended() -> None:
+    async def scenario() -> None:
+        finished: list[None] = []
+        request = DelayedRequest(lambda: finished.append(None))
+        waits = [request.wait_for(ProduceOutcome(index)) for index in range(3)]
+        request.start_timer(TIMEOUT_MS)
+        for wait in waits:
+            assert finished == []
+            wait.release()
+        assert finished == [None]
+
+    asyncio.run(scenario())
