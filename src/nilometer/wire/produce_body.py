@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 from uuid import UUID
 
-from nilometer.wire.body_reader import BodyReader, compact_size
+import msgspec
+
+from nilometer.wire.body_reader import BodyReader, compact_size, uuid_of
 from nilometer.wire.errors import MalformedRequest
 
 VERSION_MIN, VERSION_MAX = 3, 13
@@ -21,28 +22,36 @@ VERSION_MIN, VERSION_MAX = 3, 13
 _FIRST_FLEXIBLE = 9
 _FIRST_WITH_TOPIC_ID = 13
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
+
+# The layouts of a usual request: no transaction, no tagged fields, one partition of one topic.
 _ONE = 2
 """An array of one element, as a compact size."""
-_USUAL_START = struct.Struct(">BBhiBB")
-_USUAL_START_MARKS = (0, 0, _ONE)
-"""No tags of the header, no transactional id, one topic."""
-_USUAL_PARTITION = struct.Struct(">Bi")
-_USUAL_END = b"\x00\x00\x00"
-"""No tags of the partition, the topic and the request."""
+_NAMED = struct.Struct(">BBhiBB")
+"""Tags of the header, transactional id, acks, timeout, topics, size of the topic's name: versions 9 to 12."""
+_NAMED_PARTITION = struct.Struct(">Bi")
+"""Partitions, partition."""
+_BY_ID = struct.Struct(">BBhiB16sBi")
+"""As these two, with a topic id in place of the name: version 13."""
+_LEGACY = struct.Struct(">hhiih")
+"""Transactional id, acks, timeout, topics, size of the topic's name: versions 3 to 8."""
+_LEGACY_PARTITION = struct.Struct(">iii")
+"""Partitions, partition, size of the records."""
+_NO_TAGS = b"\x00\x00\x00"
+"""Of the partition, the topic and the request."""
 
 
-class ProducedRecords(NamedTuple):
+class ProducedRecords(msgspec.Struct, frozen=True, gc=False):
     partition: int
     records: memoryview | None
 
 
-class ProducedToTopic(NamedTuple):
+class ProducedToTopic(msgspec.Struct, frozen=True, gc=False):
     topic: str | UUID
     """The topic's name, or from version 13 on its id."""
     partitions: Sequence[ProducedRecords]
 
 
-class ProduceBody(NamedTuple):
+class ProduceBody(msgspec.Struct, frozen=True, gc=False):
     transactional_id: str | None
     acks: int
     timeout_ms: int
@@ -57,35 +66,79 @@ def decode_produce_body(version: int, frame: memoryview, position: int) -> Produ
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Produce version {version}")
     flexible, by_id = version >= _FIRST_FLEXIBLE, version >= _FIRST_WITH_TOPIC_ID
+    usual = _usual_by_id if by_id else _usual_named if flexible else _usual_legacy
     try:
-        usual = _usual_body(frame, position) if flexible and not by_id else None
-        return usual or _body(BodyReader(frame, position, flexible=flexible), by_id)
+        body = usual(frame, position)
+        return body or _body(BodyReader(frame, position, flexible=flexible), by_id)
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"the Produce request ends too early: {error}") from None
     except UnicodeDecodeError:
         raise MalformedRequest("a string is not UTF-8") from None
 
 
-def _usual_body(frame: memoryview, position: int) -> ProduceBody | None:
-    """Decode a request for one partition of one topic, by name, without transaction and tagged fields; None
-    if this is another."""
-    if len(frame) - position < _USUAL_START.size:
+def _usual_named(frame: memoryview, position: int) -> ProduceBody | None:
+    """Decode a usual request of versions 9 to 12; None if this is another."""
+    start = position + _NAMED.size
+    if len(frame) < start:
         return None
-    *marks, acks, timeout_ms, topics, name_size = _USUAL_START.unpack_from(frame, position)
-    name_end = position + _USUAL_START.size + name_size - 1
-    if (*marks, topics) != _USUAL_START_MARKS or not 0 < name_size < 0x80:
+    tags, transactional_id, acks, timeout_ms, topics, name_size = _NAMED.unpack_from(frame, position)
+    name_end = start + name_size - 1
+    if tags or transactional_id or topics != _ONE or not 0 < name_size < 0x80:
         return None
-    if len(frame) - name_end < _USUAL_PARTITION.size:
+    if len(frame) - name_end < _NAMED_PARTITION.size:
         return None
-    partitions, index = _USUAL_PARTITION.unpack_from(frame, name_end)
-    if partitions != _ONE or bytes(frame[-len(_USUAL_END) :]) != _USUAL_END:
+    partitions, index = _NAMED_PARTITION.unpack_from(frame, name_end)
+    records = _last_records(frame, name_end + _NAMED_PARTITION.size)
+    if partitions != _ONE or records is None:
         return None
-    size, start = compact_size(frame, name_end + _USUAL_PARTITION.size)
-    if size < 0 or start + size + len(_USUAL_END) != len(frame):
+    return _of_one(acks, timeout_ms, str(frame[start:name_end], "utf-8"), index, records)
+
+
+def _usual_by_id(frame: memoryview, position: int) -> ProduceBody | None:
+    """Decode a usual request of version 13; None if this is another."""
+    end = position + _BY_ID.size
+    if len(frame) < end:
         return None
-    name = str(frame[position + _USUAL_START.size : name_end], "utf-8")
-    topic = ProducedToTopic(name, [ProducedRecords(index, frame[start : start + size])])
-    return ProduceBody(None, acks, timeout_ms, [topic])
+    tags, transactional_id, acks, timeout_ms, topics, topic_id, partitions, index = _BY_ID.unpack_from(
+        frame, position
+    )
+    if tags or transactional_id or topics != _ONE or partitions != _ONE:
+        return None
+    records = _last_records(frame, end)
+    return None if records is None else _of_one(acks, timeout_ms, uuid_of(topic_id), index, records)
+
+
+def _usual_legacy(frame: memoryview, position: int) -> ProduceBody | None:
+    """Decode a usual request of versions 3 to 8; None if this is another."""
+    start = position + _LEGACY.size
+    if len(frame) < start:
+        return None
+    transactional_id, acks, timeout_ms, topics, name_size = _LEGACY.unpack_from(frame, position)
+    name_end = start + name_size
+    records_at = name_end + _LEGACY_PARTITION.size
+    if transactional_id != -1 or topics != 1 or name_size < 0 or len(frame) < records_at:
+        return None
+    partitions, index, size = _LEGACY_PARTITION.unpack_from(frame, name_end)
+    if partitions != 1 or size < 0 or records_at + size != len(frame):
+        return None
+    return _of_one(acks, timeout_ms, str(frame[start:name_end], "utf-8"), index, frame[records_at:])
+
+
+def _last_records(frame: memoryview, position: int) -> memoryview | None:
+    """Return the records at ``position``, if nothing but sections without tagged fields follows them."""
+    size, start = compact_size(frame, position)
+    end = start + size
+    if size < 0 or end + len(_NO_TAGS) != len(frame) or bytes(frame[end:]) != _NO_TAGS:
+        return None
+    return frame[start:end]
+
+
+def _of_one(
+    acks: int, timeout_ms: int, topic: str | UUID, partition: int, records: memoryview
+) -> ProduceBody:
+    return ProduceBody(
+        None, acks, timeout_ms, (ProducedToTopic(topic, (ProducedRecords(partition, records),)),)
+    )
 
 
 def _body(reader: BodyReader, by_id: bool) -> ProduceBody:

@@ -184,6 +184,36 @@ def test_produce_response(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize(
+    "partition",
+    [
+        ProducedPartition(7, ErrorCode.none, 55, 1_700_000_000_123, 3),
+        ProducedPartition(7, ErrorCode.message_too_large),
+        ProducedPartition(7, ErrorCode.invalid_record, message="no records"),
+        ProducedPartition(7, ErrorCode.invalid_record, record_errors=(RecordError(4, "bad"),)),
+        ProducedPartition(7, ErrorCode.not_leader_or_follower, current_leader=LeaderIdAndEpoch(2, 9)),
+    ],
+)
+def test_a_produce_response_for_one_partition(version: int, partition: ProducedPartition) -> None:
+    """Most have one layout, which is written at once."""
+    frame = encode_produce_response(version, 9, [ProducedTopic(topic_name(version), [partition])], 12)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    correlation_id, response = decode_response(ApiKey.PRODUCE, version, frame[4:])
+    assert frame == encode_response(9, ApiKey.PRODUCE, version, response)
+    assert (correlation_id, milliseconds(response.throttle_time)) == (9, 12)
+    [produced] = response.responses
+    assert (produced.topic_id if version >= 13 else produced.name) == topic_name(version)
+    [told] = produced.partition_responses
+    assert (told.index, told.error_code, told.base_offset) == (7, partition.error, partition.base_offset)
+    assert (told.log_append_time is None) == (partition.log_append_time_ms < 0)
+    if version >= 8:
+        assert told.error_message == partition.message
+        assert [error.batch_index for error in told.record_errors] == [
+            error.batch_index for error in partition.record_errors
+        ]
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @pytest.mark.parametrize("transactional_id", [None, "täx"])
 def test_produce_request(version: int, transactional_id: str | None) -> None:
     chance = random.Random(version)

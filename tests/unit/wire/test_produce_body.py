@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,7 @@ from nilometer.wire import messages, produce_body
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import BodyReader
 from nilometer.wire.errors import MalformedRequest
-from nilometer.wire.produce_body import VERSION_MAX, VERSION_MIN, decode_produce_body
+from nilometer.wire.produce_body import VERSION_MAX, VERSION_MIN, ProduceBody, decode_produce_body
 from nilometer.wire.produce_request import encode_produce_request
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
@@ -119,35 +120,67 @@ def test_a_count_that_cannot_be_is_refused_at_once():
         decode_produce_body(3, memoryview(frame), start)
 
 
+USUAL = {
+    3: produce_body._usual_legacy,
+    8: produce_body._usual_legacy,
+    9: produce_body._usual_named,
+    13: produce_body._usual_by_id,
+}
+
+
+def fields(body: ProduceBody) -> Any:
+    topics = [
+        (each.topic, [(part.partition, part.records) for part in each.partitions]) for each in body.topics
+    ]
+    return body.transactional_id, body.acks, body.timeout_ms, topics
+
+
+@pytest.mark.parametrize("version", USUAL)
 @pytest.mark.parametrize("size", [1, 70, 200, 20_000])
-def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field(size: int) -> None:
-    buffers = encode_produce_request(9, 5, None, [("clicks", [(3, b"a" * size)])], acks=-1, timeout_ms=1500)
+def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field(version: int, size: int) -> None:
+    topic = TOPIC_ID if version >= 13 else "clicks"
+    buffers = encode_produce_request(
+        version, 5, None, [(topic, [(3, b"a" * size)])], acks=-1, timeout_ms=1500
+    )
     frame = b"".join(bytes(buffer) for buffer in buffers)[4:]
     start = messages.decode_request_header(frame).size
     chance, at_once = random.Random(size), 0
     for attempt in range(3000):
         mutated = bytearray(frame)
         for _ in range(chance.randint(1, 3) if attempt else 0):
-            place = chance.choice([chance.randrange(start, start + 30), -chance.randint(1, 4)])
+            place = chance.choice([chance.randrange(start, start + 40), -chance.randint(1, 4)])
             mutated[place if place < len(frame) else -1] = chance.choice([0, 255, 127, 128, 1, 2, 3, 7])
         view = memoryview(bytes(mutated))
         try:
-            found = produce_body._usual_body(view, start)
+            found = USUAL[version](view, start)
         except (MalformedRequest, UnicodeDecodeError, IndexError):
             with pytest.raises(MalformedRequest):
-                decode_produce_body(9, view, start)
+                decode_produce_body(version, view, start)
             continue
         if found is not None:
             at_once += 1
-            assert found == produce_body._body(BodyReader(view, start, flexible=True), by_id=False)
+            reader = BodyReader(view, start, flexible=version >= 9)
+            assert fields(found) == fields(produce_body._body(reader, by_id=version >= 13))
+            assert reader.position == len(view)
     assert at_once > 100
-    usual = decoded(9, frame)
-    assert (usual.acks, usual.timeout_ms, usual.transactional_id) == (-1, 1500, None)
-    assert usual.topics == [("clicks", [(3, b"a" * size)])]
+    usual = decoded(version, frame)
+    assert fields(usual) == (None, -1, 1500, [(topic, [(3, b"a" * size)])])
+    assert USUAL[version](memoryview(frame), start) is not None
+
+
+@pytest.mark.parametrize("version", USUAL)
+def test_a_usual_request_cut_short_anywhere_is_refused(version: int) -> None:
+    topic = TOPIC_ID if version >= 13 else "clicks"
+    buffers = encode_produce_request(version, 5, None, [(topic, [(3, b"abc")])], acks=-1, timeout_ms=1500)
+    frame = b"".join(bytes(buffer) for buffer in buffers)[4:]
+    start = messages.decode_request_header(frame).size
+    for end in range(start, len(frame)):
+        with pytest.raises(MalformedRequest):
+            decode_produce_body(version, memoryview(frame)[:end], start)
 
 
 def test_a_topic_without_partitions_is_read() -> None:
     buffers = encode_produce_request(9, 5, None, [("t", [])], acks=1, timeout_ms=5)
-    assert decoded(9, b"".join(map(bytes, buffers))[4:]).topics == [("t", [])]
+    assert fields(decoded(9, b"".join(map(bytes, buffers))[4:]))[3] == [("t", [])]
     buffers = encode_produce_request(9, 5, None, [], acks=1, timeout_ms=5)
-    assert decoded(9, b"".join(map(bytes, buffers))[4:]).topics == []
+    assert fields(decoded(9, b"".join(map(bytes, buffers))[4:]))[3] == []

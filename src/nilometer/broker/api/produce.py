@@ -15,8 +15,7 @@ wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 from uuid import UUID
 
 from nilometer.broker.api.leader_hints import LeaderHints
@@ -28,26 +27,25 @@ from nilometer.broker.api.throttling import count_refused
 from nilometer.broker.connection import CloseConnection
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.rejected_batches import RejectedBatches
-from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
+from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
+from nilometer.broker.replicas.delayed_request import PartitionOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replies import Reply, WaitingReply
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.wire import messages
+from nilometer.runtime import Clock
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode, KafkaError, is_retriable
+from nilometer.wire.errors import NONE, ErrorCode, KafkaError, is_retriable
+from nilometer.wire.primitives import NodeEndpoint
 from nilometer.wire.produce_body import ProduceBody, ProducedRecords, decode_produce_body
-from nilometer.wire.produce_response import ProducedPartition, ProducedTopic, encode_produce_response
+from nilometer.wire.produce_response import ProducedTopic, encode_produce_response
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 11, 12
 
 
-class TopicOutcomes(NamedTuple):
-    topic: str | UUID
-    """The topic's name, or from version 13 on its id."""
-    partitions: Sequence[ProduceOutcome]
+_ACKS = frozenset((ACKS_NONE, ACKS_LEADER, ACKS_ALL))
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -64,22 +62,15 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply | asyncio.Future[Reply]:
     """Return the response with ``error`` for each partition. Raises CloseConnection if none is expected."""
-    topics = _outcomes(request.body)
-    for topic in topics:
-        for outcome in topic.partitions:
-            outcome.fail(error)
+    topics: list[ProducedTopic] = []
+    for topic in request.body.topics:
+        outcomes = [ProduceOutcome(part.partition, error) for part in topic.partitions]
+        topics.append(ProducedTopic(topic.topic, outcomes))
     if request.body.acks == ACKS_NONE:
         _close_on_error(topics)
-    waiting = _Waiting(services, request.header, request.context.listener, topics)
+    waiting = _Waiting(services, request, topics)
     waiting.throttle_ms = count_refused(services, request)
     return waiting.reply(0)
-
-
-def _outcomes(body: ProduceBody) -> list[TopicOutcomes]:
-    return [
-        TopicOutcomes(topic.topic, [ProduceOutcome(part.partition) for part in topic.partitions])
-        for topic in body.topics
-    ]
 
 
 def _guards(services: Services, request: Request) -> list[Guard]:
@@ -128,26 +119,30 @@ def _append_all(
     time: LoopTime | None = None,
 ) -> Reply | asyncio.Future[Reply]:
     body: ProduceBody = request.body
-    topics, denied = _outcomes(body), denied_topics(services, request)
-    waiting = _Waiting(services, request.header, request.context.listener, topics)
-    refused, now_ms = request.connection.rejected_batches, services.runtime.clock.monotonic_ms
+    topics: list[ProducedTopic] = []
+    denied, refused = denied_topics(services, request), request.connection.rejected_batches
+    waiting = _Waiting(services, request, topics)
     if more_follow := request.connection.has_queued:
         services.ready_fetches.hold()
-    for topic, outcomes in zip(body.topics, topics, strict=True):
-        if topic.topic in denied:
-            for outcome in outcomes.partitions:
+    for topic in body.topics:
+        outcomes: list[ProduceOutcome] = []
+        topics.append(ProducedTopic(topic.topic, outcomes))
+        for part in topic.partitions:
+            outcome = ProduceOutcome(part.partition)
+            outcomes.append(outcome)
+            if topic.topic in denied:
                 outcome.fail(ErrorCode.topic_authorization_failed)
-            continue
-        for part, outcome in zip(topic.partitions, outcomes.partitions, strict=True):
+                continue
             try:
                 partition = _find(services, topic.topic, part.partition)
                 if verified is not None:
                     _check_verified(verified, partition, part.records)
                 if refused:
-                    _check_passes_none(refused, partition, topic.topic, part, now_ms())
-                _append(partition, body, request.version, part.records, outcome, waiting)
+                    now_ms = services.runtime.clock.monotonic_ms()
+                    _check_passes_none(refused, partition, topic.topic, part, now_ms)
+                _append(partition, request, part.records, outcome, waiting)
             except KafkaError as error:
-                code = _remember(refused, topic.topic, part, error.code, now_ms)
+                code = _remember(refused, topic.topic, part, error.code, services.runtime.clock)
                 outcome.fail(code, error.message)
                 services.replicas.traffic.failed_produces += 1
     if not more_follow:
@@ -209,7 +204,7 @@ def _remember(
     topic: str | UUID,
     part: ProducedRecords,
     error: ErrorCode,
-    now_ms: Callable[[], int],
+    clock: Clock,
 ) -> ErrorCode:
     """Note a retriable ``error`` of a batch that was not appended, and return the error for its response.
 
@@ -223,34 +218,34 @@ def _remember(
         return error
     where = topic, part.partition
     if out_of_order:
-        return refused.error_before(where, header, now_ms()) or error
-    refused.note(where, header, error, now_ms())
+        return refused.error_before(where, header, clock.monotonic_ms()) or error
+    refused.note(where, header, error, clock.monotonic_ms())
     return error
 
 
 def _append(
     partition: Partition,
-    body: ProduceBody,
-    version: int,
+    request: Request,
     records: memoryview | None,
     outcome: ProduceOutcome,
     waiting: _Waiting,
 ) -> None:
-    acks = body.acks
-    if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+    body: ProduceBody = request.body
+    acks, header = body.acks, request.header
+    if acks not in _ACKS:
         raise KafkaError(ErrorCode.invalid_required_acks, f"acks={acks}; use 0, 1 or -1 (all)")
     if not records:
         raise KafkaError(ErrorCode.invalid_record, "no records")
-    check_produced_records(records, version, in_transaction=body.transactional_id is not None)
-    check_client_may_write(partition.topic, waiting.client_id)
+    check_produced_records(records, header.api_version, in_transaction=body.transactional_id is not None)
+    check_client_may_write(partition.topic, header.client_id)
     appended = partition.append(records, all_replicas=acks == ACKS_ALL)
     outcome.base_offset = appended.first_offset
     outcome.log_append_time_ms = appended.log_append_time_ms
     outcome.log_start_offset = appended.log_start_offset
     if acks == ACKS_ALL:
-        partition.acknowledge_when_committed(appended, outcome, waiting.delayed)
+        partition.acknowledge_when_committed(appended, outcome, waiting)
     elif acks == ACKS_LEADER:
-        partition.acknowledge_when_written(appended, outcome, waiting.delayed)
+        partition.acknowledge_when_written(appended, outcome, waiting)
 
 
 class _Waiting:
@@ -260,31 +255,33 @@ class _Waiting:
     requests would stay in memory until the next garbage collection.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        header: messages.RequestHeader,
-        listener: str,
-        topics: Sequence[TopicOutcomes],
-    ) -> None:
+    __slots__ = ("_delayed", "_header", "_listener", "_services", "_topics", "_waiting", "throttle_ms")
+
+    def __init__(self, services: Services, request: Request, topics: Sequence[ProducedTopic]) -> None:
+        """``topics``: with the outcomes; those of later partitions may be added until :meth:`reply`."""
         self._services = services
-        self._header = header
-        self._listener = listener
+        self._header = request.header
+        self._listener = request.context.listener
         self._topics = topics
         self._waiting: WaitingReply | None = None
+        self._delayed: DelayedProduce | None = None
         self.throttle_ms = 0
-        self.delayed = DelayedProduce(self._finish)
 
-    @property
-    def client_id(self) -> str | None:
-        return self._header.client_id
+    def wait_for(self, outcome: PartitionOutcome) -> ProduceWait:
+        """Make the request wait for a partition; on a topic with one replica it never has to."""
+        if self._delayed is None:
+            self._delayed = DelayedProduce(self._finish)
+        return self._delayed.wait_for(outcome)
 
     def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
-        if not self.delayed.is_waiting:
-            self.delayed.close()
+        delayed = self._delayed
+        if delayed is None:
+            return self._respond()
+        if not delayed.is_waiting:
+            delayed.close()
             return self._respond()
         self._waiting = WaitingReply()
-        self.delayed.start_timer(timeout_ms)
+        delayed.start_timer(timeout_ms)
         return self._waiting
 
     def _finish(self) -> None:
@@ -293,41 +290,31 @@ class _Waiting:
             waiting.set_result(self._respond())
 
     def _respond(self) -> Reply:
-        header, hints = self._header, LeaderHints(self._services, self._listener)
-        produced = [
-            ProducedTopic(
-                topic.topic, [_partition(hints, topic.topic, outcome) for outcome in topic.partitions]
-            )
-            for topic in self._topics
-        ]
+        header = self._header
         frame = encode_produce_response(
-            header.api_version, header.correlation_id, produced, self.throttle_ms, hints.endpoints()
+            header.api_version, header.correlation_id, self._topics, self.throttle_ms, self._name_leaders()
         )
         return (frame,)
 
-
-def _partition(hints: LeaderHints, topic: str | UUID, outcome: ProduceOutcome) -> ProducedPartition:
-    moved = outcome.error is ErrorCode.not_leader_or_follower
-    return ProducedPartition(
-        outcome.index,
-        outcome.error,
-        outcome.base_offset,
-        outcome.log_append_time_ms,
-        outcome.log_start_offset,
-        (),
-        outcome.message,
-        hints.leader(topic, outcome.index) if moved else None,
-    )
+    def _name_leaders(self) -> tuple[NodeEndpoint, ...]:
+        """Set the leader in each outcome that has NOT_LEADER_OR_FOLLOWER; return the leaders' endpoints."""
+        hints: LeaderHints | None = None
+        for topic in self._topics:
+            for outcome in topic.partitions:
+                if outcome.error is not NONE and outcome.error is ErrorCode.not_leader_or_follower:
+                    hints = hints or LeaderHints(self._services, self._listener)
+                    outcome.current_leader = hints.leader(topic.name, outcome.index)
+        return () if hints is None else hints.endpoints()
 
 
-def _close_on_error(topics: Sequence[TopicOutcomes]) -> None:
+def _close_on_error(topics: Sequence[ProducedTopic]) -> None:
     """Raise CloseConnection if an append failed: with acks=0 there is no response, and a producer learns of a
     failure only from the closed connection."""
     for topic in topics:
         for outcome in topic.partitions:
-            if outcome.error is not ErrorCode.none:
+            if outcome.error is not NONE:
                 raise CloseConnection(
-                    f"acks=0 to {topic.topic}-{outcome.index} failed: {outcome.error.name.upper()}"
+                    f"acks=0 to {topic.name}-{outcome.index} failed: {outcome.error.name.upper()}"
                 )
 
 

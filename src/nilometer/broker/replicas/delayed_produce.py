@@ -14,21 +14,13 @@ in offset order; nothing here is polled.
 
 from __future__ import annotations
 
-import msgspec
-
 from nilometer.broker.replicas.delayed_request import DelayedRequest, PartitionWait
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.produce_response import ProducedPartition
 
 
-class ProduceOutcome(msgspec.Struct):
-    """The outcome for one partition."""
-
-    index: int
-    error: ErrorCode = ErrorCode.none
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    message: str | None = None
+class ProduceOutcome(ProducedPartition):
+    """The outcome for one partition, as it will be in the response."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None:
         """Set ``error``, and remove the offsets: it is not certain that the records were committed."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 from nilometer.broker.replicas import fetch_notifications
 from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
 from nilometer.broker.replicas.delayed_fetch import FetchWaiter
-from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
-from nilometer.broker.replicas.delayed_request import DelayedRequest
+from nilometer.broker.replicas.delayed_produce import ProduceOutcome, ProduceWait
+from nilometer.broker.replicas.delayed_request import DelayedRequest, MayWait
 from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.replicas.traffic import PartitionTraffic
 from nilometer.cluster.partition_state import PartitionState
@@ -226,9 +226,7 @@ class Partition(ReadablePartition):
             self._is_seal_flush_asked = True
             self._host.request_flush(self)
 
-    def acknowledge_when_committed(
-        self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
-    ) -> None:
+    def acknowledge_when_committed(self, info: AppendInfo, outcome: ProduceOutcome, request: MayWait) -> None:
         """Make ``request`` (acks=all) wait until the appended records are committed, unless they are already.
 
         Sets ``outcome`` if there are too few in-sync replicas. Raises KafkaError.
@@ -263,9 +261,7 @@ class Partition(ReadablePartition):
             raise self._fenced_by(broken) from broken
         return ticket
 
-    def acknowledge_when_written(
-        self, info: AppendInfo, outcome: ProduceOutcome, request: DelayedProduce
-    ) -> None:
+    def acknowledge_when_written(self, info: AppendInfo, outcome: ProduceOutcome, request: MayWait) -> None:
         """Make ``request`` (acks=1) wait for the flush if a record counts as written only once it is flushed;
         else it need not wait."""
         if self.counts_flushed and self.log.flushed_offset <= info.last_offset:
