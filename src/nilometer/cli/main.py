@@ -107,6 +107,7 @@ COMMANDS: dict[str, _Lazy] = {
     "archive": _Lazy(
         "pipelines.archive_command", "archive", "Copy sealed segments into an archive; list what it has."
     ),
+    "export": _Lazy("pipelines.export_command", "export_command", "Write topics to Parquet files."),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
     "spark": _Lazy("pipelines.spark_commands", "spark", "Run your own Spark jobs on topics."),
     "completion": _Lazy("completion_command", "completion", "Print the script for completion in a shell."),

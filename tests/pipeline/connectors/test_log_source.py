@@ -13,6 +13,7 @@ from nilometer.client.producer.transactional_producer import TransactionalProduc
 from nilometer.pipeline.archive.archive_target import open_target
 from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.errors import readable
+from nilometer.pipeline.export.topic_export import export_topics
 from nilometer.runtime import Runtime
 from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
@@ -71,6 +72,12 @@ def from_folders(spark, place, topic=None, **given):
     return spark.read.format("nilometer-log").options(**chosen, **given).load(str(place))
 
 
+def exported(spark, place, topic, folder, **given):
+    """What Spark reads of the files that an export has written."""
+    export_topics(spark, {"path": str(place), "subscribe": topic, **given}, folder)
+    return spark.read.parquet(str(folder / "data" / "*"))
+
+
 def rows(frame, *columns):
     chosen = frame.select(*columns) if columns else frame
     return sorted(chosen.collect(), key=lambda row: (row.partition, row.offset))
@@ -79,7 +86,7 @@ def rows(frame, *columns):
 # --- the same rows as the sources with brokers
 
 
-def test_all_three_sources_give_the_same_rows(spark, broker, topic):
+def test_all_three_sources_and_an_export_give_the_same_rows(spark, broker, topic, tmp_path):
     columns = (*KAFKA_COLUMNS, "headers")
     theirs = rows(through_brokers(spark, broker, topic, "kafka", includeHeaders="true"), *columns)
     brokers = rows(through_brokers(spark, broker, topic, "nilometer", includeHeaders="true"), *columns)
@@ -87,6 +94,10 @@ def test_all_three_sources_give_the_same_rows(spark, broker, topic):
     assert frame.rdd.getNumPartitions() > 6
     assert rows(frame, *columns) == theirs == brokers
     assert len(theirs) == COUNT
+    files = exported(spark, broker.data_dir, topic, tmp_path / "export", bytesPerPartition="4096")
+    assert files.schema == frame.select(*files.columns).schema
+    assert len(files.columns) == len(frame.columns)
+    assert rows(files, *frame.columns) == rows(frame)
 
 
 def test_offsets_and_times_mean_the_same_to_all_three(spark, broker, topic):
@@ -288,7 +299,7 @@ def kafka(tmp_path_factory):
 
 
 @pytest.mark.java
-def test_transactions_that_apache_kafka_wrote(spark, kafka):
+def test_transactions_that_apache_kafka_wrote(spark, kafka, tmp_path):
     from confluent_kafka import Producer
 
     topics = Topics(kafka.bootstrap)
@@ -313,13 +324,15 @@ def test_transactions_that_apache_kafka_wrote(spark, kafka):
         theirs = rows(through_brokers(spark, kafka, name, "kafka", **given), *KAFKA_COLUMNS)
         assert rows(through_brokers(spark, kafka, name, "nilometer", **given), *KAFKA_COLUMNS) == theirs
         assert rows(from_folders(spark, kafka.data_dir, name, **given), *KAFKA_COLUMNS) == theirs
+        files = exported(spark, kafka.data_dir, name, tmp_path / level, **given)
+        assert rows(files, *KAFKA_COLUMNS) == theirs
         aborted = [row for row in theirs if bytes(row.value).startswith(b"a ")]
         assert len(aborted) == (0 if level == "read_committed" else 10 * outcomes.count("a"))
         assert len(theirs) - len(aborted) == len(outcomes) + 10 * outcomes.count("c")
 
 
 @pytest.mark.java
-def test_a_topic_that_apache_kafka_compacted(spark, kafka):
+def test_a_topic_that_apache_kafka_compacted(spark, kafka, tmp_path):
     topics = Topics(kafka.bootstrap)
     settings = {
         "cleanup.policy": "compact",
@@ -346,6 +359,7 @@ def test_a_topic_that_apache_kafka_compacted(spark, kafka):
     newest = {bytes(row.key): row.offset for row in theirs}
     for frame in (
         from_folders(spark, kafka.data_dir, name, bytesPerPartition="64", **bounds),
+        exported(spark, kafka.data_dir, name, tmp_path / "export", bytesPerPartition="64", **bounds),
         through_brokers(spark, kafka, name, "nilometer", **bounds),
     ):
         ours = rows(frame, *KAFKA_COLUMNS)

@@ -6,8 +6,8 @@ Invariants: nothing at or above a partition's checkpointed high watermark is pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.log_folders import log_transactions
@@ -22,16 +22,33 @@ from nilometer.storage.names import TopicPartition
 
 ATTEMPTS = 20
 
+Begin = Callable[[Mapping[TopicPartition, ReadableLog]], Mapping[TopicPartition, int] | None]
+"""Returns the offset at which to begin in each of the logs; None: as the options say."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    slices: tuple[LogSlice, ...]
+    ranges: Mapping[TopicPartition, tuple[int, int]]
+    """The offsets [start, end) of each selected partition; end is at least start."""
+    topic_ids: Mapping[str, str]
+    """The topic ids that are known, by the topic's name."""
+
 
 def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
     """Return the slices to read, one per task. Raises OptionError, SourceError, DataLoss.
 
     If a broker deletes files meanwhile, the read is planned again.
     """
+    return list(plan_from(options, bounds).slices)
+
+
+def plan_from(options: LogOptions, bounds: Bounds, begin: Begin = lambda _: None) -> LogPlan:
+    """Return slices and ranges of a read that begins where ``begin`` says. Raises as ``plan``."""
     missing = None
     for _ in range(ATTEMPTS):
         try:
-            return _plan(options, bounds)
+            return _plan(options, bounds, begin)
         except FileNotFoundError as error:
             missing = error.filename
     raise SourceError(
@@ -39,22 +56,26 @@ def plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
     )
 
 
-def _plan(options: LogOptions, bounds: Bounds) -> list[LogSlice]:
+def _plan(options: LogOptions, bounds: Bounds, begin: Begin) -> LogPlan:
     logs = readable_logs(options)
-    starts = _resolved(options, "startingOffsets", options.common.starting, logs)
+    starts = begin(logs) or _resolved(options, "startingOffsets", options.common.starting, logs)
     ends = _resolved(options, "endingOffsets", options.common.ending, logs)
-    wanted: list[tuple[ReadableLog, int, int]] = []
+    ranges: dict[TopicPartition, tuple[int, int]] = {}
     for part, log in logs.items():
-        start = _not_before_the_log(options, log, starts[part])
-        start, end = max(start, bounds.first), ends[part]
-        if bounds.last is not None:
-            end = min(end, bounds.last + 1)
-        if start < end and _allows(bounds, part):
-            wanted.append((log, start, end))
+        start = max(_not_before_the_log(options, log, starts[part]), bounds.first)
+        end = ends[part] if bounds.last is None else min(ends[part], bounds.last + 1)
+        ranges[part] = (start, max(start, end))
+    wanted = [
+        (logs[part], start, end)
+        for part, (start, end) in ranges.items()
+        if start < end and _allows(bounds, part)
+    ]
     for log, start, end in wanted:
         _require_no_gap(options, log, start, end)
     size = _bytes_per_slice(options, wanted)
-    return [one for log, start, end in wanted for one in _slices(options, bounds, log, start, end, size)]
+    slices = [one for log, start, end in wanted for one in _slices(options, bounds, log, start, end, size)]
+    ids = {log.part.topic: log.parts[-1].replica.topic_id for log in logs.values()}
+    return LogPlan(tuple(slices), ranges, {topic: known for topic, known in ids.items() if known})
 
 
 def _allows(bounds: Bounds, part: TopicPartition) -> bool:
