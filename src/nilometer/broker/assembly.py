@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,6 +28,7 @@ from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
+from nilometer.broker.control.expired_tokens import ExpiredTokens
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.own_session import OwnSession
@@ -66,6 +68,9 @@ from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordination import CoordinationStore
 from nilometer.runtime import Runtime
+
+if TYPE_CHECKING:
+    from nilometer.broker.authentication.known_tokens import KnownTokens
 
 
 class Prerequisites(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +139,7 @@ class BrokerParts(msgspec.Struct, frozen=True, kw_only=True):
     housekeeping: Housekeeping
     cleaner: LogCleaner
     rebalancer: PreferredLeaderRebalancer
+    expired_tokens: ExpiredTokens
 
 
 def assemble(given: Prerequisites) -> BrokerParts:
@@ -143,7 +149,8 @@ def assemble(given: Prerequisites) -> BrokerParts:
     coordinators = _coordinators(given, control, replication.replicas)
     growth = InternalTopicGrowth(given.config, control.controller, control.metadata)
     cleaner = _cleaner(given, replication)
-    services = _services(given, control, replication, coordinators, cleaner.report)
+    tokens = _known_tokens(given, control.metadata)
+    services = _services(given, control, replication, coordinators, cleaner.report, tokens)
     rates = ConnectionRates(given.config, given.runtime.clock.monotonic_ms)
     admission = ConnectionAdmission(ConnectionLimits(given.config), rates, services.client_quotas)
     dispatcher = RequestDispatcher(services, admission)
@@ -155,11 +162,12 @@ def assemble(given: Prerequisites) -> BrokerParts:
         coordinators=coordinators,
         services=services,
         dispatcher=dispatcher,
-        acceptor=_acceptor(given, control, dispatcher, admission),
+        acceptor=_acceptor(given, control, dispatcher, admission, tokens),
         growth=growth,
         housekeeping=_housekeeping(given, replication, dispatcher),
         cleaner=cleaner,
         rebalancer=PreferredLeaderRebalancer(given.config, control.controller),
+        expired_tokens=ExpiredTokens(given.config, control.controller, given.runtime.clock),
     )
 
 
@@ -168,6 +176,7 @@ def _acceptor(
     control: ControlParts,
     dispatcher: RequestDispatcher,
     admission: ConnectionAdmission,
+    tokens: KnownTokens | None,
 ) -> Acceptor:
     sasl = {
         name: SaslListener(
@@ -175,6 +184,7 @@ def _acceptor(
             lambda: control.metadata.image,
             lambda: given.secrets.secrets.current.key,
             given.runtime,
+            tokens,
         )
         for name, settings in given.config.sasl.items()
     }
@@ -280,6 +290,7 @@ def _services(
     replication: ReplicaParts,
     coordinators: CoordinatorParts,
     compactions: CleanerReport,
+    tokens: KnownTokens | None,
 ) -> Services:
     config = given.config
     session_slots = config.integer("max.incremental.fetch.session.cache.slots")
@@ -307,10 +318,22 @@ def _services(
         secrets=given.secrets,
         client_quotas=ClientQuotas(config, given.runtime.clock, control.metadata),
         authorizer=authorizer,
+        tokens=tokens,
         broker_users=BrokerUsers(config, authorizer, control.metadata),
         advertised=ranges(for_brokers=config.accepts_unproved_brokers),
         advertised_to_brokers=ranges(for_brokers=True),
     )
+
+
+def _known_tokens(given: Prerequisites, metadata: MetadataLog) -> KnownTokens | None:
+    secret = given.config.optional_string("delegation.token.secret.key")
+    if not secret:
+        return None
+    from nilometer.broker.authentication.known_tokens import known_tokens  # only imported with a key
+
+    tokens = known_tokens(given.config, secret, lambda: metadata.image, given.runtime.clock)
+    metadata.subscribe(tokens.on_delta, tokens.on_reload)
+    return tokens
 
 
 def _authorizer(given: Prerequisites, metadata: MetadataLog) -> Authorizer | None:

@@ -338,6 +338,7 @@ class Broker:
         parts.cleaner.start(tasks)
         replication.checkpoints.start(config.integer("replica.high.watermark.checkpoint.interval.ms"))
         parts.rebalancer.start(tasks)
+        parts.expired_tokens.start(tasks)
         tasks.service("growth of internal topics", parts.growth.run())
         secrets = parts.services.secrets
         tasks.periodic("rotations of the cluster's secret", REFRESH_INTERVAL_MS, secrets.refresh)

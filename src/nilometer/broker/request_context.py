@@ -23,6 +23,9 @@ class RequestContext:
     """The protocol of that listener."""
     broker_id: int = NO_BROKER
     """The broker that the connection has proved to be (:mod:`nilometer.broker.api.prove_broker`)."""
+    by_token: bool = False
+    """Whether the client logged in by a delegation token, so that it gets no other (KIP-48). A forwarded
+    request does not say so: the broker that forwarded it has checked it."""
     must_authenticate: bool = False
     """Whether the peer has yet to authenticate: until then its requests count for no client's quota."""
     forwarded_by: int = NO_BROKER

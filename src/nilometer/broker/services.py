@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +33,9 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.config.definition import ConfigValue
 from nilometer.runtime import Runtime
 
+if TYPE_CHECKING:
+    from nilometer.broker.authentication.known_tokens import KnownTokens
+
 
 class Services(msgspec.Struct, kw_only=True):
     config: BrokerConfig
@@ -57,6 +61,8 @@ class Services(msgspec.Struct, kw_only=True):
     client_quotas: ClientQuotas
     authorizer: Authorizer | None
     """None: every client has every right."""
+    tokens: KnownTokens | None
+    """None: there are no delegation tokens."""
     broker_users: BrokerUsers
     advertised: Mapping[int, tuple[int, int]]
     """By API key, the lowest and highest version that is advertised to clients."""

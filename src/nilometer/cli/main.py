@@ -66,6 +66,7 @@ COMMANDS: dict[str, _Lazy] = {
     ),
     "acl": _Lazy("acls.acl_commands", "acl", "List, add and remove ACLs: who may do what."),
     "user": _Lazy("users.user_commands", "user", "List, add and remove the users of SCRAM."),
+    "token": _Lazy("tokens.token_commands", "token", "Create, describe, renew and expire delegation tokens."),
     "quota": _Lazy(
         "quotas.quota_commands", "quota", "List, set and remove quotas: how much clients may ask of a broker."
     ),

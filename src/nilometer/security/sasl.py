@@ -38,9 +38,9 @@ class SaslServer(Protocol):
         return None
 
     @property
-    def is_token_login(self) -> bool:
-        """Whether the credential is a delegation token (KIP-48)."""
-        return False
+    def token_id(self) -> str | None:
+        """The id of the delegation token by which the user has authenticated (KIP-48); None: not by one."""
+        return None
 
     @property
     def failure(self) -> str | None:

@@ -32,6 +32,8 @@ ITERATIONS_MAX = 16_384
 SALT_BITS = 130
 """Salts have the form of those that Kafka's tools make: a number of this many bits, in base 36."""
 SALT_BYTES = -(-SALT_BITS // 8)
+TOKEN_EXTENSION = "tokenauth"
+"""The extension by which the first message says that its user is the id of a delegation token: ``true``."""
 _BASE_36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -174,8 +176,13 @@ def parse_client_first(message: bytes) -> ClientFirst:
         _unescape(found["user"]),
         found["nonce"],
         _unescape(found["authorization"] or ""),
-        ",tokenauth=true" in found["extensions"].lower(),
+        _has_token(found["extensions"]),
     )
+
+
+def _has_token(extensions: str) -> bool:
+    named = (each.partition("=") for each in extensions.split(","))
+    return any(name == TOKEN_EXTENSION and value.lower() == "true" for name, _, value in named)
 
 
 def parse_server_first(message: bytes) -> ServerFirst:

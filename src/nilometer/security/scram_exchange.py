@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from typing import NamedTuple
 
 from nilometer.security.sasl import SaslRejected, SaslServer
 from nilometer.security.scram import (
     ITERATIONS_MIN,
+    TOKEN_EXTENSION,
     ClientFirst,
     ScramCredential,
     ScramMechanism,
@@ -30,9 +32,18 @@ ITERATIONS_ACCEPTED_MAX = 1_000_000
 """A client refuses more: a process in a broker's place could keep it busy for hours."""
 
 
+class TokenLogin(NamedTuple):
+    """A login by a delegation token."""
+
+    owner: str
+    """The name of the user that it is a login of."""
+    expires_ms: int
+    credential: ScramCredential
+
+
 class ScramServer(SaslServer):
-    """Invariants: an unknown user fails at the last message, as one with a wrong password does; the two cases
-    take the same steps."""
+    """Invariants: an unknown user or token fails at the last message, as one with a wrong password does; the
+    two cases take the same steps. A token's id is no user's name, and a user's name no token's id."""
 
     def __init__(
         self,
@@ -40,11 +51,15 @@ class ScramServer(SaslServer):
         find: Callable[[str], ScramCredential | None],
         nonce: str,
         placeholder_key: bytes,
+        find_token: Callable[[str], TokenLogin | None] = lambda _: None,
     ) -> None:
-        """``find`` returns a user's credential; ``nonce``: a random text for this exchange alone;
-        ``placeholder_key``: of :func:`~nilometer.security.scram.placeholder_credential`."""
+        """``find`` returns a user's credential, ``find_token`` the login by the token with this id;
+        ``nonce``: a random text for this exchange alone; ``placeholder_key``: of
+        :func:`~nilometer.security.scram.placeholder_credential`."""
         self._mechanism = mechanism
         self._find = find
+        self._find_token = find_token
+        self._token: TokenLogin | None = None
         self._own_nonce = nonce
         self._placeholder_key = placeholder_key
         self._first: ClientFirst | None = None
@@ -57,6 +72,14 @@ class ScramServer(SaslServer):
     def user(self) -> str | None:
         return self._user
 
+    @property
+    def expires_ms(self) -> int | None:
+        return None if self._token is None else self._token.expires_ms
+
+    @property
+    def token_id(self) -> str | None:
+        return None if self._token is None or self._first is None else self._first.user
+
     def respond(self, message: bytes) -> bytes:
         if self._user is not None:
             raise SaslRejected("the exchange is complete")
@@ -68,7 +91,11 @@ class ScramServer(SaslServer):
         if first.authorization_id not in ("", first.user):
             why = "Client requested an authorization id that is different from username"
             raise SaslRejected(why, f"Authentication failed: {why}")
-        known = None if first.has_token else self._find(first.user)
+        if first.has_token:
+            self._token = self._find_token(first.user)
+            known = None if self._token is None else self._token.credential
+        else:
+            known = self._find(first.user)
         credential = known or placeholder_credential(self._mechanism, first.user, self._placeholder_key)
         self._first, self._credential, self._is_known = first, credential, known is not None
         salt = encode_base64(credential.salt)
@@ -89,19 +116,22 @@ class ScramServer(SaslServer):
         matches = hmac.compare_digest(stored_key_of(mechanism, client_key), credential.stored_key)
         if not (matches and has_size and self._is_known):
             raise SaslRejected("unknown user or wrong password")
-        self._user = first.user
+        self._user = first.user if self._token is None else self._token.owner
         return f"v={encode_base64(sign(mechanism, credential.server_key, signed))}".encode()
 
 
 class ScramClient:
     """Invariant: the exchange is complete only if the server has proved that it knows the user's keys."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
-        """``nonce``: a random text for this exchange alone."""
+    def __init__(
+        self, mechanism: ScramMechanism, user: str, password: str, nonce: str, *, by_token: bool = False
+    ) -> None:
+        """``nonce``: a random text for this exchange alone. ``by_token``: the user is the id of a delegation
+        token, and the password its HMAC in base 64."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={escape(user)},r={nonce}"
+        self._bare = f"n={escape(user)},r={nonce}" + (f",{TOKEN_EXTENSION}=true" if by_token else "")
         self._expected: bytes | None = None
         self._complete = False
 

@@ -1,7 +1,7 @@
 """The field ``throttle_time_ms`` of an encoded response: the time for which its client has to wait (KIP-219).
 
 It is known only when the response is ready, and it is 0 in nearly all responses; so it is written into the
-frame afterwards, in the few that need it. In most responses it is the first field.
+frame afterwards, in the few that need it. In most responses it is the first field, in a few the last.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import functools
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import api
+from nilometer.wire.schema import shape_of
 
 _FIELD = "throttle_time"
 _LENGTH_BYTES = 4
 _ERROR_CODE_BYTES = 2
+_THROTTLE_TIME_BYTES = 4
+_NO_TAGS_BYTES = 1
 _FIRST_FLEXIBLE_API_VERSIONS = 3
 
 
@@ -37,6 +40,8 @@ def with_throttle_ms(api_key: int, version: int, frame: bytes, throttle_ms: int)
 
 def _position(api_key: int, version: int, frame: bytes) -> int | None:
     first = _first_position(api_key, version)
+    if first is not None and first < 0:
+        return len(frame) + first
     if api_key != ApiKey.API_VERSIONS or first is None:
         return first
     return _after_api_keys(frame, first + _ERROR_CODE_BYTES, version)
@@ -44,7 +49,10 @@ def _position(api_key: int, version: int, frame: bytes) -> int | None:
 
 @functools.cache
 def _first_position(api_key: int, version: int) -> int | None:
-    """Return where the field is, or (ApiVersions) where the fields begin; None if there is no such field."""
+    """Return where the field is, or (ApiVersions) where the fields begin; None if there is no such field.
+
+    Negative: counted from the end of the frame.
+    """
     codec = api(api_key, version)
     if not dataclasses.is_dataclass(codec.response_type):
         return None  # one of Nilometer's own
@@ -57,6 +65,9 @@ def _first_position(api_key: int, version: int) -> int | None:
         return header
     if before == ["error_code"]:
         return header + _ERROR_CODE_BYTES
+    shape = shape_of(codec.response_type)
+    if names[-1] == _FIELD and not shape.tagged:
+        return -_THROTTLE_TIME_BYTES - (_NO_TAGS_BYTES if shape.flexible else 0)
     raise ValueError(f"the throttle time of API {api_key} has no fixed position")
 
 

@@ -156,3 +156,11 @@ def cluster_probes() -> Iterator[Probe]:
         return {"filters": filters}
 
     yield Probe(K.DELETE_ACLS, 3, "of no user", removed)
+
+
+def token_probes() -> Iterator[Probe]:
+    """Without authentication there are none; test_delegation_tokens_as_kafka.py has those of users."""
+    yield Probe(K.CREATE_DELEGATION_TOKEN, 3, "own", lambda _: {"renewers": (), "max_lifetime_ms": -1})
+    yield Probe(K.RENEW_DELEGATION_TOKEN, 2, "unknown", lambda _: {"hmac": b"", "renew_period_ms": -1})
+    yield Probe(K.EXPIRE_DELEGATION_TOKEN, 2, "unknown", lambda _: {"hmac": b"", "expiry_time_period_ms": -1})
+    yield Probe(K.DESCRIBE_DELEGATION_TOKEN, 3, "all", lambda _: {"owners": None})

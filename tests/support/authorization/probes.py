@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nilometer.wire.api_keys import AnyApiKey, ApiKey, NilometerApiKey
 
-from .cluster_probes import cluster_probes, settings_probes
+from .cluster_probes import cluster_probes, settings_probes, token_probes
 from .group_probes import group_probes, offset_probes
 from .probe import Probe
 from .record_probes import record_probes
@@ -45,4 +45,5 @@ def probes() -> list[Probe]:
         *transaction_probes(),
         *settings_probes(),
         *cluster_probes(),
+        *token_probes(),
     ]

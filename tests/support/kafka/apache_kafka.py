@@ -15,6 +15,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from nilometer.security.protocol import SecurityProtocol
+
 from ..ports import HOST, free_ports
 
 JAVA_PROJECT = Path(__file__).resolve().parents[2] / "java"
@@ -149,8 +151,10 @@ class ApacheKafka:
         nodes: int = 1,
         dedicated_controller: bool = False,
         overrides: Mapping[str, str] | None = None,
+        more_listeners: Sequence[str] = (),
         jvm: Sequence[str] = JVM_SMALL,
     ) -> None:
+        """`more_listeners`: of the only broker, as PROTOCOL://host:port."""
         self.directory = Path(directory).resolve()
         self._broker_ids = list(range(1, nodes + 1))
         controllers = [100] if dedicated_controller else self._broker_ids
@@ -162,6 +166,13 @@ class ApacheKafka:
         self.nodes: dict[int, KafkaNode] = {}
         for node in members:
             properties = self._properties(node, node in controllers, controller_port[node], voters)
+            if more_listeners:
+                properties["listeners"] = ",".join([properties["listeners"], *more_listeners])
+                protocols = (
+                    "CONTROLLER:PLAINTEXT",
+                    *(f"{each.value}:{each.value}" for each in SecurityProtocol),
+                )
+                properties["listener.security.protocol.map"] = ",".join(protocols)
             self.nodes[node] = KafkaNode(
                 self.directory / f"node-{node}", {**properties, **(overrides or {})}, jvm
             )

@@ -33,6 +33,7 @@ TABLES = {
     "settings/security_config_keys.py",
     "settings/quota_config_keys.py",
     "settings/oauth_config_keys.py",
+    "settings/token_config_keys.py",
 }
 SHARED_WITH_CLIENTS = {"settings/tls_files.py", "settings/oauth_login.py"}
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")

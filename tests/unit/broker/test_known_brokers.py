@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -235,6 +236,11 @@ def test_a_connection_that_has_not_authenticated_is_no_brokers() -> None:
     found = users(Metadata(acl(Operation.ALL, "User:*")))
     anonymous = RequestContext(principal=ANONYMOUS, listener="INSIDE")
     assert "has not authenticated" in (found.why_not(anonymous) or "")
+
+
+def test_a_login_by_a_delegation_token_is_no_brokers_even_of_a_super_user() -> None:
+    by_token = replace(client("brokers"), by_token=True)
+    assert "logged in by a delegation token" in (users(Metadata()).why_not(by_token) or "")
 
 
 def test_a_broker_that_loses_the_right_loses_its_connections() -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Callable
 from typing import cast
 
 from typing_extensions import Buffer
@@ -210,12 +211,15 @@ class SaslGate:
             return 0
         principal = Principal(USER, server.user)
         former = self._former_principal
+        by_token = server.token_id is not None
         if former is None:
             connection.context = dataclasses.replace(
-                connection.context, principal=principal, must_authenticate=False
+                connection.context, principal=principal, by_token=by_token, must_authenticate=False
             )
         elif former != principal:
             raise _changed(former, principal)
+        else:
+            connection.context = dataclasses.replace(connection.context, by_token=by_token)
         self._former_principal = principal
         self._leave(connection)
         max_ms = self._listener.settings.max_reauth_ms.get(self._mechanism, 0)
@@ -224,9 +228,19 @@ class SaslGate:
         if lifetime_ms is None:
             connection.hand_over(self._served, self._frame_bytes_max)
             return 0
-        session = ExpiringSession(self._served, clock, lifetime_ms, self._begin_again, self._next_begin_ms)
+        session = ExpiringSession(
+            self._served,
+            clock,
+            lifetime_ms,
+            self._begin_again,
+            self._next_begin_ms,
+            self._is_token_valid(server.token_id),
+        )
         connection.hand_over(session, self._frame_bytes_max)
         return lifetime_ms
+
+    def _is_token_valid(self, token_id: str | None) -> Callable[[], bool] | None:
+        return None if token_id is None else lambda: self._listener.has_token(token_id)
 
     def _begin_again(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
         gate = SaslGate(

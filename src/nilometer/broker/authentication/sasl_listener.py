@@ -14,9 +14,10 @@ from nilometer.security.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from nilometer.security.plain import PLAIN, PlainServer
 from nilometer.security.sasl import SaslServer
 from nilometer.security.scram import ScramCredential, ScramMechanism
-from nilometer.security.scram_exchange import ScramServer
+from nilometer.security.scram_exchange import ScramServer, TokenLogin
 
 if TYPE_CHECKING:
+    from nilometer.broker.authentication.known_tokens import KnownTokens
     from nilometer.broker.authentication.token_keys import TokenValidator
 
 NONCE_BYTES = 24
@@ -29,14 +30,17 @@ class SaslListener:
         image: Callable[[], ClusterImage],
         placeholder_key: Callable[[], bytes],
         runtime: Runtime,
+        tokens: KnownTokens | None = None,
     ) -> None:
-        """``placeholder_key`` returns the secret from which salts of unknown users are made."""
+        """``placeholder_key`` returns the secret from which salts of unknown users are made. ``tokens``: the
+        delegation tokens by which clients may log in; None: by none."""
         self.settings = settings
         self.clock = runtime.clock
         self.unauthenticated = UnauthenticatedConnections(settings.unauthenticated_max_per_address)
         self._image = image
         self._placeholder_key = placeholder_key
         self._entropy = runtime.entropy
+        self._delegation_tokens = tokens
         self.tokens = _token_validator(settings, runtime)
         """Validates the tokens of OAUTHBEARER; None if that is not enabled."""
 
@@ -52,8 +56,16 @@ class SaslListener:
         def find(user: str) -> ScramCredential | None:
             return self._image().scram_users.of(user).get(scram)
 
+        def find_token(token_id: str) -> TokenLogin | None:
+            tokens = self._delegation_tokens
+            return None if tokens is None else tokens.login(scram, token_id)
+
         nonce = base64.b64encode(self._entropy.bytes(NONCE_BYTES)).decode()
-        return ScramServer(scram, find, nonce, self._placeholder_key())
+        return ScramServer(scram, find, nonce, self._placeholder_key(), find_token)
+
+    def has_token(self, token_id: str) -> bool:
+        """Return whether a session that began with this delegation token may go on."""
+        return self._delegation_tokens is not None and self._delegation_tokens.is_valid(token_id)
 
 
 def _token_validator(settings: SaslSettings, runtime: Runtime) -> TokenValidator | None:

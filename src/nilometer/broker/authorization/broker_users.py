@@ -3,7 +3,8 @@ that ACLs allow CLUSTER_ACTION on the cluster, as in Kafka.
 
 Invariants:
 
-- A connection of another listener, or one that did not authenticate, is no broker's, whatever ACLs say.
+- A connection of another listener, or one that did not authenticate or did so by a delegation token, is no
+  broker's, whatever ACLs say.
 - When ACLs change, the connections of brokers whose user has lost the right end.
 """
 
@@ -35,6 +36,8 @@ class BrokerUsers:
         user = context.principal
         if user == ANONYMOUS:
             return f"a connection to the listener {self._listener} has not authenticated"
+        if context.by_token:
+            return f"{user} logged in by a delegation token, which gives no broker's rights"
         if str(user) in self._super_users:
             return None
         if self._authorizer is not None and self._authorizer.allows_broker(context):

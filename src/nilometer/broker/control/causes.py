@@ -11,6 +11,7 @@ from nilometer.wire.api_keys import AnyApiKey
 PREFERRED_LEADERS = Cause("the preferred replica is in sync again (auto.leader.rebalance.enable)")
 INTERNAL_TOPIC_GROWTH = Cause("the internal topic has fewer replicas than its replication factor")
 CLUSTER_DEFAULTS = Cause("the new controller's server.properties has it")
+EXPIRED_TOKENS = Cause("they have expired")
 REPAIR = Cause("an earlier controller did not complete its decision")
 
 

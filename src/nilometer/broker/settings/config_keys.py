@@ -17,6 +17,7 @@ from nilometer.broker.settings.quota_config_keys import QUOTA_KEYS
 from nilometer.broker.settings.replication_config_keys import REPLICATION, TOPICS
 from nilometer.broker.settings.security_config_keys import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.storage_config_keys import CLEANER, LOGS
+from nilometer.broker.settings.token_config_keys import TOKEN_KEYS
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.config import ConfigKind
@@ -163,6 +164,7 @@ OWN_KEYS = [
     *TRANSACTION_KEYS,
     *AUTHORIZER_KEYS,
     *QUOTA_KEYS,
+    *TOKEN_KEYS,
 ]
 
 IGNORED_KEYS = frozenset(

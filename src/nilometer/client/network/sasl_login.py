@@ -52,7 +52,9 @@ async def new_exchange(security: ClientSecurity, runtime: Runtime) -> SaslClient
     if mechanism == PLAIN:
         return PlainClient(security.user, security.password)
     nonce = base64.b64encode(runtime.entropy.bytes(NONCE_BYTES)).decode()
-    return ScramClient(ScramMechanism(mechanism), security.user, security.password, nonce)
+    return ScramClient(
+        ScramMechanism(mechanism), security.user, security.password, nonce, by_token=security.by_token
+    )
 
 
 async def log_in(connection: Connection, mechanism: str, client: SaslClient, runtime: Runtime) -> int:

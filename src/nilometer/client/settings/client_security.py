@@ -20,7 +20,7 @@ from nilometer.security.jaas import (
 from nilometer.security.oauthbearer import OAUTHBEARER
 from nilometer.security.plain import PLAIN
 from nilometer.security.protocol import SecurityProtocol
-from nilometer.security.scram import ScramMechanism
+from nilometer.security.scram import TOKEN_EXTENSION, ScramMechanism
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
 MODULES = {
@@ -63,6 +63,8 @@ class ClientSecurity:
     """The SASL mechanism; None: the connection has no SASL."""
     user: str = ""
     password: str = field(default="", repr=False)
+    by_token: bool = False
+    """Whether the user is the id of a delegation token, and the password its HMAC in base 64 (KIP-48)."""
     oauth: OAuthLogin | None = None
     """Where the token of OAUTHBEARER comes from."""
 
@@ -113,4 +115,5 @@ def security_of(
     user, password = module.options.get("username", ""), module.options.get("password", "")
     if not user or not password:
         raise ConfigError(jaas_key, f"{jaas_key} needs a username and a password")
-    return ClientSecurity(tls, mechanism, user, password)
+    by_token = wanted == SCRAM_MODULE and module.options.get(TOKEN_EXTENSION, "").lower() == "true"
+    return ClientSecurity(tls, mechanism, user, password, by_token)

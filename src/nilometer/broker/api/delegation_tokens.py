@@ -1,0 +1,269 @@
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken (KIP-48,
+KIP-373).
+
+A client that is not authenticated, or that logged in by a token, gets DELEGATION_TOKEN_REQUEST_NOT_ALLOWED:
+so a stolen token cannot be exchanged for others. The broker that the client is connected to checks that,
+before it forwards the request. The answers are those of Kafka, also in their times: -1 if a broker refuses,
+0 if the controller does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
+from nilometer.broker.authorization.access import Access
+from nilometer.broker.connection import Reply
+from nilometer.broker.request_context import RequestContext
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.controller.decision import Decision, Refusal
+from nilometer.cluster.controller.delegation_tokens import (
+    TokenRequest,
+    check_principals,
+    decide_create_token,
+    decide_expire_token,
+    decide_renew_token,
+)
+from nilometer.cluster.image import ClusterImage
+from nilometer.security.delegation_token import DelegationToken
+from nilometer.security.principal import ANONYMOUS, Principal
+from nilometer.security.protocol import SecurityProtocol
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message, milliseconds
+
+if TYPE_CHECKING:
+    from nilometer.broker.authentication.known_tokens import KnownTokens
+
+NO_TIME_MS = -1
+_DISABLED = "Delegation tokens are not enabled: delegation.token.secret.key is not set."
+
+
+def _may_request_tokens(context: RequestContext) -> bool:
+    if context.by_token or context.security_protocol is SecurityProtocol.PLAINTEXT:
+        return False
+    return context.security_protocol is not SecurityProtocol.SSL or context.principal != ANONYMOUS
+
+
+def _enabled(services: Services) -> KnownTokens:
+    """Return the tokens. Raises Refusal (DELEGATION_TOKEN_AUTH_DISABLED) if this broker has no key."""
+    if services.tokens is None:
+        raise Refusal(ErrorCode.delegation_token_auth_disabled, _DISABLED)
+    return services.tokens
+
+
+# ── create
+
+
+def create(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    wanted = _token_request(request)
+    error = _why_not_create(services, request, wanted)
+    if error is not None:
+        return _respond_refused(request, wanted, error, NO_TIME_MS)
+
+    def decide(image: ClusterImage) -> Decision[tuple[str, DelegationToken]]:
+        lifetimes, runtime = _enabled(services).lifetimes, services.runtime
+        return decide_create_token(
+            image, wanted, lifetimes, now_ms=runtime.clock.wall_ms(), chance=runtime.entropy
+        )
+
+    def refuse(_services: Services, request: Request, error: ErrorCode, _message: str) -> Reply:
+        return _respond_refused(request, wanted, error, 0)
+
+    return on_controller(services, request, decide, _respond_created, refuse)
+
+
+def _token_request(request: Request) -> TokenRequest:
+    body = request.body
+    requester = request.context.principal
+    name: str | None = request.field("owner_principal_name")
+    owner = Principal(request.field("owner_principal_type") or "", name) if name else requester
+    return TokenRequest(
+        requester=requester,
+        owner=owner,
+        renewers=[Principal(each.principal_type, each.principal_name) for each in body.renewers],
+        max_lifetime_ms=milliseconds(body.max_lifetime),
+    )
+
+
+def _why_not_create(services: Services, request: Request, wanted: TokenRequest) -> ErrorCode | None:
+    if not _may_request_tokens(request.context):
+        return ErrorCode.delegation_token_request_not_allowed
+    if wanted.owner != wanted.requester and not access_of(services, request).allows(
+        Operation.CREATE_TOKENS, ResourceType.USER, str(wanted.owner)
+    ):
+        return ErrorCode.delegation_token_authorization_failed
+    try:
+        check_principals(wanted)
+    except Refusal as refusal:
+        return refusal.code
+    return None
+
+
+def _respond_created(services: Services, request: Request, created: tuple[str, DelegationToken]) -> Reply:
+    token_id, token = created
+    owner, requester = _parts(token.owner), _parts(token.requester)
+    return request.respond(
+        error_code=ErrorCode.none,
+        principal_type=owner.type,
+        principal_name=owner.name,
+        token_requester_principal_type=requester.type,
+        token_requester_principal_name=requester.name,
+        issue_timestamp_ms=token.issued_ms,
+        expiry_timestamp_ms=token.expires_ms,
+        max_timestamp_ms=token.max_ms,
+        token_id=token_id,
+        hmac=_enabled(services).hmac_of(token_id),
+        throttle_time_ms=0,
+    )
+
+
+def _respond_refused(request: Request, wanted: TokenRequest, error: ErrorCode, time_ms: int) -> Reply:
+    return request.respond(
+        error_code=error,
+        principal_type=wanted.owner.type,
+        principal_name=wanted.owner.name,
+        token_requester_principal_type=wanted.requester.type,
+        token_requester_principal_name=wanted.requester.name,
+        issue_timestamp_ms=time_ms,
+        expiry_timestamp_ms=time_ms,
+        max_timestamp_ms=time_ms,
+        token_id="",
+        hmac=b"",
+        throttle_time_ms=0,
+    )
+
+
+# ── renew, expire
+
+
+def renew(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    period_ms = milliseconds(request.body.renew_period)
+
+    def decide(image: ClusterImage) -> Decision[int]:
+        tokens, now_ms = _enabled(services), services.runtime.clock.wall_ms()
+        token_id, requester = tokens.id_of(request.body.hmac), request.context.principal
+        return decide_renew_token(image, token_id, requester, period_ms, tokens.lifetimes, now_ms=now_ms)
+
+    return _change_expiry(services, request, decide)
+
+
+def expire(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    period_ms = milliseconds(request.body.expiry_time_period)
+
+    def decide(image: ClusterImage) -> Decision[int]:
+        token_id = _enabled(services).id_of(request.body.hmac)
+        now_ms = services.runtime.clock.wall_ms()
+        return decide_expire_token(image, token_id, request.context.principal, period_ms, now_ms=now_ms)
+
+    return _change_expiry(services, request, decide)
+
+
+def _change_expiry(
+    services: Services, request: Request, decide: Callable[[ClusterImage], Decision[int]]
+) -> Reply | asyncio.Future[Reply]:
+    if not _may_request_tokens(request.context):
+        return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
+    return on_controller(
+        services,
+        request,
+        decide,
+        lambda _services, request, expires_ms: _respond_expiry(request, ErrorCode.none, expires_ms),
+        lambda _services, request, error, _message: _respond_expiry(request, error, 0),
+    )
+
+
+def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Reply:
+    return request.respond(error_code=error, expiry_timestamp_ms=expires_ms, throttle_time_ms=0)
+
+
+# ── describe
+
+
+def describe(services: Services, request: Request) -> Reply:
+    error = ErrorCode.none
+    described: tuple[Message, ...] = ()
+    if not _may_request_tokens(request.context):
+        error = ErrorCode.delegation_token_request_not_allowed
+    elif services.tokens is None:
+        error = ErrorCode.delegation_token_auth_disabled
+    else:
+        access, principal = access_of(services, request), str(request.context.principal)
+        wanted = _wanted_owners(request)
+        described = tuple(
+            _described(request, token_id, token, services.tokens)
+            for token_id, token in services.image.tokens.items()
+            if (wanted is None or any(map(token.concerns, wanted)))
+            and (token.concerns(principal) or _may_describe(access, token_id, token))
+        )
+    return request.respond(error_code=error, tokens=described, throttle_time_ms=0)
+
+
+def _wanted_owners(request: Request) -> list[str] | None:
+    """Return the principals whose tokens the client asks for; None: all."""
+    owners = request.body.owners
+    if owners is None:
+        return None
+    return [str(Principal(each.principal_type, each.principal_name)) for each in owners]
+
+
+def _may_describe(access: Access, token_id: str, token: DelegationToken) -> bool:
+    return access.allows(
+        Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token_id, report=False
+    ) or access.allows(Operation.DESCRIBE_TOKENS, ResourceType.USER, token.owner, report=False)
+
+
+def _described(request: Request, token_id: str, token: DelegationToken, tokens: KnownTokens) -> Message:
+    owner, requester = _parts(token.owner), _parts(token.requester)
+    renewers = tuple(
+        request.make("DescribedDelegationTokenRenewer", principal_type=each.type, principal_name=each.name)
+        for each in map(_parts, token.renewers)
+    )
+    return request.make(
+        "DescribedDelegationToken",
+        principal_type=owner.type,
+        principal_name=owner.name,
+        token_requester_principal_type=requester.type,
+        token_requester_principal_name=requester.name,
+        issue_timestamp=token.issued_ms,
+        expiry_timestamp=token.expires_ms,
+        max_timestamp=token.max_ms,
+        token_id=token_id,
+        hmac=tokens.hmac_of(token_id),
+        renewers=renewers,
+    )
+
+
+def _parts(principal: str) -> Principal:
+    """Return the parts of a principal in the metadata; its name may be empty."""
+    kind, _, name = principal.partition(":")
+    return Principal(kind, name)
+
+
+CREATE = ApiSpec(
+    key=ApiKey.CREATE_DELEGATION_TOKEN,
+    versions=(1, 3),
+    handle=create,
+    forwardable=True,
+    rights=(Right(Operation.CREATE_TOKENS, ResourceType.USER),),
+)
+RENEW = ApiSpec(
+    key=ApiKey.RENEW_DELEGATION_TOKEN, versions=(1, 2), handle=renew, forwardable=True, rights=NO_RIGHTS
+)
+EXPIRE = ApiSpec(
+    key=ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(1, 2), handle=expire, forwardable=True, rights=NO_RIGHTS
+)
+DESCRIBE = ApiSpec(
+    key=ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    versions=(1, 3),
+    handle=describe,
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+        Right(Operation.DESCRIBE_TOKENS, ResourceType.USER),
+    ),
+)
