@@ -22,6 +22,7 @@ from .coordinator_rows import COORDINATOR_ROWS
 from .curve_rows import CURVE_ROWS
 from .failover_rows import FAILOVER_ROWS
 from .group_rows import GROUP_ROWS
+from .ingest_rows import INGEST_ROWS
 from .opening_rows import OPENING_ROWS
 from .recovery_rows import RECOVERY_ROWS
 from .rows import Row
@@ -29,6 +30,7 @@ from .run import Bench, Pace, RowSamples, console
 from .scrape_row import SCRAPE_ROW
 from .soak_row import SOAK_ROWS
 from .systems import SYSTEMS, compile_nilometer
+from .table_row import TABLE_ROWS
 from .transaction_rows import TRANSACTION_ROWS
 
 SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
@@ -39,7 +41,8 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Groups and many clients, three brokers", GROUP_ROWS),
     ("Transactions", TRANSACTION_ROWS),
     ("Compaction, starting with much", (*CLEANING_ROWS, *RECOVERY_ROWS, *OPENING_ROWS, *COORDINATOR_ROWS)),
-    ("Reading topics into Spark", spark.SPARK_ROWS),
+    ("Lines of files into a topic", INGEST_ROWS),
+    ("Reading topics into Spark", (*spark.SPARK_ROWS, *TABLE_ROWS)),
 )
 ALL_ROWS = tuple(row for _, rows in SECTIONS for row in rows)
 
@@ -135,7 +138,7 @@ def _finish(
 
 
 def _show(row: Row, samples: RowSamples, took_s: float) -> None:
-    table = Table(f"{row.key}, {took_s:.0f} s", "Nilometer", "Apache Kafka", "ratio")
+    table = Table(f"{row.key}, {took_s:.0f} s", "Nilometer", row.beside, "ratio")
     for line in report.table_lines(row, samples, 1):
         cells = [cell.strip().replace("**", "") for cell in line.strip("|").split("|")[1:5]]
         table.add_row(*cells)

@@ -48,11 +48,16 @@ def ingest_command(own: Path, files: list[Path], bootstrap: str, topic: str) -> 
     ]
 
 
-def rsyslog_command(own: Path, files: list[Path], bootstrap: str, topic: str, mode: str) -> list[str]:
-    """As its documentation advises where nothing may be lost: acks=all, retries, its state written often."""
+def rsyslog_command(
+    own: Path, files: list[Path], bootstrap: str, topic: str, mode: str, persist_every: int = 1
+) -> list[str]:
+    """As its documentation advises where nothing may be lost: acks=all, retries, its state written often.
+
+    ``persist_every``: the lines after which the state of a file is written.
+    """
     inputs = "\n".join(
         f'input(type="imfile" File="{file}" Tag="t" ruleset="out" reopenOnTruncate="on" '
-        'persistStateInterval="1" persistStateAfterSubmission="on")'
+        f'persistStateInterval="{persist_every}" persistStateAfterSubmission="on")'
         for file in files
     )
     polling = ' pollingInterval="1"' if mode == "polling" else ""

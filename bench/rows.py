@@ -71,6 +71,11 @@ class Row:
     in_spark: bool = False
     base: str | None = None
     """The column that the others are held against, where that is not Apache Kafka's."""
+    systems: Callable[[], Mapping[str, Callable[[Path, Settings | None], System]]] | None = None
+    """What is measured, by the names that `--system` has; None: the systems with so many brokers. What is not
+    installed may be left out."""
+    beside: str = "Apache Kafka"
+    """The name of the system that Nilometer is held against."""
     draw: Callable[[dict[str, dict[str, list[float]]], Path], None] | None = None
     """Draws the row's numbers by system into a file of this name, and the end `.svg`."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from .clusters import CLUSTERS
 from .rows import Load, Numbers, Row
 from .spark import on_spark
 from .steady import is_steady, until_steady
-from .systems import SYSTEMS, System, cpu_seconds, remove
+from .systems import SYSTEMS, Settings, System, cpu_seconds, remove
 
 SCRATCH = Path(".nilometer") / "bench"
 WARM_UP = "warm_up"
@@ -143,8 +143,13 @@ class Bench:
     def _measure_alone(self, row: Row) -> RowSamples:
         """A row that launches its systems itself, each on an empty folder that is removed behind it."""
         samples: RowSamples = {}
+        kinds = _kinds(row)
+        for name in self.names:
+            if name not in kinds:
+                console.print(f"  {row.beside} is left out: it is not installed", highlight=False)
+        known = [name for name in self.names if name in kinds]
         for number in range(1 if row.once else self.pace.rounds):
-            names = self.names if number % 2 == 0 else self.names[::-1]
+            names = known if number % 2 == 0 else known[::-1]
             for group in [names] if row.before is not None else [[name] for name in names]:
                 with Pair(group, row) as pair:
                     self._measure_group(row, pair.all, samples)
@@ -187,7 +192,7 @@ class Pair:
     def __enter__(self) -> Pair:
         SCRATCH.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(dir=SCRATCH)).resolve()
-        kinds = SYSTEMS if self._row.brokers == 1 else CLUSTERS
+        kinds = _kinds(self._row)
         try:
             for name in self._names:
                 self.all.append(kinds[name](self._folder / name, self._row.settings))
@@ -202,6 +207,13 @@ class Pair:
             each_in_any_case.callback(remove, self._folder)
             for system in self.all:
                 each_in_any_case.callback(system.stop)
+
+
+def _kinds(row: Row) -> Mapping[str, Callable[[Path, Settings | None], System]]:
+    """What makes the systems of a row, by name."""
+    if row.systems is not None:
+        return row.systems()
+    return SYSTEMS if row.brokers == 1 else CLUSTERS
 
 
 def _by_shape(rows: list[Row]) -> list[list[Row]]:

@@ -24,6 +24,9 @@ from tests.support.brokers.nilometer_broker import NilometerBroker
 from tests.support.kafka.apache_kafka import SPARK_JARS
 
 from nilometer.pipeline.audit.audit import audit
+from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS
+from nilometer.pipeline.export.slice_files import Compression
+from nilometer.pipeline.export.topic_export import export_topics
 from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 
 from . import load
@@ -45,6 +48,9 @@ MICRO_BATCHES = 40
 MICRO_BATCHES_AHEAD = 5
 """So many come first, untimed."""
 BASE = "kafka"
+EXPORT = "nilometer export"
+SPARK_COMPRESSION: Compression = "snappy"
+"""The codec of Parquet files that Spark writes, unless it is told another one."""
 COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "timestampType int"
@@ -101,6 +107,8 @@ class Query:
     narrow: str
     """The columns that the query needs, for the source that can be told."""
     columns: tuple[Column, ...]
+    without_rows: Callable[[SparkOnNilometer, str, Path], Any] | None = None
+    """What does the same without a DataFrame: the column EXPORT."""
 
 
 def _count(frame: DataFrame, _: Path) -> int:
@@ -115,6 +123,18 @@ def _sum(frame: DataFrame, _: Path) -> int:
 
 def _parquet(frame: DataFrame, folder: Path) -> None:
     frame.write.mode("overwrite").parquet(str(folder / "rows"))
+
+
+def _export(system: SparkOnNilometer, topic: str, folder: Path) -> None:
+    """With the codec that Spark's writer has by default."""
+    target = folder / "export"
+    options = {"path": str(system.data_dir), "subscribe": topic}
+    exported = export_topics(
+        system.spark, options, target, columns=KAFKA_COLUMNS, compression=SPARK_COMPRESSION
+    )
+    expected = system.records if topic == TOPIC else WARM_UP_RECORDS
+    if exported.rows != expected:
+        raise RuntimeError(f"{exported.rows} records were exported, not {expected}")
 
 
 def _of_brokers(connector: str) -> Callable[[SparkOnNilometer, str, Query], DataFrame]:
@@ -174,8 +194,13 @@ def _rates(system: SparkOnNilometer, query: Query, topic: str, records: int) -> 
     expected = {"count": records, "sum": records * RECORD_BYTES}.get(query.key)
     for column in query.columns:
         began = time.monotonic()
-        result = query.run(SOURCES[column.key](system, topic, query), system.folder)
+        if column.key == EXPORT:
+            assert query.without_rows is not None
+            result = query.without_rows(system, topic, system.folder)
+        else:
+            result = query.run(SOURCES[column.key](system, topic, query), system.folder)
         found[column.key] = records / (time.monotonic() - began)
+        remove(system.folder / "export")
         if expected is not None and result != expected:
             raise RuntimeError(f"{query.key} through {column.key} is {result}, not {expected}")
     return found
@@ -255,7 +280,14 @@ def _sources(*names: str, unit: str = "records/s", more_is_better: bool = True) 
 QUERIES = (
     Query("count", "into `count()`", _count, "offset bigint", _sources(*SOURCES)),
     Query("sum", "into a sum over the lengths of values", _sum, "value binary", _sources(*SOURCES)),
-    Query("parquet", "into Parquet, all columns", _parquet, COLUMNS, _sources(*list(SOURCES)[:3])),
+    Query(
+        "parquet",
+        "into Parquet, all columns",
+        _parquet,
+        COLUMNS,
+        _sources(*list(SOURCES)[:3], EXPORT),
+        without_rows=_export,
+    ),
 )
 
 SPARK_ROWS: tuple[Row, ...] = (

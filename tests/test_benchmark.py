@@ -11,7 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from bench import curve_rows, java_clients, report
+from bench import curve_rows, ingest_rows, java_clients, report
 from bench.rows import CLIENT, RECORDS_PER_S, Row
 from bench.steady import is_steady, until_steady
 
@@ -49,6 +49,29 @@ def test_the_table_names_a_client_at_its_limit_and_a_system_that_is_not_steady()
     assert "some row (not steady: Apache Kafka after 3 rounds)" in records
     assert records.endswith("| **200** | **100** | 2.00 | 1 |")
     assert "**95** %, **at its limit** | **60** % | – |" in busiest
+
+
+def test_a_row_that_compares_programs_has_one_column_if_the_other_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (row,) = ingest_rows.INGEST_ROWS
+    ours, theirs = {"lines_per_s": [300.0]}, {"lines_per_s": [100.0]}
+    (both,) = report.table_lines(row, {"Nilometer": ours, "rsyslog": theirs}, run=1)
+    assert both.endswith("| **300** | **100** | 3.00 | 1 |")
+    (alone,) = report.table_lines(row, {"Nilometer": ours}, run=1)
+    assert alone.endswith("| **300** | – | – | 1 |")
+    assert row.systems is not None
+    monkeypatch.setattr(ingest_rows.shutil, "which", lambda name: f"/usr/sbin/{name}")
+    assert list(row.systems()) == ["nilometer", "kafka"]
+    monkeypatch.setattr(ingest_rows.shutil, "which", lambda name: None)
+    assert list(row.systems()) == ["nilometer"]
+
+
+def test_the_lines_that_are_shipped_differ_and_have_the_size_that_the_row_says(tmp_path: Path) -> None:
+    ingest_rows.write_lines(tmp_path / "app.log", 500)
+    lines = (tmp_path / "app.log").read_bytes().splitlines(keepends=True)
+    assert len(set(lines)) == 500
+    assert {len(line) for line in lines} == {ingest_rows.LINE_BYTES}
 
 
 def test_only_a_result_of_the_same_command_method_and_day_is_not_measured_again(
