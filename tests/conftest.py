@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from support.class_archives.archives import use_for_spark
+
 ON_ONE_WORKER = (
     "tests/compatibility/as_kafka",
     "tests/compatibility/clients",
@@ -26,6 +28,8 @@ than what another worker would save."""
 # takes longer than all else in a start. Containers often forbid Python to keep the bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+use_for_spark()
 
 # A shell starts what it runs in the background with SIGINT ignored, and every child would inherit that: tests
 # that interrupt a command would wait for something that cannot come.

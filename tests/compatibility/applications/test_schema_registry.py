@@ -24,7 +24,7 @@ from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.values import RejectedValue
 from support.applications.application import WAIT_S, Application
 from support.brokers.nilometer_cluster import NilometerCluster
-from support.kafka.apache_kafka import JAVA_PROJECT, JVM_SMALL
+from support.kafka.apache_kafka import JAVA_PROJECT, JVM_FOR_SECONDS
 from support.ports import HOST, free_ports
 
 pytestmark = [pytest.mark.java, pytest.mark.application]
@@ -52,7 +52,7 @@ class Registry:
         }
         [jar] = APICURIO.glob("*-runner.jar")
         options = [f"-D{key}={value}" for key, value in settings.items()]
-        command = ["java", *JVM_SMALL, *options, "-jar", str(jar)]
+        command = ["java", *JVM_FOR_SECONDS, *options, "-jar", str(jar)]
         self.application = Application(command, folder / "registry.out")
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:

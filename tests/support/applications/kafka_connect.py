@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..kafka.apache_kafka import JAVA_PROJECT
+from ..kafka.apache_kafka import JAVA_PROJECT, JVM_SMALL
 from ..ports import HOST, free_ports
 from .application import Application, kafka_application
 
@@ -28,7 +28,13 @@ TEXT = {f"{part}.converter": "org.apache.kafka.connect.storage.StringConverter" 
 class ConnectWorker:
     """`with ConnectWorker(folder, bootstrap) as worker: worker.run_connector("source", {…})`."""
 
-    def __init__(self, folder: Path, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        settings: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = JVM_SMALL,
+    ) -> None:
         self._address = f"http://{HOST}:{free_ports(1)[0]}"
         self.application: Application = kafka_application(
             "connect",
@@ -52,6 +58,7 @@ class ConnectWorker:
                 **JSON,
                 **(settings or {}),
             },
+            jvm,
         )
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -63,6 +70,13 @@ class ConnectWorker:
         )
         with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
             return json.loads(answer.read() or b"null")
+
+    def serves(self) -> bool:
+        try:
+            self._ask("GET", "/connectors")
+        except OSError:
+            return False
+        return True
 
     def run_connector(self, name: str, config: Mapping[str, str]) -> None:
         """Create the connector and wait until it and its tasks run; retry while the worker is not ready.

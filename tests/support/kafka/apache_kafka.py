@@ -17,15 +17,17 @@ from confluent_kafka.admin import AdminClient
 
 from nilometer.security.protocol import SecurityProtocol
 
+from ..class_archives import archives
 from ..ports import HOST, free_ports
 
 JAVA_PROJECT = Path(__file__).resolve().parents[2] / "java"
 KAFKA_JARS = JAVA_PROJECT / "target" / "kafka"
 SPARK_JARS = JAVA_PROJECT / "target" / "spark"
-CLASSES = JAVA_PROJECT / "target" / "kafka-build" / "classes"
+PROGRAMS = JAVA_PROJECT / "target" / "kafka-build" / "kafka-1.jar"
 LOGGING = JAVA_PROJECT / "log4j2.properties"
 
-JVM_SMALL = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+JVM_FOR_SECONDS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+JVM_SMALL = (*JVM_FOR_SECONDS, *archives.options(archives.KAFKA))
 """JVM options for tests: a fast start and little memory."""
 
 JVM_AS_SHIPPED = (
@@ -64,7 +66,7 @@ def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = JVM_SMAL
         *jvm,
         f"-Dlog4j2.configurationFile={LOGGING}",
         "-cp",
-        f"{CLASSES}:{KAFKA_JARS}/*",
+        f"{PROGRAMS}:{KAFKA_JARS}/*",
         main_class,
         *arguments,
     ]
