@@ -89,12 +89,15 @@ class Registry:
     def schema(self, schema_id: int) -> str:
         return self._ask("GET", f"/schemas/ids/{schema_id}")["schema"]
 
-    def serves(self) -> bool:
+    def has(self, schemas: dict[str, list[str]]) -> bool:
+        """Return whether it serves each subject of ``schemas`` with these, which it may still be reading."""
         try:
-            self._ask("GET", "/subjects")
-        except (OSError, http.client.HTTPException):
+            return all(
+                list(map(json.loads, self.schemas(subject))) == list(map(json.loads, texts))
+                for subject, texts in schemas.items()
+            )
+        except (OSError, http.client.HTTPException):  # not yet listening, or a subject is not known yet
             return False
-        return True
 
 
 def schema_of(*fields: str) -> str:
@@ -145,10 +148,11 @@ def test_a_registry_keeps_its_schemas_in_a_compacted_topic(cluster: NilometerClu
         application.kill()
         cluster.start()
         application.start()
-        application.wait_until(registry.serves, "the registry serves again")
-        for name in subjects:
-            texts = [schema_of(column_of(name)), schema_of(column_of(name), "more")]
-            assert [json.loads(one) for one in registry.schemas(name)] == list(map(json.loads, texts))
+        schemas = {
+            name: [schema_of(column_of(name)), schema_of(column_of(name), "more")] for name in subjects
+        }
+        application.wait_until(lambda: registry.has(schemas), "the registry has all its schemas again")
+        for name, texts in schemas.items():
             assert [registry.register(name, one) for one in texts] == [before[name], after[name]]
             assert json.loads(registry.schema(after[name])) == json.loads(texts[1])
         assert_rows_of_a_topic(registry, "rows", (before["rows-value"], after["rows-value"]))
