@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,12 @@ from support.wire.wire_peer import make
 SEED, *ONLY = os.environ.get("FUZZ", "20").split(":")
 LOGINS, FRAMES = 1_200, 1_600
 LOGINS_LONG, FRAMES_LONG = 60_000, 60_000
-CONNECTIONS = 4
-"""Of each listener."""
+PLAYERS = 8
+"""Threads that play at once."""
+INDICES_OF_PLAYER = 10_000_000
+"""How many frames each may have: all play every API in turn."""
+CONNECTIONS = 3
+"""Of each player of frames."""
 MIB = 1024 * 1024
 RSS_GROWTH_BYTES_MAX = 64 * MIB
 SETTINGS = {
@@ -74,6 +80,8 @@ def _rain(folder: Path, seed: int, logins: int, frames: int) -> None:
         broker = secured.broker
         admin = Side("admin", secured.bootstrap)
         vocabulary = _prepare(admin)
+        for index in range(len(EVERY_VERSION)):  # makes the classes of all messages, in one thread
+            mutated_frame(seed, index, vocabulary)
         before, open_before = _state(admin, broker), _sockets(broker)
         try:
             _play_logins(secured, seed, logins)
@@ -91,54 +99,86 @@ def _rain(folder: Path, seed: int, logins: int, frames: int) -> None:
 
 
 def _play_logins(secured: SecuredBroker, seed: int, number: int) -> None:
-    fuzz = LoginFuzz(secured)
-    first, others = _logins(seed, number // 10), _logins(seed, number, number // 10)
-    for login in first:
-        fuzz.play(login)
+    """Most of a login is waiting for the broker, so several are played at once."""
+    fuzzes = [LoginFuzz(secured) for _ in range(PLAYERS)]
+
+    def play(start: int, end: int) -> None:
+        shares = [_logins(seed, end, start, player) for player in range(PLAYERS)]
+        _at_once([partial(_play_each, *each) for each in zip(fuzzes, shares, strict=True)])
+
+    play(0, number // 10)
     rss = _rss_bytes(secured.broker)
-    for login in others:
-        fuzz.play(login)
+    play(number // 10, number)
     growth = _rss_bytes(secured.broker) - rss
     assert growth < RSS_GROWTH_BYTES_MAX, f"RSS grew by {growth >> 20} MiB in the logins of seed {seed}"
-    assert ONLY or 0 < fuzz.logged_in < fuzz.answered < fuzz.played, vars(fuzz)
+    logged_in, answered, played = (
+        sum(getattr(fuzz, key) for fuzz in fuzzes) for key in ("logged_in", "answered", "played")
+    )
+    assert ONLY or played == number
+    assert ONLY or 0 < logged_in < answered < played, (logged_in, answered, played)
 
 
-def _logins(seed: int, number: int, start: int = 0) -> Iterator[MutatedLogin]:
-    indices = range(start, number)
+def _play_each(fuzz: LoginFuzz, logins: Iterator[MutatedLogin]) -> None:
+    for login in logins:
+        fuzz.play(login)
+
+
+def _logins(seed: int, end: int, start: int, player: int) -> Iterator[MutatedLogin]:
+    """Return one player's share of the logins."""
+    indices = range(start + player, end, PLAYERS)
     if ONLY:
-        indices = [int(ONLY[0])] if len(ONLY) == 1 and start else []
+        indices = [int(ONLY[0])] if len(ONLY) == 1 and start and not player else []
     return (mutated_login(seed, index) for index in indices)
 
 
 def _play_frames(secured: SecuredBroker, seed: int, number: int, vocabulary: Vocabulary) -> None:
     """Send frames over connections of alice: one half to the listener without TLS."""
-    frames = _frames(seed, vocabulary)
-    if ONLY:
-        only = [mutated_frame(seed, int(ONLY[0]), vocabulary)] if len(ONLY) > 1 else []
-        shares = {secured.sasl: iter(only)}
-    else:
-        shares = {
-            secured.sasl: islice(frames, number // 2),
-            secured.sasl_ssl: islice(_of_right_length(frames), number // 4),
-            secured.mutual: islice(_of_right_length(frames), number // 4),
-        }
-    connections = {port: FuzzConnections(port, CONNECTIONS, _login(secured, port)) for port in shares}
+    players = _players(secured, seed, number, vocabulary)
     rss = _rss_bytes(secured.broker)
-    for port, share in shares.items():
-        each = connections[port]
-        each.drive(share)
+    _at_once([partial(each.drive, frames) for each, frames in players])
+    for each, _ in players:
         assert each.answered + each.closed == each.sent
-        assert ONLY or each.answered > each.sent / 5, "most frames must be answered"
+    sent, answered = (sum(getattr(each, key) for each, _ in players) for key in ("sent", "answered"))
+    assert ONLY or sent == number
+    assert ONLY or answered > sent / 5, "most frames must be answered"
     growth = _rss_bytes(secured.broker) - rss
     assert growth < RSS_GROWTH_BYTES_MAX, f"RSS grew by {growth >> 20} MiB in the frames of seed {seed}"
+
+
+def _players(
+    secured: SecuredBroker, seed: int, number: int, vocabulary: Vocabulary
+) -> list[tuple[FuzzConnections, Iterator[MutatedFrame]]]:
+    """Return connections and the frames for them: of each listener several players, so that the broker has
+    work while one of them logs in."""
+    if ONLY:
+        only = [mutated_frame(seed, int(ONLY[0]), vocabulary)] if len(ONLY) > 1 else []
+        return [(FuzzConnections(secured.sasl, 1, _login(secured, secured.sasl)), iter(only))]
+    ports = (secured.sasl, secured.sasl, secured.sasl_ssl, secured.mutual)
+    players = ports * (PLAYERS // len(ports))
+    found: list[tuple[FuzzConnections, Iterator[MutatedFrame]]] = []
+    for player, port in enumerate(players):
+        frames = _frames(seed, vocabulary, player * INDICES_OF_PLAYER)
+        if port != secured.sasl:
+            frames = _of_right_length(frames)
+        connections = FuzzConnections(port, CONNECTIONS, _login(secured, port))
+        found.append((connections, islice(frames, number // len(players))))
+    return found
+
+
+def _at_once(work: list[Callable[[], None]]) -> None:
+    """Do all of it in threads; raise the first error when all have ended."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(each) for each in work]:
+            done.result()
 
 
 def _login(secured: SecuredBroker, port: int) -> Callable[[], Any]:
     return lambda: secured.log_in(port).socket
 
 
-def _frames(seed: int, vocabulary: Vocabulary) -> Iterator[MutatedFrame]:
-    for index in count():
+def _frames(seed: int, vocabulary: Vocabulary, start: int) -> Iterator[MutatedFrame]:
+    """Yield those of the requests that brokers serve, and some others, without end."""
+    for index in count(start):
         if EVERY_VERSION[index % len(EVERY_VERSION)][0] in APIS or not index % 16:
             yield mutated_frame(seed, index, vocabulary)
 
