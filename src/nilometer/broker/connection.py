@@ -141,6 +141,9 @@ class Connection(asyncio.BufferedProtocol):
             future.cancel()
         self._waiting.clear()
         self._dispatcher.connection_closed(self)
+        # A transport with TLS holds its protocol: the two, and OpenSSL's buffers, would stay until they are
+        # found as garbage.
+        self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:

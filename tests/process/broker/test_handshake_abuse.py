@@ -141,6 +141,26 @@ def test_a_flood_of_whole_handshakes_leaves_others_served(secured: SecuredBroker
     assert may_log_in(secured, secured.mutual, FLOODING_ADDRESS)
 
 
+def test_connections_with_tls_leave_no_memory_behind(secured: SecuredBroker) -> None:
+    """Each holds some 30 KiB of OpenSSL's, which must not wait for a collection of garbage."""
+
+    def connect(count: int) -> None:
+        for _ in range(count):
+            with (
+                secured.connect(secured.sasl_ssl) as client,
+                secured.context.wrap_socket(client, server_hostname=HOST) as encrypted,
+            ):
+                encrypted.sendall(b"\0\0\0\1x")
+                assert is_ended(encrypted)
+
+    connect(100)
+    before = rss_bytes(secured)
+    connect(600)
+    growth = rss_bytes(secured) - before
+    print(f"resident set: {growth / KIB / 600:+.1f} KiB for each")
+    assert growth < 5 * MIB
+
+
 class Flood:
     """Threads that do one whole handshake after another, with a certificate, until the block ends."""
 
