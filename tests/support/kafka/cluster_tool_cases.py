@@ -139,9 +139,9 @@ CLUSTER = (
         "kafka-metadata-quorum.sh",
         "remove-controller --controller-id C --controller-directory-id D",
         "1|AAAAAAAAAAAAAAAAAAAAAQ",
-        shows="not allowed on PLAINTEXT",
+        shows="(?i)not support|UnsupportedVersion",
         status=1,
-        refused="tokens need a listener with authentication, on which all actions work",
+        refused="there is no KRaft quorum: any broker may become controller",
     ),
     tool_case("kafka-client-metrics.sh", "--list", shows=r"\A\s*\Z"),
     tool_case("kafka-client-metrics.sh", "--describe --name M", "m", shows="m"),
@@ -186,9 +186,9 @@ SECURITY = (
         "kafka-delegation-tokens.sh",
         "--create --max-life-time-period N --command-config F",
         "-1|{folder}/client.properties",
-        shows="(?i)not support|UnsupportedVersion",
+        shows="not allowed on PLAINTEXT",
         status=1,
-        refused="there are no delegation tokens",
+        refused="tokens need a listener with authentication, on which all actions work",
     ),
 )
 
