@@ -44,7 +44,8 @@ NO_TIME_MS = -1
 _DISABLED = "Delegation tokens are not enabled: delegation.token.secret.key is not set."
 
 
-def _may_request_tokens(context: RequestContext) -> bool:
+def may_request_tokens(context: RequestContext) -> bool:
+    """Return whether the client may send requests for tokens: it is authenticated, and not by a token."""
     if context.by_token or context.security_protocol is SecurityProtocol.PLAINTEXT:
         return False
     return context.security_protocol is not SecurityProtocol.SSL or context.principal != ANONYMOUS
@@ -92,7 +93,7 @@ def _token_request(request: Request) -> TokenRequest:
 
 
 def _why_not_create(services: Services, request: Request, wanted: TokenRequest) -> ErrorCode | None:
-    if not _may_request_tokens(request.context):
+    if not may_request_tokens(request.context):
         return ErrorCode.delegation_token_request_not_allowed
     if wanted.owner != wanted.requester and not access_of(services, request).allows(
         Operation.CREATE_TOKENS, ResourceType.USER, str(wanted.owner)
@@ -167,7 +168,7 @@ def expire(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 def _change_expiry(
     services: Services, request: Request, decide: Callable[[ClusterImage], Decision[int]]
 ) -> Reply | asyncio.Future[Reply]:
-    if not _may_request_tokens(request.context):
+    if not may_request_tokens(request.context):
         return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
     return on_controller(
         services,
@@ -188,7 +189,7 @@ def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Repl
 def describe(services: Services, request: Request) -> Reply:
     error = ErrorCode.none
     described: tuple[Message, ...] = ()
-    if not _may_request_tokens(request.context):
+    if not may_request_tokens(request.context):
         error = ErrorCode.delegation_token_request_not_allowed
     elif services.tokens is None:
         error = ErrorCode.delegation_token_auth_disabled
