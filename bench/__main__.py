@@ -13,6 +13,7 @@ from rich.table import Table
 from tests.support.kafka.apache_kafka import ensure_java
 
 from . import load, report, spark
+from .acl_rows import ACL_ROWS
 from .broker_rows import BROKER_ROWS
 from .catch_up_rows import CATCH_UP_ROWS
 from .cleaning_rows import CLEANING_ROWS
@@ -23,7 +24,9 @@ from .curve_rows import CURVE_ROWS
 from .failover_rows import FAILOVER_ROWS
 from .group_rows import GROUP_ROWS
 from .ingest_rows import INGEST_ROWS
+from .login_rows import LOGIN_ROWS
 from .opening_rows import OPENING_ROWS
+from .quota_row import QUOTA_ROW
 from .recovery_rows import RECOVERY_ROWS
 from .rows import Row
 from .run import Bench, Pace, RowSamples, console
@@ -31,6 +34,7 @@ from .scrape_row import SCRAPE_ROW
 from .soak_row import SOAK_ROWS
 from .systems import SYSTEMS, compile_nilometer
 from .table_row import TABLE_ROWS
+from .tls_rows import TLS_ROWS
 from .transaction_rows import TRANSACTION_ROWS
 
 SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
@@ -39,6 +43,7 @@ SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
     ("Three brokers", (*CLUSTER_ROWS, *CURVE_ROWS[1:])),
     ("The loss of a leader, three brokers", FAILOVER_ROWS),
     ("Groups and many clients, three brokers", GROUP_ROWS),
+    ("Security, one broker", (*TLS_ROWS, *LOGIN_ROWS, *ACL_ROWS, QUOTA_ROW)),
     ("Transactions", TRANSACTION_ROWS),
     ("Compaction, starting with much", (*CLEANING_ROWS, *RECOVERY_ROWS, *OPENING_ROWS, *COORDINATOR_ROWS)),
     ("Lines of files into a topic", INGEST_ROWS),

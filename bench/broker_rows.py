@@ -54,7 +54,7 @@ def idle(system: System, quiet_s: float = QUIET_S, idle_s: float = IDLE_S) -> Nu
     return {**memory_mb(system), "cpu_percent": 100 * share}
 
 
-def _fill(system: System, topic: str, size: int, batch: int, count: int) -> None:
+def fill(system: System, topic: str, size: int, batch: int, count: int) -> None:
     create_topic(system, topic)
     records = count + min(FILL_MARGIN_BYTES // size, count)
     load.run("fill", system.bootstrap, topic, records, size, f"batch.size={batch}")
@@ -100,7 +100,7 @@ def _consume_load(size: int, batch: int, total: int) -> Load:
     return Load(
         partial(plays.consume, topic=topic, size=size, count=count),
         "records_per_s",
-        prepare=partial(_fill, topic=topic, size=size, batch=batch, count=count),
+        prepare=partial(fill, topic=topic, size=size, batch=batch, count=count),
         clean=partial(delete_topic, name=topic),
     )
 

@@ -106,14 +106,26 @@ def _java_consume(system: System, seconds: float, *, records: int) -> Numbers:
     )
 
 
-def _connect(system: System, seconds: float, *, connections: int) -> Numbers:
+def small_batches(system: System, seconds: float, *, connections: int) -> Numbers:
     """Each connection sends a small batch, acks=all, and the next when it is answered."""
     topic = plays.fresh_topic(system, "connected", CONNECTION_PARTITIONS, 1)
-    host, _, port = system.bootstrap.rpartition(":")
     frames = [_produce_frame(topic, partition) for partition in range(CONNECTION_PARTITIONS)]
     error_at = 4 + 4 + 2 + len(topic) + 4 + 4
     """In a response of version 8: behind correlation id, topics, name, partitions, index."""
     _wait_writable(system, frames, error_at)
+    found = ask(system, seconds, frames, error_at, connections)
+    delete_topic(system, topic)
+    return {**found, "records_per_s": SMALL_BATCH * found["requests_per_s"]}
+
+
+def ask(
+    system: System, seconds: float, frames: list[bytes], error_at: int, connections: int
+) -> dict[str, float]:
+    """Each connection sends one of the frames, and again when it is answered.
+
+    ``error_at``: where a response has its error code, which must be 0.
+    """
+    host, _, port = system.bootstrap.rpartition(":")
     cpu, began = cpu_seconds(system), time.monotonic()
     client = load.start(
         host, port, connections, seconds, len(frames), error_at, program="connections", text=False
@@ -121,10 +133,8 @@ def _connect(system: System, seconds: float, *, connections: int) -> Numbers:
     done = load.finish(client, b"".join(frames))
     taken = time.monotonic() - began
     cpu = cpu_seconds(system) - cpu
-    delete_topic(system, topic)
     return {
         "requests_per_s": done["requests"] / done["seconds"],
-        "records_per_s": SMALL_BATCH * done["requests"] / done["seconds"],
         **{f"{key}_ms": done[key] for key in ("p50", "p99", "p999")},
         "cpu_percent": 100 * cpu / taken,
         "cpu_us_per_request": cpu / done["requests"] * 1e6,
@@ -175,7 +185,7 @@ def _connection_row(connections: int) -> Row:
         f"{connections:,} connection{plural}, batches of {SMALL_BATCH} records of {SIZE} B, "
         "each sent when the one before is acknowledged",
         _REQUESTS,
-        Load(partial(_connect, connections=connections), "requests_per_s"),
+        Load(partial(small_batches, connections=connections), "requests_per_s"),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 from . import load
@@ -38,21 +39,37 @@ def throughput(records: float, seconds: float, size: int, cpu_s: float, done: di
 
 
 def produce(
-    system: System, seconds: float, *, size: int, partitions: int = 1, brokers: int = 1, settings: list[str]
+    system: System,
+    seconds: float,
+    *,
+    size: int,
+    partitions: int = 1,
+    brokers: int = 1,
+    settings: Sequence[str],
+    bootstrap: str | None = None,
 ) -> Numbers:
-    """As fast as librdkafka and the brokers can."""
+    """As fast as librdkafka and the brokers can; ``bootstrap``: by another listener."""
     topic = fresh_topic(system, "produced", partitions, brokers)
     cpu = cpu_seconds(system)
-    done = load.run("produce", system.bootstrap, topic, seconds, size, *settings)
+    done = load.run("produce", bootstrap or system.bootstrap, topic, seconds, size, *settings)
     cpu = cpu_seconds(system) - cpu
     delete_topic(system, topic)
     return throughput(done["records"], done["seconds"], size, cpu, done)
 
 
-def consume(system: System, seconds: float, *, topic: str, size: int, count: int) -> Numbers:
+def consume(
+    system: System,
+    seconds: float,
+    *,
+    topic: str,
+    size: int,
+    count: int,
+    settings: Sequence[str] = (),
+    bootstrap: str | None = None,
+) -> Numbers:
     """``count`` records from the start of the topic, again and again."""
     cpu = cpu_seconds(system)
-    done = load.run("consume", system.bootstrap, topic, count, 1, seconds)
+    done = load.run("consume", bootstrap or system.bootstrap, topic, count, 1, seconds, *settings)
     cpu = cpu_seconds(system) - cpu
     return throughput(done["records"], done["seconds"], size, cpu, done)
 

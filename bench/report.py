@@ -184,6 +184,11 @@ _OLD_HEAD = [
     "",
 ]
 _SECTION_HEADS = {
+    "Security, one broker": [
+        "What protection costs. The same keys, TLS 1.3 with the same cipher, the same users; Apache Kafka",
+        "with its StandardAuthorizer.",
+        "",
+    ],
     "One broker": ["One process, one partition.", ""],
     "Three brokers": [
         "Three processes on this one machine, of Apache Kafka each broker and controller both; three",

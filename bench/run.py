@@ -69,7 +69,7 @@ class Bench:
     failed: list[str] = field(default_factory=list)
 
     def run(self, rows: list[Row]) -> None:
-        for shape in _by_shape([row for row in rows if row.load is not None]):
+        for shape in rows_by_shape([row for row in rows if row.load is not None]):
             self._run_loads(shape)
         for row in rows:
             if row.load is None and not row.in_spark:
@@ -216,11 +216,12 @@ def _kinds(row: Row) -> Mapping[str, Callable[[Path, Settings | None], System]]:
     return SYSTEMS if row.brokers == 1 else CLUSTERS
 
 
-def _by_shape(rows: list[Row]) -> list[list[Row]]:
+def rows_by_shape(rows: list[Row]) -> list[list[Row]]:
     """Rows that can share their systems, in the order in which they come."""
-    found: dict[tuple[int, tuple[tuple[str, str], ...]], list[Row]] = {}
+    found: dict[object, list[Row]] = {}
     for row in rows:
-        found.setdefault((row.brokers, tuple(sorted(row.settings.items()))), []).append(row)
+        shape = (row.brokers, row.systems, tuple(sorted(row.settings.items())))
+        found.setdefault(shape, []).append(row)
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -62,8 +62,8 @@ Settings = Mapping[str, str]
 class Nilometer:
     name = "Nilometer"
 
-    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
-        self._broker = NilometerBroker(folder / "data", {**GROUPS_AT_ONCE, **(settings or {})})
+    def __init__(self, folder: Path, settings: Settings | None = None, port: int = 0) -> None:
+        self._broker = NilometerBroker(folder / "data", {**GROUPS_AT_ONCE, **(settings or {})}, port)
         self.log_dir = self._broker.data_dir
         self.bootstrap = self._broker.bootstrap
 
@@ -99,8 +99,12 @@ class Kafka:
 
     name = "Apache Kafka"
 
-    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
-        self._kafka = ApacheKafka(folder, overrides=settings, jvm=JVM_AS_SHIPPED)
+    def __init__(
+        self, folder: Path, settings: Settings | None = None, more_listeners: Sequence[str] = ()
+    ) -> None:
+        self._kafka = ApacheKafka(
+            folder, overrides=settings, jvm=JVM_AS_SHIPPED, more_listeners=more_listeners
+        )
         self._kafka.format()
         self.log_dir = self._kafka.data_dir
         self.bootstrap = self._kafka.bootstrap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,11 +12,14 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from bench import curve_rows, ingest_rows, java_clients, report
-from bench.rows import CLIENT, RECORDS_PER_S, Row
+from bench import acl_rows, curve_rows, ingest_rows, java_clients, report, run
+from bench.__main__ import ALL_ROWS
+from bench.rows import CLIENT, RECORDS_PER_S, Load, Row
+from bench.secured import secured_systems
 from bench.steady import is_steady, until_steady
 
 ROW = Row("some-row", "some row", (RECORDS_PER_S, *CLIENT))
+LOAD = Load(lambda system, seconds: {}, "records_per_s")
 STEADY = (
     "200000 steady state records sent, 285306.704708 records/sec (27.21 MB/sec), 1.02 ms avg latency, "
     "28.00 ms max latency, 0 ms 50th, 4 ms 95th, 15 ms 99th, 24 ms 99.9th."
@@ -106,3 +110,20 @@ def test_the_steady_part_of_what_kafka_s_producer_prints_is_read() -> None:
     assert java_clients.read_produced(PRODUCED)["per_s"] == pytest.approx(285306.7, abs=0.1)
     with pytest.raises(RuntimeError, match="printed no steady state"):
         java_clients.read_produced("org.apache.kafka.common.errors.TimeoutException")
+
+
+def test_rows_of_acls_have_so_many_that_all_differ() -> None:
+    for count in acl_rows.COUNTS:
+        found = acl_rows.acls(count)
+        assert len(set(found)) == len(found) == count
+    assert {acl.principal for acl in acl_rows.acls(100)[:2]} == {"User:ANONYMOUS"}, "what the client asks for"
+
+
+def test_rows_with_other_systems_do_not_share_them() -> None:
+    plain, secured = replace(ROW, load=LOAD), replace(ROW, load=LOAD, systems=secured_systems)
+    assert run.rows_by_shape([plain, secured, plain, secured]) == [[plain, plain], [secured, secured]]
+
+
+def test_keys_of_rows_are_unique() -> None:
+    keys = [row.key for row in ALL_ROWS]
+    assert len(set(keys)) == len(keys)

@@ -1,7 +1,7 @@
-/* Many producers at once: `connections HOST PORT COUNT SECONDS FRAMES ERROR_AT`, the frames on its input.
+/* Many clients at once: `connections HOST PORT COUNT SECONDS FRAMES ERROR_AT`, the frames on its input.
  *
- * COUNT connections send one Produce request each, and the next when the one before is answered: as many applications do that wait for
- * each of their records. Connection number i sends frame i modulo FRAMES; all frames are of one size and hold their length in front.
+ * COUNT connections send one request each, most often Produce, and the next when the one before is answered: as many applications do
+ * that wait for each of their records. Connection number i sends frame i modulo FRAMES; all frames are of one size and hold their length in front.
  * ERROR_AT is where the error code is in a response, after its length. The time of a request counts from when it is handed to the
  * kernel. Prints one line of JSON: requests answered in SECONDS, quantiles in ms. An error code ends it with status 1. */
 #include <arpa/inet.h>
@@ -75,7 +75,7 @@ static int receive(struct connection *one, size_t error_at) {
     if (one->received < size + 4) return 0;
     int error = bytes[4 + error_at] << 8 | bytes[5 + error_at];
     if (error) {
-        fprintf(stderr, "produce: error code %d\n", error);
+        fprintf(stderr, "response: error code %d\n", error);
         exit(1);
     }
     return 1;

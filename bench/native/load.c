@@ -3,7 +3,7 @@
  *   load produce  BOOTSTRAP TOPIC SECONDS SIZE [KEY=VALUE ...]
  *   load fill     BOOTSTRAP TOPIC COUNT SIZE [KEY=VALUE ...]
  *   load keyed    BOOTSTRAP TOPIC COUNT SIZE KEYS
- *   load consume  BOOTSTRAP TOPIC COUNT PARTITIONS SECONDS
+ *   load consume  BOOTSTRAP TOPIC COUNT PARTITIONS SECONDS [KEY=VALUE ...]
  *   load latency  BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS
  *   load first    BOOTSTRAP TOPIC
  *
@@ -119,10 +119,11 @@ static int64_t read_records(rd_kafka_queue_t *queue, int64_t count) {
     return bytes;
 }
 
-static int consume(const char *bootstrap, const char *name, int64_t count, int partitions, double seconds) {
+static int consume(const char *bootstrap, const char *name, int64_t count, int partitions, double seconds, char **given) {
     rd_kafka_conf_t *config = rd_kafka_conf_new();
     set(config, "check.crcs", "false");
     set(config, "queued.min.messages", "1000000");
+    for (; *given; given++) set_given(config, *given);
     rd_kafka_t *client = client_of(RD_KAFKA_CONSUMER, config, bootstrap);
     rd_kafka_topic_t *topic = rd_kafka_topic_new(client, name, NULL);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(client);
@@ -212,8 +213,8 @@ int main(int count, char **given) {
         return produce(given[2], given[3], 0, atoll(given[4]), (size_t)atoll(given[5]), given + 6);
     if (count == 7 && !strcmp(given[1], "keyed"))
         return keyed(given[2], given[3], atoll(given[4]), (size_t)atoll(given[5]), atoll(given[6]));
-    if (count == 7 && !strcmp(given[1], "consume"))
-        return consume(given[2], given[3], atoll(given[4]), atoi(given[5]), atof(given[6]));
+    if (count >= 7 && !strcmp(given[1], "consume"))
+        return consume(given[2], given[3], atoll(given[4]), atoi(given[5]), atof(given[6]), given + 7);
     if (count == 8 && !strcmp(given[1], "latency"))
         return latency(given[2], given[3], atoll(given[4]), atof(given[5]), (size_t)atoll(given[6]), given[7]);
     if (count == 4 && !strcmp(given[1], "first")) return first(given[2], given[3]);
