@@ -90,6 +90,8 @@ def _rain(folder: Path, seed: int, logins: int, frames: int) -> None:
             replay = f"FUZZ={seed}:INDEX[:frame] pytest tests/process/broker/test_login_fuzz.py"
             raise AssertionError(f"{error}\nreplay: {replay}\n{broker.output[-3000:]}") from error
         assert broker.alive(), broker.output[-3000:]
+        admin.hang_up()  # it has been idle for as long as the campaign took
+        admin = Side("admin", secured.bootstrap)
         assert _state(admin, broker) == before, f"seed {seed}"
         eventually(lambda: _sockets(broker) <= open_before, "all connections are closed")
         admin.hang_up()
