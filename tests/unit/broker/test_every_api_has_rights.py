@@ -13,6 +13,8 @@ FREE = {
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
     ApiKey.PUSH_TELEMETRY,
     NilometerApiKey.PROVE_BROKER,
+    ApiKey.RENEW_DELEGATION_TOKEN,  # by the token's owner and renewers, whatever ACLs say
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
 }
 BY_ALL = (Operation.DELETE, ResourceType.CLUSTER)
 """Kafka asks for it, but only an ACL of all operations can give it."""

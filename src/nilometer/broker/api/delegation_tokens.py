@@ -10,7 +10,6 @@ before it forwards the request. The answers are those of Kafka, also in their ti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nilometer.broker.api.access import access_of
@@ -144,6 +143,8 @@ def _respond_refused(request: Request, wanted: TokenRequest, error: ErrorCode, t
 
 
 def renew(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not may_request_tokens(request.context):
+        return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
     period_ms = milliseconds(request.body.renew_period)
 
     def decide(image: ClusterImage) -> Decision[int]:
@@ -151,10 +152,12 @@ def renew(services: Services, request: Request) -> Reply | asyncio.Future[Reply]
         token_id, requester = tokens.id_of(request.body.hmac), request.context.principal
         return decide_renew_token(image, token_id, requester, period_ms, tokens.lifetimes, now_ms=now_ms)
 
-    return _change_expiry(services, request, decide)
+    return on_controller(services, request, decide, _respond_expires, _refuse_expiry)
 
 
 def expire(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not may_request_tokens(request.context):
+        return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
     period_ms = milliseconds(request.body.expiry_time_period)
 
     def decide(image: ClusterImage) -> Decision[int]:
@@ -162,21 +165,15 @@ def expire(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         now_ms = services.runtime.clock.wall_ms()
         return decide_expire_token(image, token_id, request.context.principal, period_ms, now_ms=now_ms)
 
-    return _change_expiry(services, request, decide)
+    return on_controller(services, request, decide, _respond_expires, _refuse_expiry)
 
 
-def _change_expiry(
-    services: Services, request: Request, decide: Callable[[ClusterImage], Decision[int]]
-) -> Reply | asyncio.Future[Reply]:
-    if not may_request_tokens(request.context):
-        return _respond_expiry(request, ErrorCode.delegation_token_request_not_allowed, NO_TIME_MS)
-    return on_controller(
-        services,
-        request,
-        decide,
-        lambda _services, request, expires_ms: _respond_expiry(request, ErrorCode.none, expires_ms),
-        lambda _services, request, error, _message: _respond_expiry(request, error, 0),
-    )
+def _respond_expires(_services: Services, request: Request, expires_ms: int) -> Reply:
+    return _respond_expiry(request, ErrorCode.none, expires_ms)
+
+
+def _refuse_expiry(_services: Services, request: Request, error: ErrorCode, _message: str) -> Reply:
+    return _respond_expiry(request, error, 0)
 
 
 def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Reply:
