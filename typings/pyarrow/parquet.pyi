@@ -2,6 +2,12 @@
 
 from pathlib import Path
 
-from pyarrow import Table
+from pyarrow import Schema, Table
 
 def read_table(source: str | Path) -> Table: ...
+
+class ParquetFile:
+    def __init__(self, source: str | Path) -> None: ...
+    @property
+    def schema_arrow(self) -> Schema: ...
+    def read(self) -> Table: ...
