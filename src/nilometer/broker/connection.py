@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
             elif self._frame_filled == len(self._frame):
                 self._grow_frame(self._frame)
         else:
-            self._split(_scratch_view[:nbytes])
+            self._split(nbytes)
         if self._queue:
             self._dispatch_queued()
         if self._close_reason:
@@ -180,13 +180,16 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- bytes to frames
 
-    def _split(self, data: memoryview) -> None:
-        position, end = 0, len(data)
-        head = self._head
+    def _split(self, end: int) -> None:
+        """Take the frames from the first ``end`` bytes of the scratch buffer."""
+        data, position, head = _scratch_view, 0, self._head
+        if not head and end > 4 and _SIZE(data)[0] == end - 4 <= self._frame_bytes_max:
+            self._enqueue(bytes(data[4:end]))  # the usual case: one whole request
+            return
         if head:
             need = 4 - len(head)
             if need > 0:
-                head += data[:need]
+                head += data[: min(need, end)]
                 position = min(need, end)
                 if len(head) < 4:
                     return
@@ -208,13 +211,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse_size(size)
                 return
             if end - position - 4 < size:
-                self._begin_frame(size, data[position + 4 :])
+                self._begin_frame(size, data[position + 4 : end])
                 return
             position += 4
             self._enqueue(bytes(data[position : position + size]))
             position += size
         if position < end:
-            self._head = bytearray(data[position:])
+            self._head = bytearray(data[position:end])
 
     def _refuse_size(self, size: int) -> None:
         """Close the connection once the frames before the one of this size are dispatched."""
@@ -391,8 +394,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, buffers: Sequence[Bytes]) -> None:
         """Gather responses that are ready together, so that many small ones take one system call."""
-        self._outgoing.extend(buffers)
-        self._outgoing_bytes += sum(map(len, buffers))
+        for buffer in buffers:
+            self._outgoing.append(buffer)
+            self._outgoing_bytes += len(buffer)
         if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
             self._flush()
 

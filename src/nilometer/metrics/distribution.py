@@ -21,6 +21,8 @@ QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 VALUE_MAX = (1 << 36) - 1
 """Larger values (above 19 hours) are counted as this one."""
 _SUB_BUCKET_BITS = 5
+_OWN_BUCKETS = 1 << _SUB_BUCKET_BITS + 1
+"""Each value below has its own bucket."""
 HISTOGRAM_EXPONENTS = range(6, 25)
 """The histogram's bounds are 2 to the power of these, in microseconds: 64 microseconds to 16.8 seconds."""
 
@@ -79,10 +81,11 @@ class Distribution:
 
 def bucket_of(value: int) -> int:
     """Return the number of the bucket of ``value``; a negative value (a clock that jumped) counts as 0."""
-    if value < 0:
-        return 0
-    value = min(value, VALUE_MAX)
-    shift = max(0, value.bit_length() - _SUB_BUCKET_BITS - 1)
+    if value < _OWN_BUCKETS:
+        return value if value > 0 else 0
+    if value > VALUE_MAX:
+        value = VALUE_MAX
+    shift = value.bit_length() - _SUB_BUCKET_BITS - 1
     return (shift << _SUB_BUCKET_BITS) + (value >> shift)
 
 

@@ -66,7 +66,7 @@ from nilometer.replication.verdicts import (
     RejectFetch,
     ServeFetch,
 )
-from nilometer.wire.errors import ErrorCode
+from nilometer.wire.errors import NONE, ErrorCode
 
 
 class LeaderRole:
@@ -236,7 +236,7 @@ class LeaderRole:
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
     def admit_acks_all(self) -> ErrorCode:
         """Return whether an append with acks=all is accepted now: ``none`` or NOT_ENOUGH_REPLICAS."""
-        return ErrorCode.not_enough_replicas if self.is_under_min_isr else ErrorCode.none
+        return ErrorCode.not_enough_replicas if self.is_under_min_isr else NONE
 
     def on_appended(self, log_end_offset: Offset, now_ms: int) -> Effects:
         """Handle an append, after which the log ends at ``log_end_offset``."""
@@ -267,7 +267,7 @@ class LeaderRole:
         return PENDING if self.high_watermark < required_offset else self._outcome_of_committed()
 
     def _outcome_of_committed(self) -> ErrorCode:
-        return ErrorCode.not_enough_replicas_after_append if self.is_under_min_isr else ErrorCode.none
+        return ErrorCode.not_enough_replicas_after_append if self.is_under_min_isr else NONE
 
     def hold_produce(self, ticket: int, required_offset: Offset) -> None:
         """Register a waiting produce: ReleaseProduce with ``ticket`` follows at ``required_offset``."""

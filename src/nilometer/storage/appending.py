@@ -9,8 +9,8 @@ Usually only headers are read and changed: a batch is written as its patched hea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 from typing_extensions import Buffer
 
 from nilometer.invariants import check
@@ -25,6 +25,7 @@ from nilometer.wire.compression import Bytes
 from nilometer.wire.control_records import read_end_txn_marker
 from nilometer.wire.record_batch import (
     HEADER_BYTES,
+    LOG_OVERHEAD,
     NO_TIMESTAMP,
     BatchHeader,
     batches,
@@ -32,11 +33,12 @@ from nilometer.wire.record_batch import (
     patched_header,
 )
 
+_CLIENT = AppendOrigin.CLIENT
 BUFFERS_MAX = 512
 """Largest number of buffers in one write; the system call accepts 1024."""
 
 
-class AppendInfo(NamedTuple):
+class AppendInfo(msgspec.Struct, frozen=True, gc=False):
     """The result of an append. For a ``duplicate`` nothing was written; it has the original's offsets."""
 
     first_offset: int
@@ -54,7 +56,7 @@ def append_as_leader(
     *,
     leader_epoch: int,
     wall_ms: int,
-    origin: AppendOrigin = AppendOrigin.CLIENT,
+    origin: AppendOrigin = _CLIENT,
     keeps: bool = False,
 ) -> AppendInfo:
     log.check_may_grow()
@@ -69,12 +71,12 @@ def append_as_leader(
         header = batch.header
         timestamp = header.max_timestamp if batch.new_timestamp is None else batch.new_timestamp
         if header.has_producer_id:
-            if origin is AppendOrigin.CLIENT and (original := _find_duplicate(log, header)):
+            if origin is _CLIENT and (original := _find_duplicate(log, header)):
                 return _duplicate_info(log, original)
             updates = updates or log.producers.updates(origin)
             _judge_producer(updates, batch, offset, timestamp)
         _take_buffers(buffers, batch, offset, leader_epoch)
-        last_offset, batch_size = offset + header.last_offset_delta, header.size
+        last_offset, batch_size = offset + header.last_offset_delta, header.batch_length + LOG_OVERHEAD
         marks.append(BatchMark(last_offset, timestamp, batch_size))
         if timestamp > newest:
             newest = timestamp
@@ -173,7 +175,7 @@ def _judge_producer(updates: ProducerUpdates, batch: ValidatedBatch, offset: int
 
 
 def _take_buffers(buffers: list[Buffer], batch: ValidatedBatch, offset: int, leader_epoch: int) -> None:
-    buffer, position, header, new_timestamp = batch
+    buffer, position, new_timestamp = batch.buffer, batch.position, batch.new_timestamp
     buffers.append(
         patched_header(
             buffer,
@@ -184,7 +186,7 @@ def _take_buffers(buffers: list[Buffer], batch: ValidatedBatch, offset: int, lea
             log_append_time=new_timestamp is not None,
         )
     )
-    buffers.append(memoryview(buffer)[position + HEADER_BYTES : position + header.size])
+    buffers.append(memoryview(buffer)[position + HEADER_BYTES : position + batch.header.size])
 
 
 def _bounded(buffers: list[Buffer]) -> Sequence[Buffer]:

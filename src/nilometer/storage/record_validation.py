@@ -9,13 +9,14 @@ counts are trusted.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.producers.producer_updates import AppendOrigin
 from nilometer.wire.compression import Bytes, Codec
 from nilometer.wire.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
 from nilometer.wire.record_batch import (
+    LOG_OVERHEAD,
     NO_TIMESTAMP,
     BatchHeader,
     batches,
@@ -32,11 +33,14 @@ _TARGET_CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
+_AS_PRODUCED = "producer"
+"""The ``compression.type`` with which a batch keeps its codec."""
 
+_CLIENT = AppendOrigin.CLIENT
 _LONG_MAX = 2**63 - 1
 
 
-class ValidatedBatch(NamedTuple):
+class ValidatedBatch(msgspec.Struct, frozen=True, gc=False):
     """A valid batch at ``buffer[position:]``; ``new_timestamp`` replaces its timestamps unless None."""
 
     buffer: Bytes
@@ -55,17 +59,17 @@ def validate_batches(
     judged: list[ValidatedBatch] = []
     total = written = 0
     for position, header in batches(records):
-        size = header.size
+        size = header.batch_length + LOG_OVERHEAD
         total += size
-        if size > config.max_message_bytes and origin is AppendOrigin.CLIENT:
+        if size > config.max_message_bytes and origin is _CLIENT:
             raise _too_large(size, config.max_message_bytes)
         check_batch(records, position, header)
-        if origin is AppendOrigin.CLIENT:
+        if origin is _CLIENT:
             check_produced_batch(header)
             if header.base_offset != 0:
                 raise InvalidRecord(f"base offset is {header.base_offset}, a producer must send 0")
         batch = _judge(records, position, header, config, origin, wall_ms)
-        written += batch.header.size
+        written += batch.header.batch_length + LOG_OVERHEAD
         judged.append(batch)
     if not judged or total != len(records):
         raise CorruptBatch(f"{len(records) - total} bytes are not a complete batch")
@@ -84,19 +88,21 @@ def _judge(
         new_timestamp = wall_ms
     else:
         new_timestamp = None
-        if origin is AppendOrigin.CLIENT:
+        if origin is _CLIENT:
             _check_timestamps(header, config, wall_ms)
+    bounded_below = config.message_timestamp_before_max_ms != _LONG_MAX and not config.is_log_append_time
+    if not (config.is_compacted or bounded_below) and config.compression_type == _AS_PRODUCED:
+        return ValidatedBatch(records, position, header, new_timestamp)
     codec = _TARGET_CODECS.get(config.compression_type)
     recompress = codec is not None and codec != header.attributes & 7 and not header.is_control
-    bounded_below = config.message_timestamp_before_max_ms != _LONG_MAX and not config.is_log_append_time
     if not (config.is_compacted or recompress or bounded_below) or header.is_control:
         return ValidatedBatch(records, position, header, new_timestamp)
     decoded = decode_records(records, position, header, config.max_decompressed_message_bytes)
-    _check_records(decoded, header, config, bounded_below and origin is AppendOrigin.CLIENT, wall_ms)
+    _check_records(decoded, header, config, bounded_below and origin is _CLIENT, wall_ms)
     if not recompress or codec is None:
         return ValidatedBatch(records, position, header, new_timestamp)
     rebuilt = _recompressed(decoded, header, codec, config)
-    if len(rebuilt) > config.max_message_bytes and origin is AppendOrigin.CLIENT:
+    if len(rebuilt) > config.max_message_bytes and origin is _CLIENT:
         raise _too_large(len(rebuilt), config.max_message_bytes)
     return ValidatedBatch(rebuilt, 0, read_header(rebuilt), new_timestamp)
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from kio.index import load_entity_module, load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 
-class RequestHeader(NamedTuple):
+class RequestHeader(msgspec.Struct, frozen=True, gc=False):
     """The header fields that every request has, in every version."""
 
     api_key: int

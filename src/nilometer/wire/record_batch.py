@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
+import msgspec
 from crc32c import crc32c
+from msgspec import structs
 
 from nilometer.wire.compression import Bytes, Codec
 from nilometer.wire.errors import CorruptBatch, InvalidRecord, UnsupportedMagic
@@ -72,8 +73,8 @@ _CODECS = tuple(sorted(Codec))
 _SEQUENCES = 1 << 31
 
 
-class BatchHeader(NamedTuple):
-    """The header's fields, in the order of the bytes."""
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
+    """The header's fields, in the order of the bytes. Not a tuple: its fields are found faster."""
 
     base_offset: int
     batch_length: int
@@ -152,7 +153,7 @@ class BatchHeader(NamedTuple):
 def read_header(buffer: Bytes, position: int = 0) -> BatchHeader:
     """Return the batch header at ``position``. Raises UnsupportedMagic, CorruptBatch if it is invalid."""
     try:
-        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+        header = BatchHeader(*_HEADER.unpack_from(buffer, position))
     except struct.error:
         _refuse_old_magic(buffer, position)
         raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header") from None
@@ -212,8 +213,7 @@ def check_batch(buffer: Bytes, position: int, header: BatchHeader) -> None:
     end = position + header.batch_length + LOG_OVERHEAD
     if header.batch_length < _LENGTH_MIN or end > len(buffer):
         raise CorruptBatch(f"batch of {header.size} bytes in {len(buffer) - position} remaining")
-    with memoryview(buffer) as view:
-        crc = crc32c(view[position + _CRC_START : end])
+    crc = crc32c(memoryview(buffer)[position + _CRC_START : end])
     if crc != header.crc:
         raise CorruptBatch(f"computed CRC {crc:#010x} differs from the stored CRC {header.crc:#010x}")
     if header.last_offset_delta < 0 or not 0 <= header.records_count <= header.last_offset_delta + 1:
@@ -257,14 +257,16 @@ def check_produced_batch(header: BatchHeader) -> None:
         raise InvalidRecord(
             f"{header.records_count} records with a last offset delta of {header.last_offset_delta}"
         )
-    if header.is_control:
+    attributes, producer_id = header.attributes, header.producer_id
+    if attributes & _CONTROL:
         raise InvalidRecord("clients may not write control records")
-    if header.has_producer_id and (header.base_sequence < 0 or header.producer_epoch < 0):
+    if producer_id <= NO_PRODUCER_ID:
+        if attributes & _TRANSACTIONAL:
+            raise InvalidRecord("a transactional batch needs a producer id")
+    elif header.base_sequence < 0 or header.producer_epoch < 0:
         raise InvalidRecord(
-            f"producer {header.producer_id}, epoch {header.producer_epoch}, sequence {header.base_sequence}"
+            f"producer {producer_id}, epoch {header.producer_epoch}, sequence {header.base_sequence}"
         )
-    if header.is_transactional and not header.has_producer_id:
-        raise InvalidRecord("a transactional batch needs a producer id")
 
 
 def patched_header(
@@ -297,13 +299,14 @@ def patched_header(
 def pack_batch(header: BatchHeader, records: Bytes) -> bytes:
     """Return a batch of ``header`` and compressed ``records``, with its length and CRC computed."""
     length = _LENGTH_MIN + len(records)
-    packed = bytearray(_HEADER.pack(*header._replace(batch_length=length, magic=MAGIC, crc=0)))
+    header = structs.replace(header, batch_length=length, magic=MAGIC, crc=0)
+    packed = bytearray(_HEADER.pack(*structs.astuple(header)))
     struct.pack_into(">I", packed, 17, crc32c(records, crc32c(packed[_CRC_START:])))
     return b"".join((packed, records))
 
 
 def with_codec(header: BatchHeader, codec: Codec) -> BatchHeader:
-    return header._replace(attributes=header.attributes & ~_CODEC_MASK | codec)
+    return structs.replace(header, attributes=header.attributes & ~_CODEC_MASK | codec)
 
 
 def batch_attributes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec import structs
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.java
 
 def changed(data: bytes, **fields: int) -> bytes:
     """Another header over the same records, under a CRC that is right."""
-    return pack_batch(read_header(data)._replace(**fields), data[HEADER_BYTES:])
+    return pack_batch(structs.replace(read_header(data), **fields), data[HEADER_BYTES:])
 
 
 def by_producer(producer_id: int, epoch: int, sequence: int, count: int = 1) -> bytes:

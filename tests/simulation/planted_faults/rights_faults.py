@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import structs
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.api import forward_request
@@ -24,7 +25,7 @@ def forget_who_asked(patch: Patch) -> None:
 
     def of_the_broker(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, Request]:
         spec, forwarded = inner(carried, request)
-        return spec, forwarded._replace(context=request.context)
+        return spec, structs.replace(forwarded, context=request.context)
 
     patch.setattr(forward_request, "_inner", of_the_broker)
 

@@ -13,6 +13,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from nilometer.wire.compression import Codec
 from nilometer.wire.encoder import writer
 from nilometer.wire.messages import ApiKey, api, request_header, supported_versions
@@ -143,7 +145,8 @@ def damaged_batch(batch: bytes, chance: random.Random) -> bytes:
         case 1:
             del records[chance.randrange(len(records)) :]
         case _:
-            header = header._replace(
+            header = structs.replace(
+                header,
                 attributes=chance.getrandbits(7),
                 last_offset_delta=chance.choice((0, -1, 2**31 - 1, header.last_offset_delta)),
                 records_count=chance.choice((0, -1, 2**31 - 1, header.records_count)),

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from nilometer.storage import Log, LogConfig, TopicPartition
 from nilometer.storage.cleaning.kept_records import kept_records
@@ -326,7 +327,7 @@ def test_above_the_record_that_did_not_fit_into_the_offset_map_all_records_stay(
     records = [encoded(delta, 0, b"%d" % delta, None) for delta in range(4)]
     records.append(encoded(4, 0, None, b"value"))
     attributes = batch_attributes(delete_horizon=True)
-    header = header_of(5, 4)._replace(attributes=attributes, base_timestamp=50)
+    header = structs.replace(header_of(5, 4), attributes=attributes, base_timestamp=50)
     filled.log.append_as_follower(pack_batch(header, b"".join(records)), wall_ms=1)
     filled.log.state.roll(1)
     make_durable(filled.log)

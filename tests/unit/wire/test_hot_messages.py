@@ -231,7 +231,8 @@ def test_produce_request(version: int, transactional_id: str | None) -> None:
     frame = b"".join(buffers)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     header, request = decode_request(frame[4:])
-    assert header[:4] == (ApiKey.PRODUCE, version, 6, "cliänt")
+    assert (header.api_key, header.api_version) == (ApiKey.PRODUCE, version)
+    assert (header.correlation_id, header.client_id) == (6, "cliänt")
     codec = api(ApiKey.PRODUCE, version)
     topic = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "topic-ä"}
     assert request == codec.request(

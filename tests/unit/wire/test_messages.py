@@ -61,7 +61,8 @@ def test_unknown_api_or_version_leaves_the_header_readable() -> None:
             key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\x00\x00\x00\x05\x00\x02me"
         )
         header = decode_request_header(frame)
-        assert header[:4] == (key, version, 5, "me")
+        assert (header.api_key, header.api_version) == (key, version)
+        assert (header.correlation_id, header.client_id) == (5, "me")
         with pytest.raises(UnsupportedVersion):
             decode_request(frame)
 

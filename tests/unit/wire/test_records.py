@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import CorruptBatch, InvalidRecord
@@ -141,7 +142,7 @@ def test_sequences_wrap() -> None:
 
 def a_header(**changes: int) -> BatchHeader:
     header = BatchHeader(0, 0, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
-    return header._replace(**changes)
+    return structs.replace(header, **changes)
 
 
 @pytest.mark.parametrize(

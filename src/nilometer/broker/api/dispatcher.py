@@ -99,10 +99,19 @@ class RequestDispatcher:
     def _measured(self, spec: ApiSpec, request: Request, began_us: int) -> asyncio.Future[Reply] | Reply:
         """Handle a request; count it, and the time since ``began_us`` when its response is ready."""
         statistics = self.statistics
+        header = request.header
         from_broker = request.context.broker_id != NO_BROKER
-        of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[request.header.api_key]
-        of_api.begin(request.header.api_version)
-        reply = self._handle(spec, request, of_api)
+        of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[header.api_key]
+        of_api.begin(header.api_version)
+        try:
+            reply = spec.handle(self._services, request)
+        except CloseConnection:
+            of_api.failed += 1
+            raise
+        except Exception as error:
+            of_api.failed += 1
+            logger.exception("%s version %d failed", spec.key.name, request.version)
+            raise CloseConnection(f"{spec.key.name} failed: {error}") from error
         if self._services.client_quotas.limits_clients and not (
             from_broker or spec.counts_quotas or spec.exempt_from_quotas or request.context.must_authenticate
         ):
@@ -120,19 +129,6 @@ class RequestDispatcher:
             of_api.failed += 1  # the client has gone, or its connection will be closed
         else:
             of_api.end(began_us, self._now_us())
-
-    def _handle(
-        self, spec: ApiSpec, request: Request, of_api: ApiStatistics
-    ) -> asyncio.Future[Reply] | Reply:
-        try:
-            return spec.handle(self._services, request)
-        except CloseConnection:
-            of_api.failed += 1
-            raise
-        except Exception as error:
-            of_api.failed += 1
-            logger.exception("%s version %d failed", spec.key.name, request.version)
-            raise CloseConnection(f"{spec.key.name} failed: {error}") from error
 
     def _refuse_version(self, header: messages.RequestHeader, spec: ApiSpec, frame: Buffer) -> Reply:
         """Return UNSUPPORTED_VERSION in the format of the requested version.

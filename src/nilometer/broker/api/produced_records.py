@@ -38,7 +38,7 @@ def check_produced_records(records: Bytes, version: int, *, in_transaction: bool
     if HEADER_BYTES <= size < len(records):
         raise InvalidRecord("a produce request carries exactly one record batch for a partition")
     flags = records[_CODEC_AND_FLAGS]
-    if flags & _CODEC_MASK == Codec.ZSTD and version < FIRST_WITH_ZSTD:
+    if version < FIRST_WITH_ZSTD and flags & _CODEC_MASK == Codec.ZSTD:
         raise KafkaError(
             ErrorCode.unsupported_compression_type,
             f"zstd needs version {FIRST_WITH_ZSTD} of Produce, not {version}",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nilometer.broker.services import Services
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True):
     """A decoded request, and the methods that make its response."""
 
     header: messages.RequestHeader

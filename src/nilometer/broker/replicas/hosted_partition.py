@@ -50,7 +50,7 @@ from nilometer.replication import (
 from nilometer.replication.effects import Effect, Effects
 from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced
 from nilometer.wire.compression import Bytes
-from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from nilometer.broker.replicas.partition_host import PartitionHost
@@ -168,7 +168,7 @@ class Partition(ReadablePartition):
         ``all_replicas``: the producer wants acks=all, so too few in-sync replicas are an error.
         """
         leader = self.leader
-        if all_replicas and (error := leader.admit_acks_all()) is not ErrorCode.none:
+        if all_replicas and (error := leader.admit_acks_all()) is not NONE:
             raise KafkaError(
                 error, f"{len(leader.isr)} in sync, min.insync.replicas is {leader.min_insync_replicas}"
             )
@@ -229,14 +229,15 @@ class Partition(ReadablePartition):
     def acknowledge_when_committed(self, info: AppendInfo, outcome: ProduceOutcome, request: MayWait) -> None:
         """Make ``request`` (acks=all) wait until the appended records are committed, unless they are already.
 
-        Sets ``outcome`` if there are too few in-sync replicas. Raises KafkaError.
+        Called in the same step of the event loop as the append. Sets ``outcome`` if there are too few in-sync
+        replicas. Raises KafkaError.
         """
-        leader, required = self.leader, info.last_offset + 1
+        leader, required = self.present_leader, info.last_offset + 1
         verdict = leader.acks_all_outcome(required)
         if verdict is PENDING:
             ticket = self._hold(leader, required)
             self._produce_waits[ticket] = request.wait_for(outcome)
-        elif verdict is not ErrorCode.none:
+        elif verdict is not NONE:
             outcome.fail(verdict)
 
     @property
@@ -442,4 +443,6 @@ class Partition(ReadablePartition):
     def _publish_high_watermark(self) -> None:
         self.log.on_high_watermark(self.replica.high_watermark)
         # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
-        fetch_notifications.high_watermark_advanced(self, self.traffic.take_published())
+        published = self.traffic.take_published()
+        if self.fetch_waiters:
+            fetch_notifications.high_watermark_advanced(self, published)

@@ -47,10 +47,21 @@ class ReadablePartition:
     @property
     def leader(self) -> LeaderRole:
         """The leader role. Raises KafkaError (NOT_LEADER_OR_FOLLOWER) if this broker does not lead."""
+        if not self._liveness.is_live():
+            raise self._not_led()
+        return self.present_leader
+
+    @property
+    def present_leader(self) -> LeaderRole:
+        """The leader role, as :attr:`leader`, in the same step of the event loop as a use of that one: this
+        broker's session was live then."""
         role = self.replica.role
-        if not isinstance(role, LeaderRole) or not self._liveness.is_live():
-            raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {self}")
+        if not isinstance(role, LeaderRole):
+            raise self._not_led()
         return role
+
+    def _not_led(self) -> KafkaError:
+        return KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {self}")
 
     @property
     def is_led_here(self) -> bool:

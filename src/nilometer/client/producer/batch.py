@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import KafkaError
@@ -233,7 +235,8 @@ class ProducerBatch:
             self.resolve(failed if failed is not None else Acknowledged(-1))
 
     def _renumber(self, data: bytes) -> None:
-        header = read_header(data)._replace(
+        header = structs.replace(
+            read_header(data),
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=self.base_sequence,

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from nilometer.storage.cleaning.kept_records import kept_records
 from nilometer.storage.cleaning.offset_map import OffsetMap
@@ -189,7 +190,7 @@ def _emptied(header: BatchHeader) -> CleanedBatch:
         transactional=header.is_transactional,
         control=header.is_control,
     )
-    emptied = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, records_count=0)
+    emptied = structs.replace(header, attributes=attributes, base_timestamp=NO_TIMESTAMP, records_count=0)
     data = pack_batch(emptied, b"")
     return CleanedBatch(data, read_header(data), 0)
 
@@ -224,7 +225,8 @@ def _packed(
 ) -> CleanedBatch:
     """``newest_delta``: the largest timestamp delta, relative to the base timestamp of ``header``."""
     is_fixed = header.is_log_append_time
-    rebuilt = header._replace(
+    rebuilt = structs.replace(
+        header,
         attributes=attributes,
         base_timestamp=base_timestamp,
         max_timestamp=header.max_timestamp if is_fixed else header.base_timestamp + newest_delta,

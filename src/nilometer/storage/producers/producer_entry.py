@@ -5,7 +5,7 @@ Sequence numbers run from 0 to 2^31 - 1 and then wrap to 0.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from nilometer.storage.producers.producer_snapshot import SnapshotEntry
 from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
@@ -18,7 +18,7 @@ NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 
 
-class BatchMetadata(NamedTuple):
+class BatchMetadata(msgspec.Struct, frozen=True, gc=False):
     last_sequence: int
     last_offset: int
     offset_delta: int
@@ -86,6 +86,8 @@ class ProducerStateEntry:
         """Return the batch with the same epoch and sequence numbers if it is among the last five, or None."""
         if header.producer_epoch != self.producer_epoch:
             return None
+        if self.batches and header.base_sequence == self.batches[-1].last_sequence + 1:
+            return None  # the usual case: it continues the last batch
         last_sequence = header.last_sequence
         for batch in self.batches:
             if batch.last_sequence == last_sequence and batch.first_sequence == header.base_sequence:

@@ -82,6 +82,8 @@ class ProducerStateManager:
         self.producers.update(updates.entries)
         for first_offset, producer_id in updates.started:
             self.ongoing[first_offset] = producer_id
+        if not updates.completed:
+            return []
         return [entry for completed in updates.completed for entry in self._complete(completed)]
 
     def replay(self, buffer: Bytes, position: int, header: BatchHeader) -> list[AbortedTxn]:

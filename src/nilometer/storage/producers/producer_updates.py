@@ -31,6 +31,9 @@ class AppendOrigin(enum.Enum):
     REPLICATION = "replication"
 
 
+_CLIENT = AppendOrigin.CLIENT
+
+
 class CompletedTxn(NamedTuple):
     producer_id: int
     first_offset: int
@@ -56,21 +59,24 @@ class ProducerUpdates:
         entry = self._entry(header.producer_id)
         known_before = entry.producer_epoch != NO_PRODUCER_EPOCH
         self._check_epoch(entry, header.producer_epoch)
-        if self._origin is AppendOrigin.CLIENT and known_before:
+        if self._origin is _CLIENT and known_before:
             self._check_sequence(entry, header)
         last_offset = base_offset + header.last_offset_delta
         entry.add_batch(
             header.producer_epoch,
             BatchMetadata(header.last_sequence, last_offset, header.last_offset_delta, max_timestamp),
         )
-        in_transaction = entry.current_txn_first_offset != NO_OFFSET
-        if in_transaction and not header.is_transactional:
+        in_transaction, is_transactional = (
+            entry.current_txn_first_offset != NO_OFFSET,
+            header.is_transactional,
+        )
+        if in_transaction and not is_transactional:
             if self._origin is not AppendOrigin.REPLICATION:
                 raise KafkaError(
                     ErrorCode.invalid_txn_state,
                     f"producer {header.producer_id} sent a batch outside of its open transaction",
                 )
-        elif header.is_transactional and not in_transaction:
+        elif is_transactional and not in_transaction:
             entry.current_txn_first_offset = base_offset
             self.started.append((base_offset, header.producer_id))
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
+import msgspec
 from typing_extensions import Buffer
 
 from nilometer.runtime import File
@@ -35,7 +35,7 @@ UNWRITTEN_ENTRIES_MAX = 512
 """How many index entries are kept in memory before they are written to the file."""
 
 
-class BatchMark(NamedTuple):
+class BatchMark(msgspec.Struct, frozen=True, gc=False):
     """The data about an appended batch that the segment's indexes need. ``size`` is in bytes."""
 
     last_offset: int
@@ -140,16 +140,16 @@ class LogSegment:
             self.first_timestamp = marks[0].max_timestamp
         since = self._bytes_since_index_entry
         newest = self.max_timestamp
-        for last_offset, max_timestamp, size in marks:
-            if max_timestamp > newest:
-                newest = self._max_timestamp = max_timestamp
-                self._offset_of_max_timestamp = last_offset
+        for mark in marks:
+            if mark.max_timestamp > newest:
+                newest = self._max_timestamp = mark.max_timestamp
+                self._offset_of_max_timestamp = mark.last_offset
             if since > self.index_interval_bytes:
-                indexes.offsets.append(last_offset, position)
+                indexes.offsets.append(mark.last_offset, position)
                 indexes.times.maybe_append(newest, self._offset_of_max_timestamp)
                 since = 0
-            since += size
-            position += size
+            since += mark.size
+            position += mark.size
         self._bytes_since_index_entry = since
         if indexes.offsets.unwritten_count >= UNWRITTEN_ENTRIES_MAX:
             self.write_indexes()
