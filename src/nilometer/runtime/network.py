@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from functools import partial
 from typing import Protocol
 
+from nilometer.runtime.accepting import AcceptingSockets, bound_sockets
 from nilometer.runtime.handshakes import HandshakeGate, OpenGate, ProtocolFactory, TlsAcceptance, Turns
 from nilometer.runtime.tls import ClientTls, ServerContexts, ServerTls, client_context
-from nilometer.runtime.tls_listener import TlsListener, bound_sockets
+from nilometer.runtime.tls_listener import TlsListener
+
+logger = logging.getLogger("nilometer.runtime")
 
 
 class Listener(Protocol):
@@ -55,19 +60,41 @@ class Network(Protocol):
 
 
 class SocketListener:
-    def __init__(self, server: asyncio.AbstractServer, port: int) -> None:
-        self._server = server
-        self._port = port
+    """A listener without TLS."""
+
+    def __init__(self, sockets: list[socket.socket], factory: ProtocolFactory) -> None:
+        self._accepting = AcceptingSockets(sockets, self._begin)
+        self._factory = factory
+        self._loop = asyncio.get_running_loop()
+        self._opening: dict[asyncio.Task[None], None] = {}
 
     @property
     def port(self) -> int:
-        return self._port
+        return self._accepting.port
 
     async def start(self) -> None:
-        await self._server.start_serving()
+        self._accepting.start()
 
     def close(self) -> None:
-        self._server.close()
+        self._accepting.close()
+        for opening in list(self._opening):
+            opening.cancel()
+
+    def _begin(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        opening = self._loop.create_task(self._open(connection, peer))
+        self._opening[opening] = None
+        opening.add_done_callback(partial(self._forget, connection))
+
+    async def _open(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connection)
+        except OSError as error:
+            logger.info("The connection from %s:%d has ended: %s", *peer, error.strerror)
+
+    def _forget(self, connection: socket.socket, opening: asyncio.Task[None]) -> None:
+        del self._opening[opening]
+        if opening.cancelled():  # perhaps before it began: then no transport closes the socket
+            connection.close()
 
 
 class SocketNetwork:
@@ -89,9 +116,7 @@ class SocketNetwork:
             context = ServerContexts(tls).first
             acceptance = TlsAcceptance(context, timeout_s, gate or OpenGate(), self._turns, factory)
             return TlsListener(await bound_sockets(host, port), acceptance)
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=1024, start_serving=False)
-        return SocketListener(server, server.sockets[0].getsockname()[1])
+        return SocketListener(await bound_sockets(host, port), factory)
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int, tls: ClientTls | None = None
