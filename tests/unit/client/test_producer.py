@@ -20,7 +20,8 @@ from nilometer.runtime.entropy import SeededEntropy
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.record_batch import read_header
+from nilometer.wire.record_batch import check_batch, read_header
+from nilometer.wire.records import BatchBuilder, decode_records
 from support.scripted.log_cluster import LOSE_ANSWER, LogCluster
 from support.scripted.scripted_broker import HANG_UP, SILENCE
 
@@ -430,3 +431,18 @@ def test_settings_that_contradict_each_other() -> None:
 
 async def _result(delivery: Delivery) -> RecordMetadata:
     return await delivery
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_batch_that_is_encoded_already_gets_another_sequence(transactional: bool) -> None:
+    batch = ProducerBatch(TopicPartition("t", 0), BatchBuilder(), 0, 1_000, transactional=transactional)
+    assert batch.append(7, b"k", b"v", ()) > 0
+    batch.set_sequence(5, 1, 9)
+    first = batch.encoded()
+    batch.set_sequence(6, 2, 0)
+    header = read_header(batch.encoded())
+    check_batch(batch.encoded(), 0, header)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (6, 2, 0)
+    assert header.is_transactional == transactional
+    records = [decode_records(data, 0, read_header(data)) for data in (first, batch.encoded())]
+    assert [(one.key, one.value, one.timestamp) for [one] in records] == [(b"k", b"v", 7)] * 2
