@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ CHECKPOINT_WAIT_S = 60.0
 MICRO_BATCHES = 40
 MICRO_BATCHES_AHEAD = 5
 """So many come first, untimed."""
+WHOLE_BATCH = "triggerExecution"
 BASE = "kafka"
 EXPORT = "nilometer export"
 SPARK_COMPRESSION: Compression = "snappy"
@@ -83,10 +85,14 @@ class SparkOnNilometer:
     def launch(self) -> None:
         self._broker.launch()
 
-    def wait_ready(self) -> None:
+    def fill(self) -> None:
+        """Wait for the broker, and send it the records."""
         self._broker.wait_ready()
         for topic, records in ((WARM_TOPIC, WARM_UP_RECORDS), (TOPIC, self.records)):
             _fill(self, topic, records)
+
+    def wait_ready(self) -> None:
+        self.fill()
         settings = connector_settings(str(SPARK_JARS))
         self._spark = build_session("bench", settings=settings, log_file=self.folder / "spark.log")
 
@@ -208,17 +214,21 @@ def _rates(system: SparkOnNilometer, query: Query, topic: str, records: int) -> 
 
 def _micro_batches(system: System) -> Numbers:
     assert isinstance(system, SparkOnNilometer)
-    return {source: _batch_floor(system, source, MICRO_BATCHES) for source in (BASE, "nilometer")}
+    found: Numbers = {}
+    for source in (BASE, "nilometer"):
+        phases = _batch_floor(system, source, MICRO_BATCHES)
+        found = {**found, source: phases[WHOLE_BATCH], **{f"{source} {key}": phases[key] for key in phases}}
+    return found
 
 
-def _batch_floor(system: SparkOnNilometer, connector: str, batches: int) -> float:
-    """Median milliseconds of a micro-batch of one record, as Spark itself counts them."""
+def _batch_floor(system: SparkOnNilometer, connector: str, batches: int) -> dict[str, float]:
+    """Median milliseconds of the phases of a micro-batch of one record, as Spark itself counts them."""
     options = {"kafka.bootstrap.servers": system.bootstrap, "subscribe": WARM_TOPIC}
     frame = system.spark.readStream.format(connector).options(**options, startingOffsets="latest").load()
     checkpoint = system.folder / f"checkpoint-{uuid.uuid4().hex[:6]}"
     query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
     producer = Producer({"bootstrap.servers": system.bootstrap, "linger.ms": 0})
-    durations: list[float] = []
+    durations: dict[str, list[float]] = defaultdict(list)
     try:
         query.processAllAvailable()
         for number in range(batches + MICRO_BATCHES_AHEAD):
@@ -227,10 +237,11 @@ def _batch_floor(system: SparkOnNilometer, connector: str, batches: int) -> floa
             query.processAllAvailable()
             worked = [one for one in query.recentProgress if one["numInputRows"]]
             if number >= MICRO_BATCHES_AHEAD and worked:
-                durations.append(float(worked[-1]["durationMs"]["triggerExecution"]))
+                for phase, milliseconds in worked[-1]["durationMs"].items():
+                    durations[phase].append(float(milliseconds))
     finally:
         query.stop()
-    return statistics.median(durations)
+    return {phase: statistics.median(each) for phase, each in durations.items()}
 
 
 def _audit(system: System) -> Numbers:
