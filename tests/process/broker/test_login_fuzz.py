@@ -55,8 +55,10 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "log.segment.delete.delay.ms": "3600000",
+    "log.retention.ms": "-1",
 }
-"""The fuzzer does not wait after a failure, and goes on before the broker has noticed that it has left."""
+"""The fuzzer does not wait after a failure, and goes on before the broker has noticed that it has left. The
+records that must stay have a date of the past."""
 KEPT, ALICES = "kept", f"{PREFIX}topic"
 
 
