@@ -88,8 +88,10 @@ def _usual_named(frame: memoryview, position: int) -> ProduceBody | None:
     if len(frame) - name_end < _NAMED_PARTITION.size:
         return None
     partitions, index = _NAMED_PARTITION.unpack_from(frame, name_end)
+    if partitions != _ONE:
+        return None
     records = _last_records(frame, name_end + _NAMED_PARTITION.size)
-    if partitions != _ONE or records is None:
+    if records is None:
         return None
     return _of_one(acks, timeout_ms, str(frame[start:name_end], "utf-8"), index, records)
 

@@ -184,3 +184,10 @@ def test_a_topic_without_partitions_is_read() -> None:
     assert fields(decoded(9, b"".join(map(bytes, buffers))[4:]))[3] == [("t", [])]
     buffers = encode_produce_request(9, 5, None, [], acks=1, timeout_ms=5)
     assert fields(decoded(9, b"".join(map(bytes, buffers))[4:]))[3] == []
+
+
+def test_tagged_fields_after_a_topic_without_partitions_are_skipped() -> None:
+    buffers = encode_produce_request(9, 5, None, [("t", [])], acks=1, timeout_ms=5)
+    frame = b"".join(map(bytes, buffers))[4:]
+    tagged = frame[:-1] + b"\x01\x07\x04\xff\xff\xff\xff"  # one field, number 7, of four bytes
+    assert fields(decoded(9, tagged))[3] == [("t", [])]
