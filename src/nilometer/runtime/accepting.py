@@ -21,6 +21,8 @@ ACCEPTED_AT_ONCE_MAX = 256
 PAUSE_S = 1.0
 """Until connections are accepted again, when the process has no descriptor or memory left for one."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_MISSING = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""The machine does not have the family, often IPv6, or the address, though the resolver gives it."""
 
 TakeConnection = Callable[[socket.socket, tuple[str, int]], None]
 
@@ -73,21 +75,40 @@ class AcceptingSockets:
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return a socket bound to each address of ``host``; all, if it is empty. Raises OSError."""
+    """Return a socket bound to each address of ``host`` that the machine has; all, if it is empty.
+
+    Raises OSError.
+    """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
+    missing: OSError | None = None
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            bound = socket.socket(family, kind, protocol)
-            sockets.append(bound)
-            bound.setblocking(False)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound.bind(address)
+            try:
+                sockets.append(_bound(family, kind, protocol, address))
+            except OSError as error:
+                if error.errno not in _MISSING:
+                    raise
+                missing = error
+        if missing is not None and not sockets:
+            raise missing
     except OSError:
         for bound in sockets:
             bound.close()
         raise
     return sockets
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound

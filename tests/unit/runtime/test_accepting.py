@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from nilometer.runtime import Listener
-from nilometer.runtime.accepting import ACCEPTED_AT_ONCE_MAX
+from nilometer.runtime.accepting import ACCEPTED_AT_ONCE_MAX, bound_sockets
 from nilometer.runtime.network import SocketNetwork
 from support.eventually import becomes
 from support.ports import HOST
@@ -119,3 +119,47 @@ def test_it_goes_on_when_there_are_descriptors_again(
         listener.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("lacks", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+async def test_addresses_that_the_machine_does_not_have_are_left_out(
+    lacks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine without IPv6, whose resolver gives ::1 for localhost nevertheless."""
+    inet, inet6 = socket.AF_INET, socket.AF_INET6
+    found = [
+        (inet6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (inet, socket.SOCK_STREAM, 6, "", (HOST, 0)),
+    ]
+    asked: list[int] = []
+
+    async def resolved(*_: object, **__: object) -> list[Any]:
+        return found
+
+    class Machine(socket.socket):
+        def __init__(self, family: int, *rest: int) -> None:
+            asked.append(family)
+            if family == inet6 and lacks == errno.EAFNOSUPPORT:
+                raise OSError(lacks, "Address family not supported by protocol")
+            super().__init__(inet, *rest)  # so that the test runs on a machine without IPv6
+            self.is_missing = family == inet6
+
+        def setsockopt(self, level: int, *rest: Any) -> None:
+            if level != socket.IPPROTO_IPV6:
+                super().setsockopt(level, *rest)
+
+        def bind(self, address: Any) -> None:
+            if self.is_missing:
+                raise OSError(lacks, "Cannot assign requested address")
+            super().bind(address)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+    monkeypatch.setattr(socket, "socket", Machine)
+    [bound] = await bound_sockets("localhost", 0)
+    assert asked == [inet6, inet]
+    assert bound.getsockname()[0] == HOST
+    bound.close()
+    del found[1]
+    with pytest.raises(OSError, match=r"not supported|Cannot assign") as error:
+        await bound_sockets("localhost", 0)
+    assert error.value.errno == lacks
