@@ -4,6 +4,9 @@ A handshake costs a signature, on the thread that serves all clients. So none be
 sent its whole first message, and one begins in each turn of the event loop: the clients that are connected
 are served between two handshakes, and addresses whose clients wait take turns.
 
+TLS 1.3 lets a client have the signature later: by a first message in two records, or without a key share that
+the server can use. How many such signatures come in one turn is bounded by the gate only.
+
 Invariants:
 
 - A connection that waits holds its socket and nothing of TLS.
@@ -17,10 +20,9 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 logger = logging.getLogger("nilometer.tls")
 
@@ -68,19 +70,30 @@ class Turns:
     """Calls one function in each turn of the event loop; addresses with several take turns."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[Callable[[], None]]] = {}
+        self._waiting: dict[str, dict[Callable[[], None], None]] = {}
         self._is_scheduled = False
 
     def add(self, address: str, begin: Callable[[], None]) -> None:
-        self._waiting.setdefault(address, deque()).append(begin)
+        self._waiting.setdefault(address, {})[begin] = None
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next)
 
+    def withdraw(self, address: str, begin: Callable[[], None]) -> None:
+        """Do not call ``begin``, if it waits: it takes no turn, and no memory."""
+        queue = self._waiting.get(address, {})
+        queue.pop(begin, None)
+        if not queue:
+            self._waiting.pop(address, None)
+
     def _next(self) -> None:
+        if not self._waiting:
+            self._is_scheduled = False
+            return
         address = next(iter(self._waiting))
         queue = self._waiting.pop(address)
-        begin = queue.popleft()
+        begin = next(iter(queue))
+        del queue[begin]
         if queue:
             self._waiting[address] = queue  # behind all others
         self._is_scheduled = bool(self._waiting)
@@ -123,6 +136,7 @@ class Handshake:
         self._task: asyncio.Task[object] | None = None
         self._is_read = False
         self._expects_rest = False
+        self._has_transport = False
         self._is_over = False
 
     def begin(self, admitted: Admitted) -> None:
@@ -138,24 +152,26 @@ class Handshake:
 
     def abort(self, reason: str) -> None:
         """End the connection, unless it is served; ``reason`` is logged."""
-        if self._is_over:
+        if not self._end():
             return
         logger.info("Closing the connection from %s:%d: %s", *self._peer, reason)
-        self._end()
-        if self._task is None:
+        if self._task is not None:
+            self._task.cancel()
+        if not self._has_transport:  # else that closes the socket
             self._socket.close()
-        else:
-            self._task.cancel()  # the transport has the socket, and closes it
 
-    def _end(self) -> None:
+    def _end(self) -> bool:
+        """End the handshake; return whether it had not ended before."""
         if self._is_over:
-            return
+            return False
         self._is_over = True
         self._stop_listening()
+        self._shared.turns.withdraw(self._peer[0], self._shake)
         if self._timer is not None:
             self._timer.cancel()
         self._shared.gate.end(self._peer[0])
         self._notify(self)
+        return True
 
     # --- until the client's first message is there
 
@@ -198,10 +214,10 @@ class Handshake:
     # --- the handshake
 
     def _shake(self) -> None:
-        if not self._is_over:
-            self._task = self._loop.create_task(self._run())
+        self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
+        self._has_transport = True
         try:
             await self._loop.connect_accepted_socket(
                 lambda: _Opening(self._shared.make, self._end),
@@ -217,12 +233,15 @@ class Handshake:
 class _Opening(asyncio.BufferedProtocol):
     """The protocol of a connection during its handshake: it has no data yet."""
 
-    def __init__(self, make: ProtocolFactory, done: Callable[[], None]) -> None:
+    def __init__(self, make: ProtocolFactory, done: Callable[[], bool]) -> None:
+        """``done`` returns whether the connection may be served: it may have been aborted."""
         self._make = make
         self._done = done
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._done()
+        if not self._done():
+            cast(asyncio.Transport, transport).abort()  # uvloop's transports are not derived from it
+            return
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)

@@ -49,3 +49,26 @@ async def test_an_address_with_one_does_not_wait_for_all_of_another() -> None:
 
 async def test_one_that_comes_later_has_its_turn() -> None:
     assert await _played("a", later="b") == "ab"
+
+
+async def test_what_is_withdrawn_takes_no_turn_and_no_memory() -> None:
+    loop, turns, seen = asyncio.get_running_loop(), Turns(), list[str]()
+    begins = [partial(seen.append, f"{number}") for number in range(4)]
+    for begin in begins:
+        turns.add("a", begin)
+    for begin in begins[:3]:
+        turns.withdraw("a", begin)
+    turns.withdraw("a", begins[0])  # again
+    turns.withdraw("b", begins[3])  # of another address
+    assert turns._waiting == {"a": {begins[3]: None}}
+    done = asyncio.Event()
+    loop.call_soon(done.set)  # the turn of the first one
+    await done.wait()
+    assert seen == ["3"]
+    turns.add("a", begins[0])
+    turns.withdraw("a", begins[0])
+    await asyncio.sleep(0)  # a turn in which nothing waits
+    assert turns._waiting == {}
+    turns.add("a", begins[1])
+    await asyncio.sleep(0)
+    assert seen == ["3", "1"]
