@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
+from click.testing import CliRunner
 
+from nilometer.cli.pipelines.export_command import export_command
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, SourceError
 from nilometer.pipeline.export import exported_folder, slice_files
 from nilometer.pipeline.export.slice_files import write_slice
@@ -133,6 +137,25 @@ def test_transactions_are_read_as_the_source_reads_them(tmp_path, folder, level)
     assert offsets_in(folder) == [*[one for one in found if one != 5], 5, 7]
 
 
+@pytest.mark.parametrize("topic", ["_schemas", ".hidden", "t" * 249])
+def test_readers_find_the_files_of_every_topic(tmp_path, folder, topic):
+    """Spark and Arrow skip files that begin with `_` or `.`, and a file's name has at most 255 bytes."""
+    log = FolderLog(tmp_path / "logs", topic)
+    log.append([(1, b"k", b"v")])
+    log.checkpoint()
+    export_to(folder, log.log_dir)
+    [path] = (folder / "data").rglob("*.parquet")
+    assert path.name[0] not in "_." and topic[:200] in path.name
+    assert exported_rows(folder) == read_rows(log.log_dir)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_each_column_can_be_exported_alone(log, folder, column):
+    export_to(folder, log.log_dir, columns=(column,))
+    paths = (folder / "data").rglob("*.parquet")
+    assert {tuple(parquet.read_schema(path).names) for path in paths} == {(column,)}
+
+
 # --- runs
 
 
@@ -242,8 +265,46 @@ def test_one_run_at_a_time(log, folder):
             export_to(folder, log.log_dir)
 
 
+def test_a_full_disk_is_told_and_the_next_run_adds_everything(log, folder, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slice_files.os, "fsync", full)
+        with pytest.raises(PipelineError, match=r"events-0 cannot be written to .*: No space left on device"):
+            export_to(folder, log.log_dir)
+    assert offsets_in(folder) == []
+    export_to(folder, log.log_dir)
+    assert offsets_in(folder) == list(range(400))
+
+
+def test_a_place_that_is_no_folder_of_this_machine_is_refused(log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PipelineError, match="s3:/bucket/orders is no folder of this machine"):
+        export_to(Path("s3://bucket/orders"), log.log_dir)
+    assert not Path("s3:").exists()
+    Path("file").write_text("")
+    with pytest.raises(PipelineError, match="file/below cannot be used: Not a directory"):
+        export_to(Path("file/below"), log.log_dir)
+
+
 @pytest.mark.parametrize("columns", [(), ("offset", "offset"), ("offset", "colour")])
 def test_columns_that_are_none_of_the_source_are_refused(log, folder, columns):
     with pytest.raises(OptionError, match="must be some of key, value"):
         export_to(folder, log.log_dir, columns=columns)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("subscribe=other", "--option subscribe: use --topic"),
+        ("subscribePattern=.*", "--option subscribePattern: use --topic"),
+        ("paths=[]", "--option paths: use --data-dir or --log-dirs"),
+    ],
+)
+def test_an_option_that_the_command_sets_is_refused(log, folder, option, told):
+    asked = ("--topic", "events", "--to", str(folder), "--log-dirs", str(log.log_dir), "--option", option)
+    done = CliRunner().invoke(export_command, list(asked))
+    assert done.exit_code == 2
+    assert told in done.output

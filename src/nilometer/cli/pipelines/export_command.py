@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from nilometer.pipeline.export.topic_export import Exported
 
 COMPRESSIONS = ("zstd", "snappy", "lz4", "none")
+_PLACES = "--data-dir or --log-dirs"
+_INSTEAD = dict.fromkeys(("subscribe", "subscribepattern", "assign"), "--topic") | dict.fromkeys(
+    ("path", "paths", "logdirs"), _PLACES
+)
+"""Options of the data source that have one of the command's, by their name in lower case."""
 
 
 @click.command("export")
@@ -87,6 +92,9 @@ def export_command(
     are below data, in a folder for each run.
     """
     given = parse_pairs(options, "--option")
+    for name in given:
+        if name.lower() in _INSTEAD:
+            raise click.UsageError(f"--option {name}: use {_INSTEAD[name.lower()]}")
     try:
         places = chosen_places(data_dir, log_dirs)
         given |= {"paths": json.dumps(places), "subscribe": ",".join(topics)}
@@ -114,7 +122,7 @@ def _run(
 
     exit_on_sigterm()
     names = tuple(one.strip() for one in columns.split(",")) if columns is not None else COLUMNS
-    check_export(given, names)  # before the slow start of Spark
+    check_export(given, names, folder)  # before the slow start of Spark
     with Console(stderr=True).status("Starting Spark ...") as status:
         spark = build_session("export", master=master, log_file=spark_log, quick=True)
         try:

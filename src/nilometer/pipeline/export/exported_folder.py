@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.export.slice_files import SliceFile
@@ -29,6 +30,8 @@ COMMITS: Final = "_commits"
 DATA: Final = "data"
 STAGED: Final = "_staged"
 _LOCK: Final = ".lock"
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How an address begins, once it is a path: ``//`` is ``/`` then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +66,27 @@ class ExportedFolder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Keep other runs out. Raises PipelineError if one is under way, or if the folder has other files."""
-        existing = sorted(one.name for one in self.folder.iterdir()) if self.folder.is_dir() else []
-        if existing and COMMITS not in existing:
-            raise PipelineError(
-                f"{self.folder} has other files, such as {existing[0]}: give a folder of its own"
-            )
-        (self.folder / COMMITS).mkdir(parents=True, exist_ok=True)
-        with (self.folder / _LOCK).open("w") as lock:
+        """Keep other runs out. Raises PipelineError if one is under way, or if the folder cannot be used."""
+        try:
+            lock = self._opened_lock()
+        except OSError as error:
+            raise PipelineError(f"{self.folder} cannot be used: {error.strerror}") from None
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise PipelineError(f"another export to {self.folder} is under way") from None
             (self.folder / DATA).mkdir(exist_ok=True)
             yield
+
+    def _opened_lock(self) -> IO[str]:
+        existing = sorted(one.name for one in self.folder.iterdir()) if self.folder.is_dir() else []
+        if existing and COMMITS not in existing:
+            raise PipelineError(
+                f"{self.folder} has other files, such as {existing[0]}: give a folder of its own"
+            )
+        (self.folder / COMMITS).mkdir(parents=True, exist_ok=True)
+        return (self.folder / _LOCK).open("w")
 
     def manifests(self) -> list[Manifest]:
         """Return the committed runs, oldest first."""
@@ -133,6 +143,14 @@ class ExportedFolder:
         if staged.exists():
             staged.rename(self.folder / DATA / staged.name)
             flush_folder(self.folder / DATA)
+
+
+def check_place(folder: Path) -> None:
+    """Raise PipelineError for an address such as ``s3://bucket``, which would be made as a folder here."""
+    if _ADDRESS.match(str(folder)):
+        raise PipelineError(
+            f"{folder} is no folder of this machine: export to one, or to one that is mounted on it"
+        )
 
 
 def check_columns(last: Manifest | None, columns: Sequence[str], folder: Path) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from nilometer.pipeline.decode.arrow_columns import HEADERS_COLUMN, arrow_schema
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.source.log_folders.log_options import LogOptions
 from nilometer.pipeline.source.log_folders.log_slices import LogSlice
 from nilometer.pipeline.source.log_folders.log_source import read_slice
@@ -26,6 +28,8 @@ Compression = Literal["zstd", "snappy", "lz4", "none"]
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Bytes of Arrow's columns at which a row group is complete: few in a file, and little memory in a task."""
+TOPIC_IN_NAME_MAX: Final = 200
+"""Characters of a topic's name in a file's name, which has at most 255."""
 _INCREASING: Final = ("offset", "timestamp")
 """Columns whose values are stored as differences."""
 _PLAIN: Final = ("value", HEADERS_COLUMN, *_INCREASING)
@@ -55,27 +59,41 @@ class SliceTask:
 
 
 def write_slice(task: SliceTask) -> SliceFile | None:
-    """Write the records of a slice to a new file; None if there are none. Raises SourceError, DataLoss.
+    """Write the records of a slice to a new file; None if there are none. Raises PipelineError.
 
     A task that is run again writes another file: the run knows which one counts.
     """
     one = task.wanted
-    name = f"{one.topic}-{one.partition}-{one.start:020d}-{uuid.uuid4().hex[:8]}.parquet"
+    name = _file_name(one)
     groups = _row_groups(read_slice(task.options, task.columns, one))
     first = next(groups, None)
     if first is None:
         return None
+    try:
+        return _write(task, name, chain((first,), groups))
+    except OSError as error:
+        why = error.strerror or error
+        raise PipelineError(
+            f"{one.topic}-{one.partition} cannot be written to {task.folder}: {why}"
+        ) from error
+
+
+def _write(task: SliceTask, name: str, groups: Iterable[pyarrow.Table]) -> SliceFile:
     with Path(task.folder, name).open("xb") as file, _writer(file, task) as writer:
         rows = 0
-        group: pyarrow.Table | None = first
-        while group is not None:
+        for group in groups:
             writer.write_table(group, row_group_size=group.num_rows)
             rows += group.num_rows
-            group = next(groups, None)
         writer.close()
         file.flush()
         os.fsync(file.fileno())
         return SliceFile(name, rows, file.tell())
+
+
+def _file_name(one: LogSlice) -> str:
+    """Return a new name. Spark and Arrow skip files that begin with ``_`` or ``.``, as a topic's name may."""
+    topic = one.topic[:TOPIC_IN_NAME_MAX]
+    return f"topic-{topic}-{one.partition}-{one.start:020d}-{uuid.uuid4().hex[:8]}.parquet"
 
 
 def _row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.Table]:

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING
 
 from nilometer.pipeline.decode.arrow_columns import HEADERS_COLUMN, KAFKA_COLUMNS, LOG_COLUMNS
 from nilometer.pipeline.errors import OptionError, SourceError
-from nilometer.pipeline.export.exported_folder import ExportedFolder, Manifest, Position, check_columns
+from nilometer.pipeline.export.exported_folder import (
+    ExportedFolder,
+    Manifest,
+    Position,
+    check_columns,
+    check_place,
+)
 from nilometer.pipeline.export.slice_files import Compression, SliceFile, SliceTask, write_slice
 from nilometer.pipeline.source.log_folders.log_options import LogOptions, parse_log_options
 from nilometer.pipeline.source.log_folders.log_parts import ReadableLog
@@ -73,7 +79,7 @@ def export(
     compression: Compression = "zstd",
 ) -> Exported:
     """Do as :func:`export_topics`, with any way of running the tasks."""
-    parsed = check_export(options, columns)
+    parsed = check_export(options, columns, folder)
     target = ExportedFolder(folder.absolute())
     with target.locked():
         last = target.last()
@@ -94,8 +100,10 @@ def export(
     return Exported(sum(one.rows for one in files), len(files), size, planned.ranges)
 
 
-def check_export(options: Mapping[str, str], columns: Sequence[str]) -> LogOptions:
-    """Return the parsed options. Raises OptionError for an option or a column that is unknown."""
+def check_export(options: Mapping[str, str], columns: Sequence[str], folder: Path) -> LogOptions:
+    """Return the parsed options. Raises PipelineError for an option or a column that is unknown, and for a
+    folder that is none."""
+    check_place(folder)
     if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(COLUMNS):
         raise OptionError("columns", ",".join(columns), f"must be some of {', '.join(COLUMNS)}, each once")
     return parse_log_options(options)
