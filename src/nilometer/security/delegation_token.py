@@ -45,9 +45,10 @@ class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether ``principal`` may renew and expire the token."""
         return principal == self.owner or principal in self.renewers
 
-    def concerns(self, principal: str) -> bool:
-        """Return whether ``principal`` may always describe the token."""
-        return self.is_renewed_by(principal) or principal == self.requester
+    @property
+    def principals(self) -> tuple[str, ...]:
+        """Those that may always describe the token."""
+        return (self.owner, self.requester, *self.renewers)
 
 
 @dataclass(frozen=True, slots=True)

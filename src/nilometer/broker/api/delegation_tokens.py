@@ -196,18 +196,18 @@ def describe(services: Services, request: Request) -> Reply:
         described = tuple(
             _described(request, token_id, token, services.tokens)
             for token_id, token in services.image.tokens.items()
-            if (wanted is None or any(map(token.concerns, wanted)))
-            and (token.concerns(principal) or _may_describe(access, token_id, token))
+            if (wanted is None or not wanted.isdisjoint(token.principals))
+            and (principal in token.principals or _may_describe(access, token_id, token))
         )
     return request.respond(error_code=error, tokens=described, throttle_time_ms=0)
 
 
-def _wanted_owners(request: Request) -> list[str] | None:
+def _wanted_owners(request: Request) -> frozenset[str] | None:
     """Return the principals whose tokens the client asks for; None: all."""
     owners = request.body.owners
     if owners is None:
         return None
-    return [str(Principal(each.principal_type, each.principal_name)) for each in owners]
+    return frozenset(str(Principal(each.principal_type, each.principal_name)) for each in owners)
 
 
 def _may_describe(access: Access, token_id: str, token: DelegationToken) -> bool:
