@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -26,6 +27,13 @@ class SaslServer(Protocol):
     def respond(self, message: bytes) -> bytes:
         """Return the answer to the client's next message. Raises SaslRejected; then the exchange is over."""
         ...
+
+    def work_before(self, message: bytes) -> Callable[[], None] | None:
+        """Return what to do off the event loop before ``respond``, which takes milliseconds; None: nothing.
+
+        What is not done before, ``respond`` does.
+        """
+        return None
 
     @property
     def user(self) -> str | None:

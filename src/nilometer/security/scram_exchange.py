@@ -52,13 +52,15 @@ class ScramServer(SaslServer):
         nonce: str,
         placeholder_key: bytes,
         find_token: Callable[[str], TokenLogin | None] = lambda _: None,
+        work_for_token: Callable[[str], Callable[[], None] | None] = lambda _: None,
     ) -> None:
-        """``find`` returns a user's credential, ``find_token`` the login by the token with this id;
-        ``nonce``: a random text for this exchange alone; ``placeholder_key``: of
-        :func:`~nilometer.security.scram.placeholder_credential`."""
+        """``find`` returns a user's credential, ``find_token`` the login by the token with this id, and
+        ``work_for_token`` what that has to compute first, for milliseconds; ``nonce``: a random text for this
+        exchange alone; ``placeholder_key``: of :func:`~nilometer.security.scram.placeholder_credential`."""
         self._mechanism = mechanism
         self._find = find
         self._find_token = find_token
+        self._work_for_token = work_for_token
         self._token: TokenLogin | None = None
         self._own_nonce = nonce
         self._placeholder_key = placeholder_key
@@ -79,6 +81,15 @@ class ScramServer(SaslServer):
     @property
     def token_id(self) -> str | None:
         return None if self._token is None or self._first is None else self._first.user
+
+    def work_before(self, message: bytes) -> Callable[[], None] | None:
+        if self._first is not None or TOKEN_EXTENSION.encode() not in message:
+            return None
+        try:
+            first = parse_client_first(message)
+        except SaslRejected:
+            return None  # as ``respond`` tells the client
+        return self._work_for_token(first.user) if first.has_token else None
 
     def respond(self, message: bytes) -> bytes:
         if self._user is not None:

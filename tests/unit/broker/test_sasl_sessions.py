@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from nilometer.broker.authentication import known_tokens
+from nilometer.broker.authentication.known_tokens import KnownTokens
 from nilometer.broker.authentication.sasl_gate import SaslGate
 from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.connection import Connection
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.sasl_settings import SaslSettings
+from nilometer.cluster.controller.delegation_tokens import TokenLifetimes
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import DelegationTokenChanged
 from nilometer.runtime import Runtime
+from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential, password_of
 from nilometer.security.plain import PlainClient
 from nilometer.security.principal import BROKER, Principal
+from nilometer.security.scram import ScramCredential, ScramMechanism
+from nilometer.security.scram_exchange import ScramClient
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, decode_response, encode_request
@@ -100,11 +109,15 @@ class Served:
 class Client:
     """A connection, from its client's side. Each request gets its answer before the next is sent."""
 
-    def __init__(self, settings: SaslSettings = SETTINGS) -> None:
+    def __init__(
+        self, settings: SaslSettings = SETTINGS, tokens: Callable[[ManualClock], KnownTokens] | None = None
+    ) -> None:
         self.clock = ManualClock()
         system = Runtime.system()
         runtime = replace(system, clock=self.clock)
-        self.listener = SaslListener(settings, ClusterImage, lambda: b"key", runtime)
+        self.listener = SaslListener(
+            settings, ClusterImage, lambda: b"key", runtime, tokens and tokens(self.clock)
+        )
         self.transport, self.log = Transport(), []
         gate = SaslGate(self.listener, Served(), 100_000)
         self.connection = Connection(gate, 10_000, self.log.append, context=RequestContext(listener="TEST"))
@@ -263,3 +276,60 @@ def test_a_session_without_an_end_is_handed_to_the_dispatcher_itself() -> None:
         assert await client.send(HANDSHAKE, 1, mechanism="PLAIN") == SERVED
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("handshake", [0, 1])
+def test_the_first_login_by_a_token_computes_off_the_event_loop(
+    handshake: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart the clients of thousands of tokens log in, each for milliseconds of computing."""
+    image, key, threads = ClusterImage(), TokenKey("key"), []
+    token = DelegationToken(owner="User:alice", requester="User:a", issued_ms=0, max_ms=9**9, expires_ms=9**9)
+    image.tokens.apply(DelegationTokenChanged(id="id", token=token))
+
+    def computed(*given: Any) -> ScramCredential:
+        threads.append(threading.current_thread())
+        return login_credential(*given)
+
+    monkeypatch.setattr(known_tokens, "login_credential", computed)
+
+    async def log_in(client: Client) -> None:
+        scram = ScramClient(
+            ScramMechanism.SHA_256, "id", password_of(key.hmac_of("id")), "nonce", by_token=True
+        )
+        await client.ask(HANDSHAKE, handshake, mechanism="SCRAM-SHA-256")
+        message: bytes | None = scram.begin()
+        while message is not None:
+            message = scram.respond(await exchanged(client, message))
+        assert client.connection.context.by_token
+        assert await client.is_served()
+
+    async def exchanged(client: Client, message: bytes) -> bytes:
+        request = encode_request(7, "test", api(AUTHENTICATE, 1).request(auth_bytes=message))
+        sent = request if handshake else len(message).to_bytes(4, "big") + message
+        client.transport.sent = b""
+        client.connection.get_buffer(-1)[: len(sent)] = sent
+        client.connection.buffer_updated(len(sent))
+        await becomes(lambda: bool(client.transport.sent), "the message is answered")
+        received = client.transport.sent[4:]
+        return decode_response(AUTHENTICATE, 1, received)[1].auth_bytes if handshake else received
+
+    async def main() -> None:
+        tokens: list[KnownTokens] = []
+
+        def known(clock: Any) -> KnownTokens:
+            tokens.append(KnownTokens(key, TokenLifetimes(9, 9), lambda: image, clock))
+            return tokens[0]
+
+        await log_in(Client(tokens=known))
+        await log_in(Client(tokens=lambda _: tokens[0]))
+        assert len(threads) == 1, "once for each token and mechanism"
+        assert threads[0] is not threading.current_thread()
+
+    asyncio.run(main())
+
+
+def test_a_login_by_no_token_computes_nothing() -> None:
+    tokens = KnownTokens(TokenKey("key"), TokenLifetimes(9, 9), ClusterImage, ManualClock())
+    assert tokens.work_before_login(ScramMechanism.SHA_256, "id") is None
+    assert tokens.login(ScramMechanism.SHA_256, "id") is None

@@ -12,7 +12,7 @@ from nilometer.cluster.controller.delegation_tokens import TokenLifetimes
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock
-from nilometer.security.delegation_token import TokenKey, login_credential
+from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential
 from nilometer.security.principal import parse_principal
 from nilometer.security.scram import ScramCredential, ScramMechanism
 from nilometer.security.scram_exchange import TokenLogin
@@ -46,19 +46,40 @@ class KnownTokens:
 
     def login(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
         """Return the login of a token's owner; None if there is no such token, or it has expired."""
-        token = self._image().tokens.get(token_id)
-        if token is None or token.is_expired(self._clock.wall_ms()):
+        token = self._valid(token_id)
+        if token is None:
             return None
-        made = self._credentials.setdefault(token_id, {})
-        credential = made.get(mechanism)
-        if credential is None:
-            credential = made[mechanism] = login_credential(mechanism, self.hmac_of(token_id))
+        make = self._maker(mechanism, token_id)
+        if make is not None:
+            make()
+        credential = self._credentials[token_id][mechanism]
         return TokenLogin(parse_principal(token.owner).name, token.expires_ms, credential)
+
+    def work_before_login(self, mechanism: ScramMechanism, token_id: str) -> Callable[[], None] | None:
+        """Return what makes the credential, if a login by the token needs it and it has not been made.
+
+        It computes for milliseconds, and may run in another thread.
+        """
+        return self._maker(mechanism, token_id) if self.is_valid(token_id) else None
+
+    def _maker(self, mechanism: ScramMechanism, token_id: str) -> Callable[[], None] | None:
+        made = self._credentials.setdefault(token_id, {})
+        if mechanism in made:
+            return None
+        token_hmac = self.hmac_of(token_id)
+
+        def make() -> None:
+            made[mechanism] = login_credential(mechanism, token_hmac)
+
+        return make
+
+    def _valid(self, token_id: str) -> DelegationToken | None:
+        token = self._image().tokens.get(token_id)
+        return None if token is None or token.is_expired(self._clock.wall_ms()) else token
 
     def is_valid(self, token_id: str) -> bool:
         """Return whether a session that began with this token may go on."""
-        token = self._image().tokens.get(token_id)
-        return token is not None and not token.is_expired(self._clock.wall_ms())
+        return self._valid(token_id) is not None
 
     def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
         for token_id in delta.tokens:

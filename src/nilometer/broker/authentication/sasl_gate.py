@@ -125,7 +125,11 @@ class SaslGate:
 
     def dispatch(self, frame: Buffer, connection: Connection) -> asyncio.Future[Reply] | Reply:
         if not self._has_headers:
-            return self._on_bare_message(bytes(frame), connection)
+            server, message = self._server, bytes(frame)
+            assert server is not None, "a mechanism was chosen before"
+            return self._after_work(
+                server, message, lambda: self._on_bare_message(server, message, connection)
+            )
         data = cast(bytes, frame)
         try:
             header = messages.decode_request_header(data)
@@ -137,7 +141,10 @@ class SaslGate:
                 return self._on_handshake(*messages.decode_request(data), connection)
             if key == ApiKey.SASL_AUTHENTICATE and self._server is not None:
                 _check_version(version, AUTHENTICATE_VERSIONS)
-                return self._on_authenticate(self._server, *messages.decode_request(data), connection)
+                server, (header, body) = self._server, messages.decode_request(data)
+                return self._after_work(
+                    server, body.auth_bytes, lambda: self._on_authenticate(server, header, body, connection)
+                )
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request before authentication: {error.message}") from None
         raise CloseConnection(f"sent {_name(key)} before it has authenticated{self._again}")
@@ -161,6 +168,21 @@ class SaslGate:
         self._server = self._listener.server(mechanism)
         self._has_headers = header.api_version >= FIRST_WITH_AUTHENTICATE
         return _respond(header, error_code=ErrorCode.none, mechanisms=enabled)
+
+    def _after_work(
+        self, server: SaslServer, message: bytes, respond: Callable[[], asyncio.Future[Reply] | Reply]
+    ) -> asyncio.Future[Reply] | Reply:
+        """Respond to a message of the exchange, after the work off the event loop that it needs."""
+        work = server.work_before(message)
+        if work is None:
+            return respond()
+
+        async def respond_later() -> Reply:
+            await self._listener.disk.offload(work)
+            reply = respond()
+            return await reply if isinstance(reply, asyncio.Future) else reply
+
+        return asyncio.ensure_future(respond_later())
 
     def _on_authenticate(
         self,
@@ -188,9 +210,9 @@ class SaslGate:
         fields = {"session_lifetime_ms": lifetime_ms} if header.api_version >= FIRST_WITH_LIFETIME else {}
         return _respond(header, error_code=ErrorCode.none, error_message=None, auth_bytes=answer, **fields)
 
-    def _on_bare_message(self, message: bytes, connection: Connection) -> asyncio.Future[Reply] | Reply:
-        server = self._server
-        assert server is not None, "a mechanism was chosen before"
+    def _on_bare_message(
+        self, server: SaslServer, message: bytes, connection: Connection
+    ) -> asyncio.Future[Reply] | Reply:
         try:
             answer = server.respond(message)
             self._maybe_admit(server, connection)

@@ -36,6 +36,7 @@ class SaslListener:
         delegation tokens by which clients may log in; None: by none."""
         self.settings = settings
         self.clock = runtime.clock
+        self.disk = runtime.disk
         self.unauthenticated = UnauthenticatedConnections(settings.unauthenticated_max_per_address)
         self._image = image
         self._placeholder_key = placeholder_key
@@ -60,8 +61,12 @@ class SaslListener:
             tokens = self._delegation_tokens
             return None if tokens is None else tokens.login(scram, token_id)
 
+        def work_for_token(token_id: str) -> Callable[[], None] | None:
+            tokens = self._delegation_tokens
+            return None if tokens is None else tokens.work_before_login(scram, token_id)
+
         nonce = base64.b64encode(self._entropy.bytes(NONCE_BYTES)).decode()
-        return ScramServer(scram, find, nonce, self._placeholder_key(), find_token)
+        return ScramServer(scram, find, nonce, self._placeholder_key(), find_token, work_for_token)
 
     def has_token(self, token_id: str) -> bool:
         """Return whether a session that began with this delegation token may go on."""
