@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as parquet
 import pytest
@@ -13,13 +14,14 @@ from click.testing import CliRunner
 
 from nilometer.cli.pipelines.export_command import export_command
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, SourceError
-from nilometer.pipeline.export import exported_folder, slice_files
+from nilometer.pipeline.export import exported_folder, slice_files, topic_export
 from nilometer.pipeline.export.slice_files import write_slice
 from nilometer.pipeline.export.topic_export import COLUMNS, export
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.pushed_filters import Bounds
+from nilometer.pipeline.spark import spark_session
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
 
@@ -308,3 +310,21 @@ def test_an_option_that_the_command_sets_is_refused(log, folder, option, told):
     done = CliRunner().invoke(export_command, list(asked))
     assert done.exit_code == 2
     assert told in done.output
+
+
+def test_a_disk_that_is_full_at_the_commit_is_told_by_the_command(log, folder, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(spark_session, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(topic_export, "_on_spark", lambda _, tasks: run_tasks(tasks))
+    asked = ["--topic", "events", "--to", str(folder), "--log-dirs", str(log.log_dir)]
+    with monkeypatch.context() as patched:
+        patched.setattr(exported_folder, "write_whole", full)
+        done = CliRunner().invoke(export_command, asked)
+        assert done.exit_code == 1
+        assert f"{folder}: No space left on device" in done.output.replace("\n", "")
+    assert offsets_in(folder) == []
+    done = CliRunner().invoke(export_command, asked)
+    assert done.exit_code == 0, done.output
+    assert offsets_in(folder) == list(range(400))

@@ -130,6 +130,8 @@ def _run(
             return export_topics(spark, given, folder, columns=names, compression=compression)
         except PipelineError:
             raise
+        except OSError as error:
+            raise PipelineError(f"{error.filename or folder}: {error.strerror or error}") from error
         except Exception as error:
             words = readable(error)
             raise PipelineError(words or f"{type(error).__name__} (more in {spark_log})") from error
