@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from nilometer.pipeline.export.topic_export import Exported
 
 COMPRESSIONS = ("zstd", "snappy", "lz4", "none")
-_PLACES = "--data-dir or --log-dirs"
-_INSTEAD = dict.fromkeys(("subscribe", "subscribepattern", "assign"), "--topic") | dict.fromkeys(
-    ("path", "paths", "logdirs"), _PLACES
-)
+_INSTEAD: dict[str, str] = {
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "--topic"),
+    **dict.fromkeys(("path", "paths", "logdirs"), "--data-dir or --log-dirs"),
+}
 """Options of the data source that have one of the command's, by their name in lower case."""
 
 
