@@ -404,7 +404,8 @@ class Connection(asyncio.BufferedProtocol):
         outgoing, transport = self._outgoing, self._transport
         if outgoing:
             self._outgoing, self._outgoing_bytes = [], 0
-        if not outgoing or transport is None or self.closed:
+        # uvloop reports a reset in a later iteration than it closes the transport; a write in between raises.
+        if not outgoing or transport is None or self.closed or transport.is_closing():
             return
         if len(outgoing) == 1:
             transport.write(outgoing[0])  # type: ignore[arg-type]

@@ -39,6 +39,8 @@ ARGUMENTS = {
     "group delete-offsets": "g --topic t",
     "group describe": "g",
     "group reset-offsets": "g --topic t --to-latest",
+    "token expire": "i",
+    "token renew": "i",
     "transaction abort": "i",
     "transaction describe": "i",
     "transaction producers": "t 0",

@@ -31,9 +31,16 @@ class FakeTransport(asyncio.Transport):
         self.aborted = False
 
     def write(self, data):
+        self._check_alive()
         self.written.append(bytes(data))
 
+    def _check_alive(self):
+        """uvloop closes the transport of a connection that was reset before it calls ``connection_lost``."""
+        if self.closed:
+            raise RuntimeError("the handler is closed")
+
     def writelines(self, list_of_data):
+        self._check_alive()
         self.written.append(b"".join(bytes(part) for part in list_of_data))
 
     def set_write_buffer_limits(self, high=None, low=None):
@@ -96,6 +103,19 @@ def open_connection() -> tuple[Connection, FakeTransport, Recorder, list[str]]:
     connection = Connection(recorder, FRAME_BYTES_MAX, said.append)
     connection.connection_made(transport)
     return connection, transport, recorder, said
+
+
+async def test_a_reply_to_a_connection_that_was_just_reset_is_dropped() -> None:
+    for request in (b"wait", b"we"):
+        connection, transport, recorder, said = open_connection()
+        feed(connection, frame(request))
+        await becomes(lambda recorder=recorder: recorder.futures, "the request is processed")
+        transport.close()
+        recorder.futures[0].set_result((b"late",))
+        await asyncio.sleep(0)
+        connection.connection_lost(ConnectionResetError())
+        assert connection.closed
+        assert transport.written == said == []
 
 
 def feed(connection: Connection, data: bytes, sizes=None) -> None:
