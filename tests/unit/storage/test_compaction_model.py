@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from nilometer.wire.compression import Codec
@@ -39,7 +39,16 @@ EVENTS = st.lists(
 )
 
 
+TOMBSTONE_ABOVE_THE_LAST_KEY_READ = [
+    ("append", [(b"a", b"1"), (b"d", b"2"), (b"d", None), (b"b", None)], Codec.NONE),
+    ("roll",),
+    ("clean", 60),
+    ("wait", RETENTION_MS),
+]
+
+
 @given(events=EVENTS)
+@example(events=TOMBSTONE_ABOVE_THE_LAST_KEY_READ)
 @settings(
     max_examples=60,
     deadline=None,

@@ -182,6 +182,29 @@ def test_the_first_round_sets_the_delete_horizon_and_later_ones_leave_it() -> No
     assert b"a" not in {record.key for _, records in read_all(scenario.log) for record in records}
 
 
+@pytest.mark.parametrize("is_one_batch", [True, False])
+def test_a_round_that_did_not_read_a_whole_batch_sets_no_delete_horizon(is_one_batch: bool) -> None:
+    """Until a later round has read it, the older value stays: who reads that value must see the tombstone."""
+    scenario = CompactionScenario()
+    pairs = [(b"a", b"1"), (b"b", b"2"), (b"b", None)]
+    for batch in [pairs] if is_one_batch else [[pair] for pair in pairs]:
+        scenario.append(batch)
+    scenario.roll()
+    scenario.clean(2 * SLOT_BYTES)
+    assert scenario.log.state.cleaned_offset == 1, "only the first key fits into the offset map"
+    found = read_all(scenario.log)
+    assert [record for _, records in found for record in records] == list(scenario.records.values())
+    assert not any(header.has_delete_horizon for header, _ in found)
+
+    scenario.now_ms += RETENTION_MS
+    scenario.clean()
+    header, records = read_all(scenario.log)[-1]
+    assert records[-1] == scenario.records[2]
+    assert header.has_delete_horizon
+    assert header.base_timestamp == scenario.now_ms + RETENTION_MS
+    scenario.check()
+
+
 def test_the_search_for_the_newest_record_passes_over_a_batch_without_records() -> None:
     scenario = CompactionScenario()
     scenario.append([(b"a", b"1")], producer=7)

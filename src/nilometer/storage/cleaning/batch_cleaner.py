@@ -6,8 +6,9 @@ compaction leaves gaps in and between batches. The rules are Kafka's:
 - a record is kept if no newer record of its key was read; a record without a key is removed;
 - records of an aborted transaction are removed at once;
 - a record without a value (a tombstone) is kept until the batch's *delete horizon*: the time of the first
-  round that keeps the tombstone plus ``delete.retention.ms``. It is stored as the batch's base timestamp
-  (KIP-534). Until then every reader can see the deletion;
+  round that cleans all of the batch, plus ``delete.retention.ms``. It is stored as the batch's base timestamp
+  (KIP-534). Until then every reader can see the deletion. A round whose offset map was full before the end of
+  the batch does not set it, unlike Kafka's: older values of its tombstones may still be read;
 - a transaction marker is kept as long as the log has a batch of its transaction, then until a delete horizon;
 - the last batch of a producer is kept for its sequence number, and the last batch of the cleaned part to mark
   its end, even if empty. A marker that must be kept is kept with its record, which has the producer's epoch.
@@ -111,7 +112,7 @@ class BatchCleaner:
             if not self._must_stay(header):
                 return CleanedBatch(b"", header, 0)
             return _kept(buffer, position, header) if not header.records_count else _emptied(header)
-        if TOMBSTONE in marks and not header.has_delete_horizon:
+        if TOMBSTONE in marks and not header.has_delete_horizon and self._is_read_whole(header):
             spans = [
                 span
                 for span, mark in zip(record_spans(records.data, header), marks, strict=True)
@@ -152,10 +153,11 @@ class BatchCleaner:
             for index, offset in enumerate(offsets):
                 if offset >= newest.end_offset:
                     marks[index] = KEEP
-            for index in tombstones:
-                if offsets[index] >= newest.end_offset:
-                    marks[index] = TOMBSTONE
         return bytes(marks)
+
+    def _is_read_whole(self, header: BatchHeader) -> bool:
+        """Whether the keys of all its records were read, so that this round removes what they replace."""
+        return header.last_offset < self._rules.newest.end_offset
 
     def _must_stay(self, header: BatchHeader) -> bool:
         if header.next_offset == self._rules.round_end:
