@@ -199,14 +199,14 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             text = f"{error}\n".encode()
             length = (f"Content-Length: {len(text)}",)
-            self._transport.write(_head(error.status, PLAIN_TEXT, length) + text)
+            self._write(_head(error.status, PLAIN_TEXT, length) + text)
             self._end()
 
     def _end(self) -> None:
         """End the response. The client closes the connection: if this side did, with bytes of the client
         unread, the client's system could drop the response."""
         transport = self._transport
-        if transport is None or self._has_ended:
+        if transport is None or self._has_ended or transport.is_closing():
             return
         self._has_ended = True
         if self._client_has_ended or not transport.can_write_eof():
@@ -272,7 +272,8 @@ class HttpConnection(asyncio.Protocol):
         self._write(b"%x\r\n%b\r\n" % (len(data), data) if is_chunked else data)
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None:
+        # A transport that a reset has closed raises until connection_lost, which follows, is called.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
 

@@ -85,8 +85,11 @@ class VirtualTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self._check_alive()
-        if self.is_closing() or self._eof_wanted:
-            return  # as in asyncio: a lost connection is reported by connection_lost
+        if self.closed:
+            # As uvloop does between the end of a connection and the call of connection_lost, and after it.
+            raise RuntimeError("unable to perform operation on a transport; the handler is closed")
+        if self._closing or self._eof_wanted:
+            return
         content = bytes(data)
         if content:
             self._out.append(content)

@@ -30,6 +30,25 @@ def ask_metadata(codec: Api) -> Any:
     return codec.request(topics=())
 
 
+async def test_a_request_in_the_iteration_of_a_reset_ends_as_those_after_it() -> None:
+    """uvloop closes the transport at once and calls ``connection_lost`` later."""
+    async with ScriptedBroker() as broker:
+        broker.handlers[ApiKey.DESCRIBE_CLUSTER] = lambda request, codec: SILENCE
+        connection = await connect(broker)
+        codec = connection.api(ApiKey.DESCRIBE_CLUSTER)
+        connection.hold_requests()
+        waiting = connection.send(codec.request())
+        assert connection._transport is not None
+        connection._transport.abort()
+        assert not connection.closed
+        with pytest.raises(ConnectionLost):
+            connection.send(codec.request())
+        connection.release_requests()
+        with pytest.raises(ConnectionLost):
+            await waiting
+        assert connection.closed
+
+
 async def test_answers_are_matched_to_requests_whatever_their_order() -> None:
     async with ScriptedBroker() as broker:
         gate = asyncio.Event()
@@ -155,6 +174,9 @@ class _LoneTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         pass
+
+    def is_closing(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass

@@ -265,8 +265,9 @@ class Connection(asyncio.BufferedProtocol):
     def release_requests(self) -> None:
         """Send the requests that waited, in their order."""
         held, self._held = self._held, None
-        if self._transport is not None and held and self._lost is None:
-            self._transport.write(b"".join(held))
+        transport = self._transport
+        if transport is not None and held and self._lost is None and not transport.is_closing():
+            transport.write(b"".join(held))
 
     async def wait_writable(self) -> None:
         """Return once the transport's buffer has room. Raises ConnectionLost."""
@@ -299,6 +300,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             raise ConnectionLost(self._lost.message)
         assert self._transport is not None
+        if self._transport.is_closing():  # connection_lost follows in a later iteration of the event loop
+            raise ConnectionLost(f"{self.host}:{self.port}: the connection ended")
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
         self.last_used = self._loop.time()
