@@ -26,7 +26,7 @@ from support.wire.wire_peer import WirePeer
 pytestmark = pytest.mark.java
 
 PARTITIONS = 8
-WAIT_S = 60.0
+WAIT_S = 120.0
 CLASSIC = ("librdkafka", "aiokafka", "kafka-python", "java", "ours")
 NEXT_GENERATION = ("librdkafka-848", "java-848", "ours-848")
 
@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerClust
         "group.initial.rebalance.delay.ms": "500",
         "group.consumer.heartbeat.interval.ms": "500",
         "group.consumer.min.heartbeat.interval.ms": "500",
-        "group.consumer.session.timeout.ms": "6000",
+        "group.consumer.session.timeout.ms": "30000",
         "group.consumer.min.session.timeout.ms": "6000",
     }
     with NilometerCluster(tmp_path_factory.mktemp("groups"), overrides=overrides) as cluster:

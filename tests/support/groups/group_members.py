@@ -26,7 +26,7 @@ from nilometer.wire.errors import KafkaError
 
 from ..kafka.java_driver import JavaDriver
 
-SESSION_TIMEOUT_MS = 6_000
+SESSION_TIMEOUT_MS = 30_000
 HEARTBEAT_INTERVAL_MS = 500
 POLL_S = 0.1
 
