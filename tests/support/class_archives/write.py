@@ -29,7 +29,8 @@ DUMP_TIMEOUT_S = 300.0
 def main() -> None:
     made_of = _inputs()
     stamp = archives.FOLDER / "made-of"
-    if stamp.exists() and stamp.read_text() == made_of:
+    are_there = all(archive.exists() for archive in (archives.KAFKA, archives.SPARK))
+    if are_there and stamp.exists() and stamp.read_text() == made_of:
         return
     archives.FOLDER.mkdir(parents=True, exist_ok=True)
     print("Writing archives of Java classes for the tests (once; about a minute) ...", flush=True)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from nilometer.cli.cluster.broker_commands import DEFAULT_DATA_DIR
 from nilometer.cli.cluster_options import json_option, print_json, print_table
-from nilometer.cli.pipelines.audit_command import chosen_places
+from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError
 
@@ -32,16 +31,8 @@ Range = tuple[int, int]
 @click.option(
     "--to", "target", metavar="URL", help="The archive: a folder, or a URI such as s3://bucket/prefix."
 )
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"The folder of a local cluster. [default: {DEFAULT_DATA_DIR}]",
-)
-@click.option(
-    "--log-dirs",
-    metavar="DIR[,…]",
-    help="Log directories of brokers, copies of them, or folders of partitions.",
-)
+@data_dir_option
+@log_dirs_option
 @click.option("--verify", is_flag=True, help="Then read all of these topics' archive again and check it.")
 @json_option
 @click.pass_context

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, cast
 import click
 from rich.console import Console
 
-from nilometer.cli.cluster.broker_commands import DEFAULT_DATA_DIR
 from nilometer.cli.cluster_options import json_option, parse_pairs, print_json, print_table
-from nilometer.cli.pipelines.audit_command import chosen_places
+from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError, readable
 
@@ -39,16 +38,8 @@ _INSTEAD: dict[str, str] = {
     type=click.Path(file_okay=False, path_type=Path),
     help="The folder of the export; a later run adds to it what is new.",
 )
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"The folder of a local cluster. [default: {DEFAULT_DATA_DIR}]",
-)
-@click.option(
-    "--log-dirs",
-    metavar="DIR[,…]",
-    help="Log directories of brokers, copies of them, or folders of partitions.",
-)
+@data_dir_option
+@log_dirs_option
 @click.option("--columns", metavar="NAME[,…]", help="Only these columns.  [default: all of nilometer-log]")
 @click.option(
     "--compression",
