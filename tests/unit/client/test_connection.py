@@ -30,8 +30,11 @@ def ask_metadata(codec: Api) -> Any:
     return codec.request(topics=())
 
 
-async def test_a_request_in_the_iteration_of_a_reset_ends_as_those_after_it() -> None:
-    """uvloop closes the transport at once and calls ``connection_lost`` later."""
+async def test_a_request_in_the_iteration_of_a_reset_fails_as_those_before_it() -> None:
+    """uvloop closes the transport at once and calls ``connection_lost`` later.
+
+    Callers that do not wait for the response, such as those that wake a follower's fetch, see no error.
+    """
     async with ScriptedBroker() as broker:
         broker.handlers[ApiKey.DESCRIBE_CLUSTER] = lambda request, codec: SILENCE
         connection = await connect(broker)
@@ -41,12 +44,16 @@ async def test_a_request_in_the_iteration_of_a_reset_ends_as_those_after_it() ->
         assert connection._transport is not None
         connection._transport.abort()
         assert not connection.closed
+        connection.release_requests()
+        also_waiting = connection.send(codec.request())
+        connection.send_without_response(codec.request())
+        assert not also_waiting.done()
+        for one in (waiting, also_waiting):
+            with pytest.raises(ConnectionLost):
+                await one
+        assert connection.closed
         with pytest.raises(ConnectionLost):
             connection.send(codec.request())
-        connection.release_requests()
-        with pytest.raises(ConnectionLost):
-            await waiting
-        assert connection.closed
 
 
 async def test_answers_are_matched_to_requests_whatever_their_order() -> None:

@@ -228,9 +228,9 @@ class Connection(asyncio.BufferedProtocol):
         future: asyncio.Future[Message] = self._loop.create_future()
         self._expect(correlation_id, request.__api_key__, request.__version__, future, timeout_ms, None)
         if is_login:
-            transport.write(frame)
+            _write(transport, frame)
         else:
-            self._write(transport, frame)
+            self._write_or_hold(transport, frame)
         return future
 
     def send_body(
@@ -244,17 +244,17 @@ class Connection(asyncio.BufferedProtocol):
         header = request_header(codec, correlation_id, self._client_id)
         future: DirectFuture[T] = DirectFuture()
         self._expect(correlation_id, codec.key, codec.version, future, timeout_ms, read)
-        self._write(transport, b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
+        self._write_or_hold(transport, b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
         return future
 
     def send_without_response(self, request: Message) -> None:
         """Send a request that has no response: a Produce request with acks=0. Raises ConnectionLost."""
         transport, correlation_id = self._begin()
-        self._write(transport, encode_request(correlation_id, self._client_id, request))
+        self._write_or_hold(transport, encode_request(correlation_id, self._client_id, request))
 
-    def _write(self, transport: asyncio.Transport, frame: bytes) -> None:
+    def _write_or_hold(self, transport: asyncio.Transport, frame: bytes) -> None:
         if self._held is None:
-            transport.write(frame)
+            _write(transport, frame)
         else:
             self._held.append(frame)
 
@@ -266,8 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send the requests that waited, in their order."""
         held, self._held = self._held, None
         transport = self._transport
-        if transport is not None and held and self._lost is None and not transport.is_closing():
-            transport.write(b"".join(held))
+        if transport is not None and held and self._lost is None:
+            _write(transport, b"".join(held))
 
     async def wait_writable(self) -> None:
         """Return once the transport's buffer has room. Raises ConnectionLost."""
@@ -300,8 +300,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             raise ConnectionLost(self._lost.message)
         assert self._transport is not None
-        if self._transport.is_closing():  # connection_lost follows in a later iteration of the event loop
-            raise ConnectionLost(f"{self.host}:{self.port}: the connection ended")
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
         self.last_used = self._loop.time()
@@ -415,6 +413,15 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
         if self.on_lost is not None:
             self.on_lost(self)
+
+
+def _write(transport: asyncio.Transport, frame: bytes) -> None:
+    """Write ``frame``, or nothing to a transport that a reset has closed: uvloop would raise RuntimeError.
+
+    ``connection_lost`` follows in a later iteration of the event loop, and fails the requests in flight.
+    """
+    if not transport.is_closing():
+        transport.write(frame)
 
 
 def _reason(error: OSError | TlsUnusable) -> str:
