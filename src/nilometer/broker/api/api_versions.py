@@ -7,6 +7,7 @@ features with a lowest level of 0 too, on which clients of version 3 fail (KAFKA
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request
 from nilometer.broker.connection import Reply
@@ -15,6 +16,7 @@ from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Api, Message
 
 FIRST_WITH_FEATURES, FIRST_WITH_LEVEL_0 = 3, 4
 
@@ -28,12 +30,20 @@ def handle(services: Services, request: Request) -> Reply:
             return request.respond(error_code=ErrorCode.invalid_request, api_keys=(), throttle_time_ms=0)
         request.connection.client_software = (name, version)
     advertised = services.advertised_to_brokers if request.context.is_broker else services.advertised
-    keys = tuple(
-        request.make("ApiVersion", api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in advertised.items()
-    )
     return request.respond(
-        error_code=ErrorCode.none, api_keys=keys, throttle_time_ms=0, **_features(services.image, request)
+        error_code=ErrorCode.none,
+        api_keys=_listed(request.api, tuple(advertised.items())),
+        throttle_time_ms=0,
+        **_features(services.image, request),
+    )
+
+
+@lru_cache(maxsize=16)
+def _listed(api: Api, advertised: tuple[tuple[int, tuple[int, int]], ...]) -> tuple[Message, ...]:
+    """Made once: each new connection asks for these 70 parts, and so does each probe of a leader."""
+    return tuple(
+        api.make("ApiVersion", api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in advertised
     )
 
 
