@@ -25,6 +25,7 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
+from nilometer.runtime.loop_errors import on_loop_error
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -100,6 +101,7 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatusFile) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(on_loop_error)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config, Runtime.system())

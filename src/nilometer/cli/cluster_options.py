@@ -23,6 +23,7 @@ from nilometer.client.settings.client_security import (
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS, parse_server
 from nilometer.config import ConfigDefinition, ConfigError, parse_properties
+from nilometer.runtime.loop_errors import on_loop_error
 from nilometer.security.jaas import client_jaas
 
 T = TypeVar("T")
@@ -151,7 +152,9 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 async def _with_sigterm(main: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(on_loop_error)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         return await main
     except asyncio.CancelledError:
