@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nilometer.pipeline.source.cluster.cluster_source import StreamReader
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     other = os.environ.get("PIPELINE_AGAINST")
     if other:
@@ -57,7 +57,7 @@ def connector_jars() -> Path:
     return SPARK_JARS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory, connector_jars: Path) -> Iterator[SparkSession]:
     session = build_session(
         "tests",

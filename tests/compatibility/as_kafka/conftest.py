@@ -19,7 +19,7 @@ AT_ONCE = {"group.consumer.assignor.offload.enable": "false"}
 """Nilometer never assigns behind a request's back."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
     apache = ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides={**HASTY_GROUPS, **AT_ONCE})
     try:
@@ -31,7 +31,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
         apache.kill()  # its data is not used any more: stopping in order takes seconds
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nilometer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
     with NilometerBroker(tmp_path_factory.mktemp("beside-kafka") / "data", HASTY_GROUPS) as broker:
         side = Side("Nilometer", broker.bootstrap)

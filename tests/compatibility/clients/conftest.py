@@ -30,7 +30,7 @@ from support.kafka.java_driver import JavaDriver
 CLIENT_NAMES = ("confluent-kafka", "aiokafka", "kafka-python", "java", "kcat")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("clients")
     if os.environ.get("CLIENTS_AGAINST") == "apache-kafka":
@@ -41,13 +41,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
             yield Serving(nilometer.bootstrap, nilometer.data_dir)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def java() -> Iterator[JavaDriver]:
     with JavaDriver() as driver:
         yield driver
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def clients(broker: Serving, java: JavaDriver) -> Iterator[dict[str, KafkaClient]]:
     _require_kcat()
     everyone: list[KafkaClient] = [
@@ -67,7 +67,7 @@ def client(request: pytest.FixtureRequest, clients: dict[str, KafkaClient]) -> K
     return clients[request.param]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _topic_numbers() -> Iterator[int]:
     return itertools.count()
 

@@ -11,7 +11,7 @@ from support.brokers.nilometer_cluster import NilometerCluster
 from support.command_line import Nilometer, Outcome
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
     with NilometerCluster(
         tmp_path_factory.mktemp("cluster-cli"), 3, {"replica.lag.time.max.ms": "3000"}

@@ -14,7 +14,7 @@ from support.coordination.zookeeper_server import ZooKeeperEnsemble, running_ens
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def zygote() -> Iterator[Zygote]:
     zygote = Zygote()
     yield zygote
@@ -26,7 +26,7 @@ def local(zygote: Zygote, tmp_path: Path) -> Cluster:
     return Cluster(zygote, "local", f"local:{tmp_path}/store", 1000)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def zookeeper_server() -> Iterator[ZooKeeperEnsemble]:
     with running_ensemble(1) as ensemble:
         yield ensemble
@@ -39,7 +39,7 @@ def zookeeper(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> Cluster:
     return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", 1500)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def three_servers() -> Iterator[ZooKeeperEnsemble]:
     with running_ensemble(3) as ensemble:
         yield ensemble

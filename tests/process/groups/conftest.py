@@ -12,7 +12,7 @@ from support.groups.coordinator_moves import OFFSETS_TOPIC, TOPIC
 from support.wire.wire_peer import WirePeer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _groups_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
     overrides = {
         "offsets.topic.num.partitions": "1",

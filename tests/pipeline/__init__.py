@@ -1,0 +1,1 @@
+"""A package: what its conftest starts for all tests of the folder ends with the last of them."""
