@@ -176,7 +176,9 @@ class ConsumerWorld(GroupWorld):
         rack: str | None = None,
         group: str = "g",
         client: str = "c",
+        port: int | None = None,
     ) -> ConsumerGroupHeartbeatReply:
+        """``port`` tells connections apart; None: the coordinator does not know them."""
         return self.ask(
             ConsumerGroupHeartbeat(
                 group,
@@ -191,6 +193,7 @@ class ConsumerWorld(GroupWorld):
                 topic_partitions=None if owned is None else self.wire(owned),
                 client_id=client,
                 client_host=f"/{client}.host",
+                peer=None if port is None else (f"{client}.host", port),
             ),
             ConsumerGroupHeartbeatReply,
         )

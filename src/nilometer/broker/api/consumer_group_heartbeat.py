@@ -52,6 +52,7 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         client_id=client_id(request),
         client_host=client_host(request),
         requires_member_id=request.version >= FIRST_WITH_OWN_MEMBER_IDS,
+        peer=request.connection.peer,
     )
     return ask_group(
         services,

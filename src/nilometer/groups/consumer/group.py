@@ -85,6 +85,8 @@ class ConsumerGroup:
         ``metadata_hash``."""
         self.topic_names_seen: frozenset[str] | None = None
         """Soft state: the topic names that the regular expressions were last matched against."""
+        self.peers: dict[str, tuple[str, int]] = {}
+        """Soft state: the connection of each member's last heartbeat."""
         self._static: dict[str, str] = {}
         self._owners: dict[UUID, dict[int, str]] = {}
         self._classic_members = 0
@@ -258,6 +260,7 @@ class ConsumerGroup:
             self._release(before)
             self._forget_static(before)
             self._classic_members -= before.uses_classic_protocol
+            self.peers.pop(member_id, None)
             del self.members[member_id]
 
     def _apply_assignment(

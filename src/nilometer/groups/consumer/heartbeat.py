@@ -161,6 +161,10 @@ def heartbeat(
     """Process a checked heartbeat: write the records, and return the reply.
 
     Raises KafkaError only before the first record.
+
+    The first reply on a connection has the assignment, though Kafka's has not: the reply that had it may have
+    been lost with the last connection, and librdkafka then does not ask for it. Such a member would neither
+    revoke partitions, until its rebalance timeout ends, nor read those that it was given.
     """
     group, member = draft.group, sender.member
     wanted = _with_wishes(member, request)
@@ -182,7 +186,7 @@ def heartbeat(
         and claimed is not None
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
     )
-    missed_reply = request.member_epoch != member.member_epoch
+    missed_reply = _is_first_on_connection(group, request) or request.member_epoch != member.member_epoch
     tell = asks_for_all or missed_reply or after.assigned != member.assigned
     return ConsumerGroupHeartbeatReply(
         member_id=after.member_id,
@@ -190,6 +194,15 @@ def heartbeat(
         heartbeat_interval_ms=heartbeat_interval_ms(draft, config),
         assignment=topic_partitions(after.assigned) if tell else None,
     )
+
+
+def _is_first_on_connection(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> bool:
+    """Note the connection of a member's heartbeat; return whether the last one came on another."""
+    if request.peer is None:
+        return False
+    before = group.peers.get(request.member_id)
+    group.peers[request.member_id] = request.peer
+    return before != request.peer
 
 
 def heartbeat_interval_ms(draft: Draft, config: GroupConfig) -> int:

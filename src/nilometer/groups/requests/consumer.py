@@ -32,6 +32,8 @@ class ConsumerGroupHeartbeat(msgspec.Struct, frozen=True):
     client_host: str = ""
     requires_member_id: bool = True
     """Version 1 and later: the member generates its own id."""
+    peer: tuple[str, int] | None = None
+    """The client's address and port: they tell its connections apart. None: not known."""
 
 
 class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
