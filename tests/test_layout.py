@@ -32,7 +32,10 @@ def test_modules_have_names_of_their_own() -> None:
     """pytest imports tests, and the helpers beside them, by their bare names."""
     folders = (TESTS / kind for kind in KINDS)
     names = Counter(
-        path.stem for folder in folders for path in folder.rglob("*.py") if path.stem != "conftest"
+        path.stem
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if path.stem not in ("conftest", "__init__")
     )
     assert [name for name, number in names.items() if number > 1] == []
 
