@@ -31,6 +31,7 @@ def logs(tmp_path: Path) -> Path:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest_module, "POLL_MS", 5)
     monkeypatch.setattr(ingest_module, "RESCAN_MS", 20)
+    monkeypatch.setattr(ingest_module, "LOOK_SHARE", 1)  # a look of a second would be followed by a minute
     monkeypatch.setattr(ingest_module, "RETIRE_MS", 60)
 
 

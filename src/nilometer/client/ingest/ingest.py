@@ -66,6 +66,7 @@ class Ingest:
         self._tracker_or_none: Tracker | None = None
         self._sender_or_none: LineSender | None = None
         self._newest_look: Look | None = None
+        self._look_took_ms = 0
         self._complained: dict[str, None] = {}
         self._stopping = asyncio.Event()
 
@@ -130,8 +131,15 @@ class Ingest:
 
     async def _look(self) -> Look:
         """List the files, in a thread. Waits for nothing but the file system."""
-        known = self._tracker.known
-        look = await self._offload_whole(lambda: self._files.look(known))
+        known, clock = self._tracker.known, self._runtime.clock
+
+        def timed() -> Look:
+            begun_ms = clock.monotonic_ms()  # the wait for a thread is not counted
+            look = self._files.look(known)
+            self._look_took_ms = clock.monotonic_ms() - begun_ms
+            return look
+
+        look = await self._offload_whole(timed)
         self.totals.looks += 1
         return look
 
@@ -226,10 +234,8 @@ class Ingest:
     async def _keep_looking(self) -> None:
         """Look at the files regularly, also while sending waits for the broker; large folders less often."""
         while True:
-            begun_ms = self._runtime.clock.monotonic_ms()
             self._newest_look = await self._look()
-            took_ms = self._runtime.clock.monotonic_ms() - begun_ms
-            await self._pause(max(RESCAN_MS, took_ms * LOOK_SHARE))
+            await self._pause(max(RESCAN_MS, self._look_took_ms * LOOK_SHARE))
 
     async def _retire_idle(self) -> None:
         """Close renamed and deleted files that have not grown for ``RETIRE_MS``.
