@@ -276,9 +276,9 @@ class LeaderRole:
         )
         self._tickets.add(ticket, required_offset)
 
-    def abandon_produce(self, ticket: int) -> None:
-        """Forget a waiting produce, because its timeout has expired or its client has disconnected."""
-        self._tickets.discard(ticket)
+    def abandon_produce(self, ticket: int, required_offset: Offset) -> None:
+        """Forget a produce of :meth:`hold_produce`, because its timeout has expired."""
+        self._tickets.discard(ticket, required_offset)
 
     # ── followers ───────────────────────────────────────────────────────────────────────────────
     def on_follower_fetch(self, fetch: FollowerFetch, now_ms: int) -> tuple[FetchVerdict, Effects]:

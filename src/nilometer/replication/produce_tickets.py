@@ -7,7 +7,7 @@ so a sorted list is fast enough.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from operator import itemgetter
 
 from nilometer.identifiers import Offset
@@ -33,9 +33,15 @@ class ProduceTickets:
         else:
             insort(waiting, (required_offset, ticket), key=_REQUIRED)
 
-    def discard(self, ticket: int) -> None:
+    def discard(self, ticket: int, required_offset: Offset) -> None:
         """Remove a ticket. An unknown one is ignored: it may have been released meanwhile."""
-        self._waiting = [entry for entry in self._waiting if entry[1] != ticket]
+        waiting = self._waiting
+        index = bisect_left(waiting, required_offset, key=_REQUIRED)
+        while index < len(waiting) and waiting[index][0] == required_offset:
+            if waiting[index][1] == ticket:
+                del waiting[index]
+                return
+            index += 1
 
     def released_by(self, high_watermark: Offset) -> list[int]:
         """Remove and return the tickets whose required offset is at or below ``high_watermark``."""

@@ -11,6 +11,14 @@ from nilometer.wire.errors import ErrorCode
 TIMEOUT_MS = 60_000
 
 
+class Holder:
+    def __init__(self) -> None:
+        self.abandoned: list[tuple[int, int]] = []
+
+    def abandon(self, ticket: int, offset: int) -> None:
+        self.abandoned.append((ticket, offset))
+
+
 def test_a_wait_that_ends_before_the_next_one_begins_does_not_end_the_request() -> None:
     """The append to one partition may take the log directory of the one before offline."""
 
@@ -42,5 +50,25 @@ def test_a_request_is_answered_when_its_last_wait_has_ended() -> None:
             assert finished == []
             wait.release()
         assert finished == [None]
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_keeps_no_wait_of_a_request_that_has_timed_out() -> None:
+    """The high watermark may be held for hours: what waits for it would pile up."""
+
+    async def scenario() -> None:
+        finished, holder = asyncio.Event(), Holder()
+        request = DelayedRequest(finished.set)
+        released, held, flush = (ProduceOutcome(index) for index in range(3))
+        first, second = request.wait_for(released), request.wait_for(held)
+        first.ticket, second.ticket = (holder, 1, 10), (holder, 2, 20)
+        request.wait_for(flush)
+        request.start_timer(1)
+        first.release()
+        await finished.wait()
+        assert holder.abandoned == [(2, 20)]
+        timed_out = ErrorCode.request_timed_out
+        assert (released.error, held.error, flush.error) == (ErrorCode.none, timed_out, timed_out)
 
     asyncio.run(scenario())

@@ -3,12 +3,15 @@ without another record behind it, and what was cut and written again counts as u
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 from collections.abc import Callable
 
 import pytest
 
+from nilometer.broker.replicas.delayed_produce import ProduceOutcome
+from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.isr_log import IsrLog
 from nilometer.cluster.partition_state import PartitionState
@@ -20,6 +23,7 @@ from nilometer.replication.follower_fetch import FollowerFetch
 from nilometer.runtime import Clock
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import FlushPlan, Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
+from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
 
@@ -266,3 +270,31 @@ def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
     [(failed, reason)] = host.failed
     assert failed is partition
     assert log.failure is reason.reason
+
+
+def test_a_request_that_timed_out_waits_nowhere_any_more() -> None:
+    """A high watermark may be held for hours: the requests that gave up in that time are not kept."""
+
+    async def scenario() -> None:
+        host = Host()
+        partition = partition_of(open_log(MemoryDisk()), host)
+        partition.on_metadata(_state(1, 1), {1: 1})
+        outcomes = [ProduceOutcome(0) for _ in range(3)]
+        for outcome, timeout_ms in zip(outcomes, (1, 60_000, 1), strict=True):
+            finished = asyncio.Event()
+            request = DelayedRequest(finished.set)
+            appended = partition.append(_batch(b"held"), all_replicas=True)
+            partition.acknowledge_when_committed(appended, outcome, request)
+            request.start_timer(timeout_ms)
+            if timeout_ms == 1:
+                await finished.wait()
+        assert partition.waiting_produces == 1
+        role = partition.replica.role
+        assert isinstance(role, LeaderRole)
+        assert [offset for offset, _ in role._tickets.waiting()] == [2]
+        host.commit()
+        assert partition.waiting_produces == 0
+        timed_out = ErrorCode.request_timed_out
+        assert [outcome.error for outcome in outcomes] == [timed_out, ErrorCode.none, timed_out]
+
+    asyncio.run(scenario())

@@ -294,7 +294,9 @@ def test_p_4_who_waits_is_told_when_the_leader_goes() -> None:
     leader.role.hold_produce(5, 2)
     leader.role.hold_produce(6, 1)
     leader.role.hold_produce(7, 1)
-    leader.role.abandon_produce(7)
+    leader.role.abandon_produce(7, 1)
+    leader.role.abandon_produce(5, 1)  # of another offset: unknown
+    leader.role.abandon_produce(8, 3)
     assert leader.role.resign() == (
         ReleaseProduce(6, ErrorCode.not_leader_or_follower),
         ReleaseProduce(5, ErrorCode.not_leader_or_follower),

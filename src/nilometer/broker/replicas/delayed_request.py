@@ -8,7 +8,7 @@ request's handler creates and reads the outcome objects; nothing here is polled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from nilometer.wire.errors import NONE, ErrorCode
@@ -18,6 +18,12 @@ class PartitionOutcome(Protocol):
     """The outcome for one partition: a success until ``fail`` is called."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> None: ...
+
+
+class Holder(Protocol):
+    """A partition that keeps waits until its high watermark reaches their offsets."""
+
+    def abandon(self, ticket: int, offset: int) -> None: ...
 
 
 class MayWait(Protocol):
@@ -31,12 +37,15 @@ class MayWait(Protocol):
 class PartitionWait:
     """One partition's part of a waiting request."""
 
-    __slots__ = ("_request", "done", "outcome")
+    __slots__ = ("_request", "done", "outcome", "ticket")
 
     def __init__(self, request: DelayedRequest, outcome: PartitionOutcome) -> None:
         self._request = request
         self.outcome = outcome
         self.done = False
+        self.ticket: tuple[Holder, int, int] | None = None
+        """The partition that keeps the wait until the high watermark reaches an offset, and its ticket there.
+        """
 
     def release(self, error: ErrorCode = NONE) -> None:
         """End the wait; an ``error`` becomes the outcome. Ignored if the wait has ended already."""
@@ -46,6 +55,15 @@ class PartitionWait:
         if error is not NONE:
             self.outcome.fail(error)
         self._request.one_released()
+
+    def time_out(self) -> None:
+        """End the wait with REQUEST_TIMED_OUT, unless it has ended already."""
+        if self.done:
+            return
+        if self.ticket is not None:
+            holder, ticket, offset = self.ticket
+            holder.abandon(ticket, offset)
+        self.release(ErrorCode.request_timed_out)
 
 
 class DelayedRequest:
@@ -100,9 +118,5 @@ class DelayedRequest:
 
     def _on_timeout(self) -> None:
         self._timer = None
-        _release_all(self._waits, ErrorCode.request_timed_out)
-
-
-def _release_all(waits: Sequence[PartitionWait], error: ErrorCode) -> None:
-    for wait in waits:
-        wait.release(error)
+        for wait in self._waits:
+            wait.time_out()

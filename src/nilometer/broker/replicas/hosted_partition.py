@@ -236,9 +236,16 @@ class Partition(ReadablePartition):
         verdict = leader.acks_all_outcome(required)
         if verdict is PENDING:
             ticket = self._hold(leader, required)
-            self._produce_waits[ticket] = request.wait_for(outcome)
+            wait = self._produce_waits[ticket] = request.wait_for(outcome)
+            wait.ticket = (self, ticket, required)
         elif verdict is not NONE:
             outcome.fail(verdict)
+
+    def abandon(self, ticket: int, offset: int) -> None:
+        """Forget a request that waits for the high watermark to reach ``offset``: its timeout has expired."""
+        role = self.replica.role
+        if self._produce_waits.pop(ticket, None) is not None and isinstance(role, LeaderRole):
+            role.abandon_produce(ticket, offset)
 
     @property
     def waiting_produces(self) -> int:
