@@ -127,8 +127,14 @@ def test_a_waiting_fetch_gets_nothing_after_its_right_is_gone(admin: Side, clien
     assert outcomes(client.hear(K.FETCH, 12)) == [(DENIED, False)]
 
 
-def test_a_member_gets_no_topic_that_it_may_not_describe(admin: Side, client: WirePeer) -> None:
-    """Its regular expression selects both topics; it is assigned both, and shown the one it may describe."""
+def test_a_member_gets_no_topic_that_it_may_not_describe(
+    broker: NilometerBroker, admin: Side, client: WirePeer
+) -> None:
+    """Its regular expression selects both topics; it is assigned both, and shown the one it may describe.
+
+    On a new connection its assignment is repeated if all of it may be shown: a member would take a part of
+    it for a revocation of the rest.
+    """
     for topic in ("regex-seen", "regex-hidden"):
         admin.create(topic)
     rights = [
@@ -161,6 +167,27 @@ def test_a_member_gets_no_topic_that_it_may_not_describe(admin: Side, client: Wi
 
     eventually(has_seen, "the member has the topic that it may describe")
     assert shown == {admin.topic_ids["regex-seen"]}
+
+    def repeated() -> set[object] | None:
+        with WirePeer(broker.bootstrap, source=CLIENT_HOST) as peer:
+            answer = peer.ask(
+                K.CONSUMER_GROUP_HEARTBEAT,
+                1,
+                **{**member, "subscribed_topic_regex": None},
+                member_epoch=epoch,
+                rebalance_timeout_ms=-1,
+                subscribed_topic_names=None,
+                topic_partitions=None,
+            )
+        assert answer.error_code is ErrorCode.none, answer
+        if answer.assignment is None:
+            return None
+        return {each.topic_id for each in answer.assignment.topic_partitions}
+
+    assert repeated() is None
+    rights.append(reading("regex-hidden"))
+    create_acls(admin, rights[-1:])
+    assert repeated() == {admin.topic_ids["regex-seen"], admin.topic_ids["regex-hidden"]}
     for right in rights:
         delete_acl(admin, right)
 

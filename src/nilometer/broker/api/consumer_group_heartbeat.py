@@ -68,14 +68,16 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 def _respond(services: Services, request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
     assignment = None
     if reply.assignment is not None:
-        assignment = request.make(
-            "Assignment",
-            topic_partitions=tuple(
-                request.make("TopicPartitions", topic_id=each.topic_id, partitions=each.partitions)
-                for each in reply.assignment
-                if _may_describe(services, request, each.topic_id)
-            ),
-        )
+        parts = [each for each in reply.assignment if _may_describe(services, request, each.topic_id)]
+        # A member that has its assignment would take a repeat without some of it for a revocation.
+        if len(parts) == len(reply.assignment) or not reply.is_repeat:
+            assignment = request.make(
+                "Assignment",
+                topic_partitions=tuple(
+                    request.make("TopicPartitions", topic_id=each.topic_id, partitions=each.partitions)
+                    for each in parts
+                ),
+            )
     return request.respond(
         throttle_time_ms=0,
         error_code=reply.error_code,

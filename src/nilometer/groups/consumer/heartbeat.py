@@ -186,13 +186,15 @@ def heartbeat(
         and claimed is not None
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
     )
-    missed_reply = _is_first_on_connection(group, request) or request.member_epoch != member.member_epoch
+    repeats = _is_first_on_connection(group, request)
+    missed_reply = request.member_epoch != member.member_epoch
     tell = asks_for_all or missed_reply or after.assigned != member.assigned
     return ConsumerGroupHeartbeatReply(
         member_id=after.member_id,
         member_epoch=after.member_epoch,
         heartbeat_interval_ms=heartbeat_interval_ms(draft, config),
-        assignment=topic_partitions(after.assigned) if tell else None,
+        assignment=topic_partitions(after.assigned) if tell or repeats else None,
+        is_repeat=repeats and not tell,
     )
 
 

@@ -43,6 +43,8 @@ class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: tuple[TopicPartitions, ...] | None = None
+    is_repeat: bool = False
+    """The assignment is sent only in case the reply that had it was lost."""
 
 
 # ── ConsumerGroupDescribe (KIP-848) ─────────────────────────────────────────────────────────────
