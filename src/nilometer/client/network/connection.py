@@ -248,8 +248,14 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     def send_without_response(self, request: Message) -> None:
-        """Send a request that has no response: a Produce request with acks=0. Raises ConnectionLost."""
+        """Send a request that has no response: a Produce request with acks=0.
+
+        Raises ConnectionLost, also after a reset that ``connection_lost`` has not reported yet: no response
+        would tell of it.
+        """
         transport, correlation_id = self._begin()
+        if transport.is_closing():
+            raise ConnectionLost(f"{self.host}:{self.port}: the connection ended")
         self._write_or_hold(transport, encode_request(correlation_id, self._client_id, request))
 
     def _write_or_hold(self, transport: asyncio.Transport, frame: bytes) -> None:
