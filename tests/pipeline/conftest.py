@@ -57,7 +57,7 @@ def connector_jars() -> Path:
     return SPARK_JARS
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, connector_jars: Path) -> Iterator[SparkSession]:
     session = build_session(
         "tests",
