@@ -289,13 +289,13 @@ class Partition(ReadablePartition):
         self._host.flushed(self)
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
-    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: Bytes) -> bool:
-        """Apply the leader's response to ``fetch``; return whether to back off before the next fetch.
+    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: Bytes) -> str | None:
+        """Apply the leader's response to ``fetch``; return why to back off before the next fetch, or None.
 
         ``records``: the fetched batches. Raises KafkaError if they cannot be appended: they are damaged, or
         the disk fails.
         """
-        backs_off = False
+        backs_off_because = None
         for effect in self.replica.on_fetch_answer(fetch, answer):
             if isinstance(effect, AppendBatches):
                 self._append_as_follower(records)
@@ -303,10 +303,10 @@ class Partition(ReadablePartition):
                 self.log.on_high_watermark(effect.offset)
                 fetch_notifications.high_watermark_advanced(self, len(records))
             elif isinstance(effect, BackOff):
-                backs_off = True
+                backs_off_because = f"{effect.error.name}: {effect.reason}"
             elif not self._carry_out((effect,)):
-                return True
-        return backs_off
+                return "its log has failed"
+        return backs_off_because
 
     def _append_as_follower(self, records: Bytes) -> None:
         try:

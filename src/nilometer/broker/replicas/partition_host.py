@@ -91,14 +91,28 @@ class LocalPartitionHost:
         self._isr_requests.send(partition, request)
 
     def truncate_to(self, partition: Partition, offset: int) -> None:
-        wall_ms = self.clock.wall_ms()
-        self._dispose(partition, self._logs.truncate_to(partition.log, offset, wall_ms=wall_ms))
+        log, wall_ms = partition.log, self.clock.wall_ms()
+        before = log.log_end_offset
+        self._dispose(partition, self._logs.truncate_to(log, offset, wall_ms=wall_ms))
+        logger.info(
+            "%s is truncated from offset %d to %d, where its log and its leader's diverge",
+            partition,
+            before,
+            log.log_end_offset,
+        )
 
     def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
-        wall_ms = self.clock.wall_ms()
-        self._dispose(
-            partition, self._logs.truncate_fully_and_start_at(partition.log, offset, wall_ms=wall_ms)
-        )
+        log, wall_ms = partition.log, self.clock.wall_ms()
+        start, end = log.log_start_offset, log.log_end_offset
+        self._dispose(partition, self._logs.truncate_fully_and_start_at(log, offset, wall_ms=wall_ms))
+        if start < end:
+            logger.info(
+                "%s starts again at offset %d: its leader has none of its records from %d to %d",
+                partition,
+                offset,
+                start,
+                end - 1,
+            )
 
     def log_failed(self, partition: Partition, reason: LogFenced) -> None:
         """Take the whole log directory offline after a failed write, since it is on one disk."""

@@ -53,6 +53,9 @@ BACKOFF_MIN_MS = 20
 CHECKPOINT_WAIT_MS = 100
 """How long (ms) a partition whose log was truncated waits before it is checked again: its log must not grow
 before its checkpoint is written."""
+FAILURES_REPORTED = 8
+"""After so many failed attempts in a row, about 3 s, the reason is logged. A few happen whenever a leader
+changes, of which two brokers learn at different moments."""
 _WORK = "replication"
 
 Locate = Callable[[], tuple[str, int] | None]
@@ -401,18 +404,29 @@ class ReplicaFetcher:
             self._quota.record(len(records))
         try:
             answer = _answer_of(fetched)
-            backoff = partition.on_fetch_answer(fetch, answer, records)
+            reason = partition.on_fetch_answer(fetch, answer, records)
         except Exception as error:
             self._refuse(partition, fetch, error)
-            backoff = True
-        else:
-            if self._replica_failures.are_any:
-                self._replica_failures.on_success(partition, _WORK)
-        if backoff:
-            followed.failures += 1
-            followed.resume_ms = self._runtime.clock.monotonic_ms() + self._backoff_ms(followed.failures)
-        else:
+            self._back_off(followed)
+            return
+        if self._replica_failures.are_any:
+            self._replica_failures.on_success(partition, _WORK)
+        if reason is None:
             followed.failures = 0
+            return
+        self._back_off(followed)
+        if followed.failures == FAILURES_REPORTED:
+            logger.warning(
+                "%s gets no records from broker %d, in %d attempts: %s",
+                partition,
+                self._leader_id,
+                followed.failures,
+                reason,
+            )
+
+    def _back_off(self, followed: _Followed) -> None:
+        followed.failures += 1
+        followed.resume_ms = self._runtime.clock.monotonic_ms() + self._backoff_ms(followed.failures)
 
     def _refuse(self, partition: Partition, fetch: FollowerFetch, error: Exception) -> None:
         """Report that a response could not be applied to ``partition``, and end its outstanding fetch."""
