@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,3 +83,12 @@ def _of_tests(name: str, folder: Path) -> list[Path]:
         for module in (place.with_suffix(".py"), place / "__init__.py")
         if module.is_file()
     ]
+
+
+def test_the_places_that_contributing_names_exist() -> None:
+    """They are given from the top of the project, or from the package."""
+    text = (TESTS.parent / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)+[\w.]+\.(?:py|md|toml)|(?:tests|docs|bench)/(?:\w+/)*)`", text))
+    assert len(named) > 20
+    missing = {path for path in named if not any((top / path).exists() for top in (TESTS.parent, PACKAGE))}
+    assert missing == set()

@@ -1,7 +1,7 @@
 """The state of one partition in the metadata.
 
 Invariants (checked whenever a state is created):
-- *leader in ISR*; a partition without a leader keeps its last in-sync members;
+- *leader in ISR*; a partition without a leader keeps one of its last in-sync members;
 - *ISR never empty, within the assignment*; eligible leader replicas are assigned, too, and not in the ISR;
 - *offline replicas within the assignment*, and none of them leads;
 - both epochs only increase, and the leader epoch with every change of leader.

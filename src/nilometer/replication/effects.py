@@ -49,6 +49,7 @@ class ReleaseProduce(msgspec.Struct, frozen=True):
 class TruncateTo(msgspec.Struct, frozen=True):
     """Remove all records from ``offset`` on, and all leader epoch entries that start there or later.
 
+    Whole batches are removed: the log may end below ``offset`` if that lies within one.
     Epoch entries are removed even if no record is (KAFKA-10706). Producer state is truncated, too
     (KAFKA-12153).
     """

@@ -3,8 +3,8 @@
 The response to a request with acks=all is sent when, for each of its partitions, one of these holds:
 
 - A. the append failed: the outcome is its error;
-- B. the high watermark has reached the end of the appended records (or the ISR shrank below
-  ``min.insync.replicas`` meanwhile: NOT_ENOUGH_REPLICAS_AFTER_APPEND);
+- B. the high watermark has reached the end of the appended records; it is held while there are fewer in-sync
+  replicas than ``min.insync.replicas``;
 - C. this broker no longer leads: NOT_LEADER_OR_FOLLOWER, and whether the records remain is unknown to the
   producer;
 

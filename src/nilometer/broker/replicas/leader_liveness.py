@@ -2,7 +2,8 @@
 
 A client that loses its leader requests metadata within a millisecond, before any broker has noticed the death
 and long before the controller has elected another leader. A response that named the dead leader again would
-end the client's search: it asks next when its retry interval has passed, a second in librdkafka.
+end the client's search: it asks next when its retry interval has passed, a second in librdkafka. No election
+depends on what is found here.
 
 So before Metadata names a leader, that leader is sent a small request on the fetch connection
 (:meth:`LeaderLiveness.confirm`). If the connection is lost, the response says that the partition has no
