@@ -266,7 +266,9 @@ def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
     fetch = role.next_fetch()
     assert isinstance(fetch, FollowerFetch)
     disk.fail_once(1)
-    assert partition.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 2)), b"")
+    assert (
+        partition.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 2)), b"") == "its log has failed"
+    )
     [(failed, reason)] = host.failed
     assert failed is partition
     assert log.failure is reason.reason

@@ -44,8 +44,8 @@ class PartitionWait:
         self.outcome = outcome
         self.done = False
         self.ticket: tuple[Holder, int, int] | None = None
-        """The partition that keeps the wait until the high watermark reaches an offset, and its ticket there.
-        """
+        """The partition that keeps the wait, its ticket there, and the offset that the high watermark must
+        reach. None: nothing is to be undone at the timeout."""
 
     def release(self, error: ErrorCode = NONE) -> None:
         """End the wait; an ``error`` becomes the outcome. Ignored if the wait has ended already."""

@@ -94,12 +94,13 @@ class LocalPartitionHost:
         log, wall_ms = partition.log, self.clock.wall_ms()
         before = log.log_end_offset
         self._dispose(partition, self._logs.truncate_to(log, offset, wall_ms=wall_ms))
-        logger.info(
-            "%s is truncated from offset %d to %d, where its log and its leader's diverge",
-            partition,
-            before,
-            log.log_end_offset,
-        )
+        if log.log_end_offset < before:  # else only leader epochs without records were removed
+            logger.info(
+                "%s is truncated from offset %d to %d, where its log and its leader's diverge",
+                partition,
+                before,
+                log.log_end_offset,
+            )
 
     def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
         log, wall_ms = partition.log, self.clock.wall_ms()

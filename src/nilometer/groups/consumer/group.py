@@ -214,6 +214,13 @@ class ConsumerGroup:
             yield ConsumerGroupPartitionMetadataKey(self.group_id)
         yield ConsumerGroupMetadataKey(self.group_id)
 
+    # ── soft state ──────────────────────────────────────────────────────────────────────────────
+    def note_peer(self, member_id: str, peer: tuple[str, int]) -> bool:
+        """Note the connection of a member's heartbeat; return whether the last one came on another."""
+        before = self.peers.get(member_id)
+        self.peers[member_id] = peer
+        return before != peer
+
     # ── applying records ────────────────────────────────────────────────────────────────────────
     def apply(self, record: CoordinatorRecord) -> None:
         """Apply one record of this group. A tombstone of an unknown key changes nothing."""

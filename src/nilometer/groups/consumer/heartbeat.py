@@ -186,7 +186,7 @@ def heartbeat(
         and claimed is not None
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
     )
-    repeats = _is_first_on_connection(group, request)
+    repeats = request.peer is not None and group.note_peer(request.member_id, request.peer)
     missed_reply = request.member_epoch != member.member_epoch
     tell = asks_for_all or missed_reply or after.assigned != member.assigned
     return ConsumerGroupHeartbeatReply(
@@ -196,15 +196,6 @@ def heartbeat(
         assignment=topic_partitions(after.assigned) if tell or repeats else None,
         is_repeat=repeats and not tell,
     )
-
-
-def _is_first_on_connection(group: ConsumerGroup, request: ConsumerGroupHeartbeat) -> bool:
-    """Note the connection of a member's heartbeat; return whether the last one came on another."""
-    if request.peer is None:
-        return False
-    before = group.peers.get(request.member_id)
-    group.peers[request.member_id] = request.peer
-    return before != request.peer
 
 
 def heartbeat_interval_ms(draft: Draft, config: GroupConfig) -> int:
