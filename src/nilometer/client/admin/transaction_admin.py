@@ -212,7 +212,27 @@ class TransactionAdmin:
                 for producer in producers
                 if producer.start_offset is not None and now_ms - producer.last_timestamp_ms > older_than_ms
             ]
-        return await self._unknown_to_coordinators(candidates), problems
+        hanging = await self._unknown_to_coordinators(candidates)
+        return await self._still_open(hanging, problems), problems
+
+    async def _still_open(
+        self, found: Sequence[OpenTransaction], problems: dict[TopicPartition, KafkaError]
+    ) -> list[OpenTransaction]:
+        """Leave out the transactions that have ended since: their coordinators did not have them any more
+        when they were asked. Adds the partitions that failed to ``problems``."""
+        if not found:
+            return []
+        open_now: set[tuple[TopicPartition, int, int | None]] = set()
+        for partition, producers in (await self.producers(one.partition for one in found)).items():
+            if isinstance(producers, KafkaError):
+                problems[partition] = producers
+                continue
+            open_now.update((partition, one.producer_id, one.start_offset) for one in producers)
+        return [
+            one
+            for one in found
+            if (one.partition, one.producer.producer_id, one.producer.start_offset) in open_now
+        ]
 
     async def _unknown_to_coordinators(self, candidates: Sequence[OpenTransaction]) -> list[OpenTransaction]:
         if not candidates:
