@@ -58,6 +58,7 @@ from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replica_repair import ReplicaRepair
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
+from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
@@ -305,6 +306,7 @@ def _services(
         controller_link=control.link,
         replicas=replication.replicas,
         leader_liveness=replication.leader_liveness,
+        metadata_responses=ResponseCache(),
         compactions=compactions,
         producer_ids=coordinators.producer_ids,
         groups=coordinators.groups,

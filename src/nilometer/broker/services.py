@@ -23,6 +23,7 @@ from nilometer.broker.replicas.delayed_fetch import ReadyFetches
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
+from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.markers import MarkerWriter
@@ -47,6 +48,7 @@ class Services(msgspec.Struct, kw_only=True):
     controller_link: ControllerLink
     replicas: ReplicaManager
     leader_liveness: LeaderLiveness
+    metadata_responses: ResponseCache
     compactions: CleanerReport
     producer_ids: ProducerIds
     groups: GroupCoordinator

@@ -1,9 +1,9 @@
-"""Metadata does not name a leader that has just died."""
+"""Metadata does not name a leader that has just died, and a repeated request sees every change."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,9 @@ import pytest
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
 from support.brokers.nilometer_cluster import NilometerCluster
+from support.eventually import eventually
 from support.wire.wire_peer import WirePeer, make
 
 
@@ -32,6 +34,9 @@ def test_no_broker_names_a_leader_that_was_killed(cluster: NilometerCluster) -> 
     named = make(ApiKey.METADATA, version, "MetadataRequestTopic", name="t")
     peers = [WirePeer(cluster.brokers[other].bootstrap) for other in others]
     try:
+        for peer in peers:  # its response is kept
+            before = peer.ask(ApiKey.METADATA, version, topics=(named,), allow_auto_topic_creation=False)
+            assert before.topics[0].partitions[0].leader_id == killed
         cluster.kill(killed)
         waiting = list(peers)
         while waiting:
@@ -49,3 +54,43 @@ def test_no_broker_names_a_leader_that_was_killed(cluster: NilometerCluster) -> 
     finally:
         for peer in peers:
             peer.close()
+
+
+def test_a_repeated_request_gets_what_a_new_one_gets(cluster: NilometerCluster) -> None:
+    cluster.create_topic("t", 1, 3)
+    leader = cluster.leader_of("t")
+    assert leader is not None
+    other = next(broker_id for broker_id in cluster.running if broker_id != leader)
+    version, names = 9, 1
+
+    with WirePeer(cluster.brokers[other].bootstrap) as peer:
+
+        def ask(names: int) -> Message:
+            topics = (make(ApiKey.METADATA, version, "MetadataRequestTopic", name="t"),) * names
+            return peer.ask(ApiKey.METADATA, version, topics=topics, allow_auto_topic_creation=False)
+
+        def wait(is_so: Callable[[Message], bool], what: str) -> None:
+            """A topic that is named more often is described once, by a response that was not kept."""
+
+            def is_same_and_so() -> bool:
+                nonlocal names
+                names += 1
+                return is_so(repeated := ask(1)) and repeated == ask(names)
+
+            eventually(is_same_and_so, what)
+
+        def partitions(answer: Message) -> list[tuple[int, int]]:
+            return [(each.leader_id, len(each.isr_nodes)) for each in answer.topics[0].partitions]
+
+        wait(lambda answer: partitions(answer) == [(leader, 3)], "the topic is described")
+        cluster.operate(lambda admin: admin.create_partitions({"t": 2}))
+        wait(lambda answer: [isr for _, isr in partitions(answer)] == [3, 3], "two partitions are described")
+        cluster.kill(leader)
+        wait(lambda answer: leader not in [led for led, _ in partitions(answer)], "there are other leaders")
+        wait(lambda answer: leader not in [one.node_id for one in answer.brokers], "the broker is gone")
+        cluster.start(leader)
+        wait(lambda answer: [isr for _, isr in partitions(answer)] == [3, 3], "all replicas are in sync")
+        assert len(ask(1).brokers) == 3
+        cluster.operate(lambda admin: admin.delete_topics(["t"]))
+        unknown = ErrorCode.unknown_topic_or_partition
+        wait(lambda answer: answer.topics[0].error_code is unknown, "the topic is gone")

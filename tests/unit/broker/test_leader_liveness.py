@@ -149,10 +149,13 @@ def test_a_busy_leader_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_leader_is_lost_for_a_limited_time_and_for_one_incarnation() -> None:
     given = Fixture()
+    assert given.liveness.findings() == leader_liveness.NOTHING_FOUND
     given.connection.end()
     given.clock.now_ms += leader_liveness.LOST_MAX_MS - 1
+    assert given.liveness.findings() == ((LEADER,), ())
     assert given.liveness.is_lost(LEADER)
     given.clock.now_ms += 1
+    assert given.liveness.findings() == leader_liveness.NOTHING_FOUND
     assert not given.liveness.is_lost(LEADER)
     again = Fixture()
     again.connection.end()
@@ -195,5 +198,7 @@ def test_a_fenced_broker_is_listed_a_little_longer() -> None:
     assert given.liveness.recently_fenced() == []
     given.metadata.fence()
     assert [broker.id for broker in given.liveness.recently_fenced()] == [LEADER]
+    assert given.liveness.findings() == ((), (LEADER,))
     given.clock.now_ms += leader_liveness.FENCED_LISTED_MS
     assert given.liveness.recently_fenced() == []
+    assert given.liveness.findings() == leader_liveness.NOTHING_FOUND

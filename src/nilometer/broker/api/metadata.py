@@ -8,12 +8,15 @@ whole response. A topic that exists never has an empty partition list (SPARK-413
 
 Before a response names leaders, they are confirmed to be alive where that is cheap: see
 :mod:`nilometer.broker.replicas.leader_liveness`.
+
+A response without errors of topics is kept encoded until the metadata changes, or what is known of the
+leaders. Not where there are ACLs: then responses differ by principal.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +25,7 @@ from nilometer.broker.api.auto_topics import create_missing_topics
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.control.controller_link import RequestingClient
+from nilometer.broker.response_cache import CachedResponse
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
@@ -39,22 +43,49 @@ Errors = dict[str, ErrorCode]
 OPERATIONS_NOT_ASKED = -(1 << 31)
 FIRST_WITH_LISTENER_ERRORS = 6
 FIRST_BY_ID = 12
+CACHED_TOPICS_MAX = 1_000
+"""Requests that name more topics are not kept."""
+NO_LEADERS: frozenset[BrokerId] = frozenset()
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    asked = request.body.topics
-    if asked is None or (request.version == 0 and not asked):
-        return _respond(services, request, _all_topics(services, request))
+    cached = _cached(services, request)
+    if cached is not None and not services.leader_liveness.must_confirm(cached.leaders):
+        return (cached.to(request.header.correlation_id),)
+    if _asks_for_all(request):
+        return _respond(services, request, {})
     missing, refused = _missing_names(services, request)
     if missing:
         return spawn(services, _create_then_respond(services, request, missing, refused))
     leaders = _leaders(services, request)
     if services.leader_liveness.must_confirm(leaders):
         return spawn(services, _confirm_then_respond(services, request, leaders, refused))
-    return _respond(services, request, _asked_topics(services, request, refused))
+    return _respond(services, request, refused)
 
 
-def _all_topics(services: Services, request: Request) -> list[object]:
+def _cached(services: Services, request: Request) -> CachedResponse | None:
+    return services.metadata_responses.find(_state(services), _cache_key(request))
+
+
+def _state(services: Services) -> Hashable:
+    """Return what a response is made of, beside the request."""
+    return services.image.number, services.leader_liveness.findings()
+
+
+def _cache_key(request: Request) -> Hashable:
+    """Return what a response depends on in its request; None if the request is not worth a look."""
+    asked = request.body.topics
+    if asked is not None and len(asked) > CACHED_TOPICS_MAX:
+        return None
+    return request.version, request.context.listener, request.body
+
+
+def _asks_for_all(request: Request) -> bool:
+    asked = request.body.topics
+    return asked is None or (request.version == 0 and not asked)
+
+
+def _all_topics(services: Services, request: Request) -> list[Any]:
     """Return the topics that the client may describe; no others exist for it."""
     topics, access = services.image.topics(), access_of(services, request)
     if not access.is_full:
@@ -72,7 +103,10 @@ async def _confirm_then_respond(
     services: Services, request: Request, leaders: set[BrokerId], refused: Errors
 ) -> Reply:
     await services.leader_liveness.confirm(leaders)
-    return _respond(services, request, _asked_topics(services, request, refused))
+    cached = _cached(services, request)
+    if cached is not None:
+        return (cached.to(request.header.correlation_id),)
+    return _respond(services, request, refused)
 
 
 def _missing_names(services: Services, request: Request) -> tuple[list[str], Errors]:
@@ -98,12 +132,12 @@ async def _create_then_respond(
 ) -> Reply:
     client = RequestingClient(request.header.client_id, request.context)
     errors = await create_missing_topics(services, missing, client)
-    return _respond(services, request, _asked_topics(services, request, {**refused, **errors}))
+    return _respond(services, request, {**refused, **errors})
 
 
-def _asked_topics(services: Services, request: Request, errors: Errors) -> list[object]:
+def _asked_topics(services: Services, request: Request, errors: Errors) -> list[Any]:
     image, access = services.image, access_of(services, request)
-    answers: list[object] = []
+    answers: list[Any] = []
     seen: set[tuple[str | None, UUID | None]] = set()
     for asked in request.body.topics:
         name, topic_id = _asked(request, asked)
@@ -243,7 +277,16 @@ def _listed_brokers(services: Services, request: Request) -> list[Broker]:
     return [broker for broker in live if not liveness.is_lost(broker.id)] + liveness.recently_fenced()
 
 
-def _respond(services: Services, request: Request, topics: Sequence[object]) -> Reply:
+def _respond(services: Services, request: Request, errors: Errors) -> Reply:
+    """Encode the response, and keep it if it is the same for every client.
+
+    ``errors``: of topics that do not exist, by name.
+    """
+    state = _state(services)  # a finding of the leaders may expire while the response is made
+    if _asks_for_all(request):
+        topics, leaders = _all_topics(services, request), NO_LEADERS
+    else:
+        topics, leaders = _asked_topics(services, request, errors), _leaders(services, request)
     brokers = tuple(
         request.make(
             "MetadataResponseBroker",
@@ -258,7 +301,7 @@ def _respond(services: Services, request: Request, topics: Sequence[object]) -> 
     operations = OPERATIONS_NOT_ASKED
     if request.field("include_cluster_authorized_operations", False):
         operations = access_of(services, request).cluster_operations()
-    return request.respond(
+    reply = request.respond(
         throttle_time_ms=0,
         brokers=brokers,
         cluster_id=services.cluster_id,
@@ -267,6 +310,11 @@ def _respond(services: Services, request: Request, topics: Sequence[object]) -> 
         cluster_authorized_operations=operations,
         error_code=ErrorCode.none,
     )
+    # A request for a topic that does not exist may create it, so each is handled.
+    if services.authorizer is None and all(topic.error_code is ErrorCode.none for topic in topics):
+        key = _cache_key(request)
+        services.metadata_responses.put(state, key, CachedResponse(reply[0], leaders))
+    return reply
 
 
 API = ApiSpec(

@@ -42,8 +42,8 @@ class Request(msgspec.Struct, frozen=True):
         """Make a part of the response, of the message type ``type_name``."""
         return self.api.make(type_name, **fields)
 
-    def respond(self, **fields: object) -> Reply:
-        """Encode the whole response; returns the buffers to send."""
+    def respond(self, **fields: object) -> tuple[bytes]:
+        """Encode the whole response; returns the buffer to send."""
         response = self.api.response(**fields)
         return (
             messages.encode_response(

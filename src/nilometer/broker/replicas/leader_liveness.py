@@ -41,6 +41,9 @@ LOST_MAX_MS = 2_000
 """More than the longest pause between two attempts to connect, ``replica.fetch.backoff.ms``."""
 FENCED_LISTED_MS = 500
 
+Findings = tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]
+NOTHING_FOUND: Findings = ((), ())
+
 
 class LeaderLiveness:
     def __init__(self, clock: Clock, metadata: MetadataLog) -> None:
@@ -86,6 +89,14 @@ class LeaderLiveness:
             return True
         del self._lost[broker_id]
         return False
+
+    def findings(self) -> Findings:
+        """Return the brokers of which a response now says something else than the metadata: those that are
+        lost, and those that were fenced a short time ago."""
+        if not self._lost and not self._fenced_ms:
+            return NOTHING_FOUND
+        lost = tuple(sorted(filter(self.is_lost, tuple(self._lost))))
+        return lost, tuple(sorted(broker.id for broker in self.recently_fenced()))
 
     def must_confirm(self, leaders: Iterable[BrokerId]) -> bool:
         """Whether :meth:`confirm` would wait for one of ``leaders``."""

@@ -1,0 +1,182 @@
+"""Metadata is encoded once for all clients that ask the same, and a kept response hides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from nilometer.broker.api import metadata
+from nilometer.broker.api.spec import Request
+from nilometer.broker.authorization.access import FULL_ACCESS
+from nilometer.broker.replicas.leader_liveness import NOTHING_FOUND
+from nilometer.broker.request_context import RequestContext
+from nilometer.broker.response_cache import ResponseCache
+from nilometer.cluster.partition_state import PartitionState
+from nilometer.cluster.records import Endpoint
+from nilometer.cluster.registered_broker import Broker
+from nilometer.cluster.topic import Topic
+from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, topic_id_of
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.messages import Message, RequestHeader, api, decode_response
+
+VERSION = 12
+ONE, TWO = BrokerId(1), BrokerId(2)
+CODEC = api(ApiKey.METADATA, VERSION)
+
+
+class FakeLiveness:
+    def __init__(self) -> None:
+        self.lost: set[BrokerId] = set()
+        self.must_probe = False
+        self.dies_when_probed = False
+
+    def findings(self) -> object:
+        return (tuple(self.lost), ()) if self.lost else NOTHING_FOUND
+
+    def is_lost(self, broker_id: BrokerId) -> bool:
+        return broker_id in self.lost
+
+    def must_confirm(self, leaders: set[BrokerId]) -> bool:
+        return self.must_probe and TWO in leaders
+
+    async def confirm(self, leaders: set[BrokerId]) -> None:
+        self.must_probe = False
+        if self.dies_when_probed:
+            self.lost |= leaders
+
+    def recently_fenced(self) -> list[Broker]:
+        return []
+
+
+class FakeServices:
+    """A broker that knows two brokers, and a topic that broker 2 leads."""
+
+    authorizer: Any = None
+    cluster_id = "cluster"
+
+    def __init__(self) -> None:
+        self.metadata_responses = ResponseCache()
+        self.leader_liveness = FakeLiveness()
+        self.config = SimpleNamespace(boolean=lambda _: True)
+        self.tasks = SimpleNamespace(spawn=asyncio.ensure_future)
+        self.topic = Topic("t", topic_id_of(uuid.UUID(int=5)))
+        self.topic.partitions.append(PartitionState((ONE, TWO), (ONE, TWO), TWO))
+        self.made = 0
+        brokers = [
+            Broker(
+                broker_id,
+                Incarnation("first"),
+                BrokerEpoch(7),
+                (Endpoint("PLAINTEXT", "127.0.0.1", port), Endpoint("OTHER", "127.0.0.1", port + 10)),
+            )
+            for broker_id, port in ((ONE, 9001), (TWO, 9002))
+        ]
+        self.image = SimpleNamespace(
+            number=3,
+            controller_id=ONE,
+            topic=self._find,
+            topics=lambda: [self.topic],
+            topic_by_uuid=lambda value: self.topic if value == self.topic.uuid else None,
+            live_brokers=lambda: brokers,
+            broker=lambda broker_id: next(each for each in brokers if each.id == broker_id),
+        )
+
+    def _find(self, name: str) -> Topic | None:
+        self.made += 1
+        return self.topic if name == "t" else None
+
+    def elect(self, leader: BrokerId) -> None:
+        state = self.topic.partitions[0]
+        self.topic.partitions[0] = msgspec.structs.replace(
+            state, leader=leader, leader_epoch=LeaderEpoch(state.leader_epoch + 1)
+        )
+        self.image.number += 1
+
+    def ask(
+        self, *names: str, correlation_id: int = 1, listener: str = "PLAINTEXT", **fields: object
+    ) -> Message:
+        return asyncio.run(self.ask_now(*names, correlation_id=correlation_id, listener=listener, **fields))
+
+    async def ask_now(
+        self, *names: str, correlation_id: int = 1, listener: str = "PLAINTEXT", **fields: object
+    ) -> Message:
+        topics = tuple(CODEC.make_request("MetadataRequestTopic", name=name) for name in names)
+        body = CODEC.request(topics=topics or None, allow_auto_topic_creation=False, **fields)
+        header = RequestHeader(ApiKey.METADATA, VERSION, correlation_id, "test", 0)
+        context = RequestContext(listener=listener)
+        reply = metadata.handle(cast(Any, self), Request(header, body, CODEC, cast(Any, None), context))
+        if isinstance(reply, asyncio.Future):
+            reply = await reply
+        assert reply is not None
+        frame = b"".join(reply)
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        answered_id, response = decode_response(ApiKey.METADATA, VERSION, frame[4:])
+        assert answered_id == correlation_id
+        return response
+
+
+def leader(response: Message) -> int:
+    return response.topics[0].partitions[0].leader_id
+
+
+def test_a_repeated_request_is_not_handled_again_until_the_metadata_changes() -> None:
+    services = FakeServices()
+    first = services.ask("t")
+    handled = services.made
+    assert services.ask("t", correlation_id=99) == first
+    assert services.made == handled
+    services.elect(ONE)
+    assert leader(services.ask("t")) == ONE
+    assert services.made > handled
+
+
+def test_another_request_has_its_own_response() -> None:
+    services = FakeServices()
+    plain = services.ask("t")
+    assert services.ask("t", listener="OTHER").brokers[0].port == plain.brokers[0].port + 10
+    assert services.ask("t", include_topic_authorized_operations=True) != plain
+    assert [topic.name for topic in services.ask().topics] == ["t"]
+    assert services.ask("t") == plain
+
+
+def test_a_missing_topic_is_looked_for_each_time() -> None:
+    services = FakeServices()
+    services.ask("t", "missing")
+    handled = services.made
+    services.ask("t", "missing")
+    assert services.made > handled
+
+
+def test_nothing_is_kept_where_responses_differ_by_principal() -> None:
+    services = FakeServices()
+    services.authorizer = SimpleNamespace(access=lambda *_: FULL_ACCESS)
+    services.ask("t")
+    handled = services.made
+    services.ask("t")
+    assert services.made > handled
+
+
+def test_a_leader_is_confirmed_before_a_kept_response_names_it() -> None:
+    services = FakeServices()
+    assert leader(services.ask("t")) == TWO
+    services.leader_liveness.must_probe = services.leader_liveness.dies_when_probed = True
+    assert leader(services.ask("t")) == -1
+    services.leader_liveness.lost.clear()
+    assert leader(services.ask("t")) == TWO
+
+
+def test_requests_that_wait_for_one_probe_share_a_response() -> None:
+    services = FakeServices()
+    services.leader_liveness.must_probe = True
+
+    async def ask_many() -> list[Message]:
+        return await asyncio.gather(*(services.ask_now("t", correlation_id=each) for each in range(50)))
+
+    responses = asyncio.run(ask_many())
+    assert services.made < 2 * len(responses), "each looked for its leaders, and one made the response"
+    assert all(response == responses[0] for response in responses)
+    assert leader(responses[0]) == TWO
