@@ -215,7 +215,7 @@ async def test_what_cannot_be_read_is_reported_and_the_rest_read(logs: Path, tmp
     write_lines(logs / "a.log", ["good"])
     torn = logs / "torn.log.gz"
     with gzip.open(torn, "wt") as file:
-        file.writelines(f"line {random.random()}\n" for _ in range(50_000))
+        file.writelines(f"line {random.random()}\n" for _ in range(2_000))
     torn.write_bytes(torn.read_bytes()[:-1000])
     async with LogCluster(topics={"t": 1}) as cluster:
         totals = await ingest_of(cluster, tmp_path, logs, logs / "missing.log").run()
