@@ -3,7 +3,7 @@
 Many clients send the same request at once, above all when a leader has died and they look for the next one.
 The response to each would take milliseconds of the event loop if it names thousands of partitions.
 
-The requests that differ are few; whoever sends many different ones only empties the cache.
+Different requests are few; a client that sends many of them only empties the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CORRELATION_ID_AT, _CORRELATION_ID_END = 4, 8
 class CachedResponse(NamedTuple):
     frame: bytes
     leaders: Set[BrokerId]
-    """The brokers that the response names as leaders."""
+    """The brokers to confirm before it is sent again; none for a response about all topics."""
 
     def to(self, correlation_id: int) -> bytes:
         """Return the frame as the response to the request with this correlation id."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from nilometer.broker.api import metadata
 from nilometer.broker.api.spec import Request
@@ -33,11 +35,17 @@ class FakeLiveness:
         self.lost: set[BrokerId] = set()
         self.must_probe = False
         self.dies_when_probed = False
+        self.expires_after: int | None = None
+        """The finding expires after this many questions."""
 
     def findings(self) -> object:
         return (tuple(self.lost), ()) if self.lost else NOTHING_FOUND
 
     def is_lost(self, broker_id: BrokerId) -> bool:
+        if self.expires_after is not None:
+            self.expires_after -= 1
+            if self.expires_after < 0:
+                self.lost.clear()
         return broker_id in self.lost
 
     def must_confirm(self, leaders: set[BrokerId]) -> bool:
@@ -80,7 +88,7 @@ class FakeServices:
             controller_id=ONE,
             topic=self._find,
             topics=lambda: [self.topic],
-            topic_by_uuid=lambda value: self.topic if value == self.topic.uuid else None,
+            topic_by_uuid=self._find_by_id,
             live_brokers=lambda: brokers,
             broker=lambda broker_id: next(each for each in brokers if each.id == broker_id),
         )
@@ -89,6 +97,10 @@ class FakeServices:
         self.made += 1
         return self.topic if name == "t" else None
 
+    def _find_by_id(self, value: uuid.UUID) -> Topic | None:
+        self.made += 1
+        return self.topic if value == self.topic.uuid else None
+
     def elect(self, leader: BrokerId) -> None:
         state = self.topic.partitions[0]
         self.topic.partitions[0] = msgspec.structs.replace(
@@ -96,15 +108,21 @@ class FakeServices:
         )
         self.image.number += 1
 
-    def ask(
-        self, *names: str, correlation_id: int = 1, listener: str = "PLAINTEXT", **fields: object
-    ) -> Message:
-        return asyncio.run(self.ask_now(*names, correlation_id=correlation_id, listener=listener, **fields))
+    def ask(self, *names: str, **given: Any) -> Message:
+        return asyncio.run(self.ask_now(*names, **given))
 
     async def ask_now(
-        self, *names: str, correlation_id: int = 1, listener: str = "PLAINTEXT", **fields: object
+        self,
+        *names: str,
+        by_id: Sequence[tuple[str | None, uuid.UUID]] = (),
+        correlation_id: int = 1,
+        listener: str = "PLAINTEXT",
+        **fields: object,
     ) -> Message:
-        topics = tuple(CODEC.make_request("MetadataRequestTopic", name=name) for name in names)
+        topics = (
+            *(CODEC.make_request("MetadataRequestTopic", name=name) for name in names),
+            *(CODEC.make_request("MetadataRequestTopic", name=name, topic_id=value) for name, value in by_id),
+        )
         body = CODEC.request(topics=topics or None, allow_auto_topic_creation=False, **fields)
         header = RequestHeader(ApiKey.METADATA, VERSION, correlation_id, "test", 0)
         context = RequestContext(listener=listener)
@@ -178,5 +196,42 @@ def test_requests_that_wait_for_one_probe_share_a_response() -> None:
 
     responses = asyncio.run(ask_many())
     assert services.made < 2 * len(responses), "each looked for its leaders, and one made the response"
+    services.leader_liveness.must_probe = True
+    made = services.made
+    assert asyncio.run(ask_many()) == responses
+    assert services.made == made, "the leaders to confirm are kept, too"
     assert all(response == responses[0] for response in responses)
     assert leader(responses[0]) == TWO
+
+
+def test_a_topic_by_id_has_one_response_whatever_name_is_beside_it() -> None:
+    """The name is ignored, and may be long: keeping it would fill the memory."""
+    services = FakeServices()
+    found = services.ask(by_id=[(None, services.topic.uuid)])
+    assert found.topics[0].name == "t"
+    made = services.made
+    assert services.ask(by_id=[("x" * 40_000, services.topic.uuid)] * 2) == found
+    assert services.made == made
+
+
+def test_requests_for_many_topics_are_not_kept() -> None:
+    services = FakeServices()
+    services.ask(*["t"] * metadata.CACHED_TOPICS_MAX)
+    made = services.made
+    services.ask("t")
+    assert services.made == made
+    services.ask(*["t"] * (metadata.CACHED_TOPICS_MAX + 1))
+    assert services.made > made
+
+
+@pytest.mark.parametrize("questions", range(6))
+def test_what_is_found_of_a_leader_may_expire_at_any_moment(questions: int) -> None:
+    """The response is then not kept: it belongs to neither state."""
+    services = FakeServices()
+    services.leader_liveness.lost.add(TWO)
+    services.leader_liveness.expires_after = questions
+    services.ask("t")
+    services.leader_liveness.expires_after = None
+    for lost, expected in (({TWO}, -1), (set[BrokerId](), TWO), ({TWO}, -1)):
+        services.leader_liveness.lost = lost
+        assert leader(services.ask("t")) == expected

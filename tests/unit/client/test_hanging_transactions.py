@@ -1,4 +1,4 @@
-"""Which open transactions are hanging, if they end or begin while one looks."""
+"""Which open transactions are hanging, if some end or go on while they are searched for."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ PARTITION, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 ProducersOf = dict[TopicPartition, list[ActiveProducer] | KafkaError]
 
 
-def producer(producer_id: int, start_offset: int | None) -> ActiveProducer:
-    return ActiveProducer(producer_id, 0, 5, 1_000, -1, start_offset)
+def producer(producer_id: int, start_offset: int | None, last_timestamp_ms: int = 1_000) -> ActiveProducer:
+    return ActiveProducer(producer_id, 0, 5, last_timestamp_ms, -1, start_offset)
 
 
 class Cluster(TransactionAdmin):
-    """Leaders that answer differently from look to look, and coordinators that have ended everything."""
+    """Leaders with one response after another, and a coordinator that has only producer 9 in the other
+    partition."""
 
     def __init__(self, *looks: ProducersOf) -> None:
         clock = SimpleNamespace(wall_ms=lambda: 10_000)
@@ -38,10 +39,17 @@ class Cluster(TransactionAdmin):
         return self.looks.pop(0)
 
     async def list_transactions(self, *_: object, **__: object) -> list[TransactionListing]:
-        return [TransactionListing("ended", 1, "CompleteCommit", 1)]
+        return [
+            TransactionListing("ended", 1, "CompleteCommit", 1),
+            TransactionListing("goes on", 9, "Ongoing", 1),
+        ]
 
     async def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription | KafkaError]:
-        return {one: TransactionDescription(one, "CompleteCommit", 1, 0, 60_000, None, (), 1) for one in ids}
+        known: dict[str, TransactionDescription | KafkaError] = {
+            "ended": TransactionDescription("ended", "CompleteCommit", 1, 0, 60_000, None, (), 1),
+            "goes on": TransactionDescription("goes on", "Ongoing", 9, 0, 60_000, 1_000, (OTHER,), 1),
+        }
+        return {one: known[one] for one in ids}
 
     def hanging(self) -> tuple[list[tuple[TopicPartition, int]], Sequence[TopicPartition]]:
         found, failed = asyncio.run(self.find_hanging([PARTITION, OTHER], 100))
@@ -52,6 +60,18 @@ def test_a_transaction_that_stays_open_without_a_coordinator_is_hanging() -> Non
     look: ProducersOf = {PARTITION: [producer(1, 7), producer(2, None)], OTHER: [producer(3, 0)]}
     cluster = Cluster(look, look)
     assert cluster.hanging() == ([(PARTITION, 1), (OTHER, 3)], [])
+
+
+def test_a_transaction_of_a_coordinator_is_not_and_its_leader_is_not_asked_again() -> None:
+    look: ProducersOf = {PARTITION: [producer(1, 7)], OTHER: [producer(9, 0)]}
+    cluster = Cluster(look, {PARTITION: look[PARTITION]})
+    assert cluster.hanging() == ([(PARTITION, 1)], [])
+    assert cluster.asked == [[PARTITION, OTHER], [PARTITION]]
+
+
+def test_a_transaction_that_goes_on_meanwhile_is_not() -> None:
+    before: ProducersOf = {PARTITION: [producer(1, 7)], OTHER: []}
+    assert Cluster(before, {PARTITION: [producer(1, 7, last_timestamp_ms=9_950)]}).hanging() == ([], [])
 
 
 def test_a_transaction_that_ended_before_its_coordinator_was_asked_is_not() -> None:

@@ -9,14 +9,14 @@ whole response. A topic that exists never has an empty partition list (SPARK-413
 Before a response names leaders, they are confirmed to be alive where that is cheap: see
 :mod:`nilometer.broker.replicas.leader_liveness`.
 
-A response without errors of topics is kept encoded until the metadata changes, or what is known of the
-leaders. Not where there are ACLs: then responses differ by principal.
+A response without errors of topics is kept in its encoded form until the metadata or the findings about
+leaders change. None is kept where there are ACLs: responses differ by principal there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from typing import Any
 from uuid import UUID
 
@@ -40,17 +40,21 @@ _NO_ID = UUID(int=0)
 _DESCRIBE, _TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 Errors = dict[str, ErrorCode]
 """By topic name."""
+AskedTopic = tuple[str | None, UUID | None]
+"""The name or the id of a requested topic; the other one is None."""
 OPERATIONS_NOT_ASKED = -(1 << 31)
 FIRST_WITH_LISTENER_ERRORS = 6
 FIRST_BY_ID = 12
-CACHED_TOPICS_MAX = 1_000
-"""Requests that name more topics are not kept."""
+CACHED_TOPICS_MAX = 100
+"""Responses to requests for more topics are not kept: a request takes more memory than its bytes."""
 NO_LEADERS: frozenset[BrokerId] = frozenset()
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     cached = _cached(services, request)
-    if cached is not None and not services.leader_liveness.must_confirm(cached.leaders):
+    if cached is not None:
+        if services.leader_liveness.must_confirm(cached.leaders):
+            return spawn(services, _confirm_then_respond(services, request, cached.leaders, {}))
         return (cached.to(request.header.correlation_id),)
     if _asks_for_all(request):
         return _respond(services, request, {})
@@ -73,11 +77,20 @@ def _state(services: Services) -> Hashable:
 
 
 def _cache_key(request: Request) -> Hashable:
-    """Return what a response depends on in its request; None if the request is not worth a look."""
-    asked = request.body.topics
-    if asked is not None and len(asked) > CACHED_TOPICS_MAX:
+    """Return what a response depends on in its request; None if the response is not to be kept.
+
+    Of the body only this, not what else a client may have put there: a kept key names existing topics, once.
+    """
+    asks_for_all = _asks_for_all(request)
+    if not asks_for_all and len(request.body.topics) > CACHED_TOPICS_MAX:
         return None
-    return request.version, request.context.listener, request.body
+    return (
+        request.version,
+        request.context.listener,
+        request.field("include_topic_authorized_operations", False),
+        request.field("include_cluster_authorized_operations", False),
+        None if asks_for_all else _asked_once(request),
+    )
 
 
 def _asks_for_all(request: Request) -> bool:
@@ -95,12 +108,12 @@ def _all_topics(services: Services, request: Request) -> list[Any]:
 
 def _leaders(services: Services, request: Request) -> set[BrokerId]:
     """Return the leaders that the response names now."""
-    topics = [_find_topic(services.image, *_asked(request, asked)) for asked in request.body.topics]
+    topics = [_find_topic(services.image, *asked) for asked in _asked_once(request)]
     return {state.leader for topic in topics if topic is not None for state in topic.partitions}
 
 
 async def _confirm_then_respond(
-    services: Services, request: Request, leaders: set[BrokerId], refused: Errors
+    services: Services, request: Request, leaders: Set[BrokerId], refused: Errors
 ) -> Reply:
     await services.leader_liveness.confirm(leaders)
     cached = _cached(services, request)
@@ -138,12 +151,7 @@ async def _create_then_respond(
 def _asked_topics(services: Services, request: Request, errors: Errors) -> list[Any]:
     image, access = services.image, access_of(services, request)
     answers: list[Any] = []
-    seen: set[tuple[str | None, UUID | None]] = set()
-    for asked in request.body.topics:
-        name, topic_id = _asked(request, asked)
-        if (name, topic_id) in seen:
-            continue
-        seen.add((name, topic_id))
+    for name, topic_id in _asked_once(request):
         topic = _find_topic(image, name, topic_id)
         known_name = name if topic is None else topic.name
         if known_name is not None and not access.allows(_DESCRIBE, _TOPIC, known_name):
@@ -156,11 +164,15 @@ def _asked_topics(services: Services, request: Request, errors: Errors) -> list[
     return answers
 
 
-def _asked(request: Request, asked: Any) -> tuple[str | None, UUID | None]:
-    """Return the name and the id of a requested topic; the name is None if it is requested by id."""
+def _asked_once(request: Request) -> tuple[AskedTopic, ...]:
+    """Return the requested topics, each once."""
+    return tuple(dict.fromkeys(_asked(request, asked) for asked in request.body.topics))
+
+
+def _asked(request: Request, asked: Any) -> AskedTopic:
     topic_id: UUID | None = getattr(asked, "topic_id", None)
     by_id = topic_id is not None and request.version >= FIRST_BY_ID
-    return None if by_id else asked.name, topic_id  # Java's clients put "" beside an id
+    return (None, topic_id) if by_id else (asked.name, None)  # Java's clients put "" beside an id
 
 
 def _find_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) -> Topic | None:
@@ -282,11 +294,9 @@ def _respond(services: Services, request: Request, errors: Errors) -> Reply:
 
     ``errors``: of topics that do not exist, by name.
     """
-    state = _state(services)  # a finding of the leaders may expire while the response is made
-    if _asks_for_all(request):
-        topics, leaders = _all_topics(services, request), NO_LEADERS
-    else:
-        topics, leaders = _asked_topics(services, request, errors), _leaders(services, request)
+    state = _state(services)
+    asks_for_all = _asks_for_all(request)
+    topics = _all_topics(services, request) if asks_for_all else _asked_topics(services, request, errors)
     brokers = tuple(
         request.make(
             "MetadataResponseBroker",
@@ -311,9 +321,13 @@ def _respond(services: Services, request: Request, errors: Errors) -> Reply:
         error_code=ErrorCode.none,
     )
     # A request for a topic that does not exist may create it, so each is handled.
-    if services.authorizer is None and all(topic.error_code is ErrorCode.none for topic in topics):
-        key = _cache_key(request)
-        services.metadata_responses.put(state, key, CachedResponse(reply[0], leaders))
+    if (
+        services.authorizer is None
+        and all(topic.error_code is ErrorCode.none for topic in topics)
+        and state == _state(services)  # a finding about a leader may have expired meanwhile
+    ):
+        leaders = NO_LEADERS if asks_for_all else _leaders(services, request)
+        services.metadata_responses.put(state, _cache_key(request), CachedResponse(reply[0], leaders))
     return reply
 
 

@@ -91,8 +91,8 @@ class LeaderLiveness:
         return False
 
     def findings(self) -> Findings:
-        """Return the brokers of which a response now says something else than the metadata: those that are
-        lost, and those that were fenced a short time ago."""
+        """Return the brokers for which a response now differs from the metadata: those that are lost, and
+        those that were fenced a short time ago."""
         if not self._lost and not self._fenced_ms:
             return NOTHING_FOUND
         lost = tuple(sorted(filter(self.is_lost, tuple(self._lost))))

@@ -75,6 +75,11 @@ class OpenTransaction:
     partition: TopicPartition
     producer: ActiveProducer
 
+    @property
+    def key(self) -> tuple[TopicPartition, int, int | None]:
+        """What tells it from every other transaction: partition, producer id and first offset."""
+        return self.partition, self.producer.producer_id, self.producer.start_offset
+
 
 class TransactionAdmin:
     def __init__(self, client: Client, timeout_ms: int) -> None:
@@ -198,41 +203,34 @@ class TransactionAdmin:
         """Return the hanging transactions in ``partitions``, and an error for each partition that failed.
 
         Transactions whose last record is at most ``older_than_ms`` old are left out: their coordinator may
-        not have them yet. Raises KafkaError if a request to a coordinator failed.
+        not have them yet. The leaders are asked before the coordinators and once more after them. Raises
+        KafkaError if a request to a coordinator failed.
         """
+        found, problems = await self._open_for_longer(partitions, older_than_ms)
+        unknown = {one.key: one for one in await self._unknown_to_coordinators(found)}
+        if not unknown:
+            return [], problems
+        # A coordinator that was asked after the end of a transaction does not have it, so ask again.
+        asked_again = {one.partition for one in unknown.values()}
+        still_open, more_problems = await self._open_for_longer(sorted(asked_again), older_than_ms)
+        return [one for one in still_open if one.key in unknown], problems | more_problems
+
+    async def _open_for_longer(
+        self, partitions: Iterable[TopicPartition], older_than_ms: int
+    ) -> tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]:
         now_ms = self._client.runtime.clock.wall_ms()
-        candidates: list[OpenTransaction] = []
+        found: list[OpenTransaction] = []
         problems: dict[TopicPartition, KafkaError] = {}
         for partition, producers in (await self.producers(partitions)).items():
             if isinstance(producers, KafkaError):
                 problems[partition] = producers
                 continue
-            candidates += [
+            found += [
                 OpenTransaction(partition, producer)
                 for producer in producers
                 if producer.start_offset is not None and now_ms - producer.last_timestamp_ms > older_than_ms
             ]
-        hanging = await self._unknown_to_coordinators(candidates)
-        return await self._still_open(hanging, problems), problems
-
-    async def _still_open(
-        self, found: Sequence[OpenTransaction], problems: dict[TopicPartition, KafkaError]
-    ) -> list[OpenTransaction]:
-        """Leave out the transactions that have ended since: their coordinators did not have them any more
-        when they were asked. Adds the partitions that failed to ``problems``."""
-        if not found:
-            return []
-        open_now: set[tuple[TopicPartition, int, int | None]] = set()
-        for partition, producers in (await self.producers(one.partition for one in found)).items():
-            if isinstance(producers, KafkaError):
-                problems[partition] = producers
-                continue
-            open_now.update((partition, one.producer_id, one.start_offset) for one in producers)
-        return [
-            one
-            for one in found
-            if (one.partition, one.producer.producer_id, one.producer.start_offset) in open_now
-        ]
+        return found, problems
 
     async def _unknown_to_coordinators(self, candidates: Sequence[OpenTransaction]) -> list[OpenTransaction]:
         if not candidates:
