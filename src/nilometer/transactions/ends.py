@@ -47,13 +47,18 @@ def fence(
 
 
 def decide_time_out(
-    transaction: Transaction | None, request: TimeOut, version: int, wall_ms: int
+    transaction: Transaction | None, request: TimeOut, version: int, wall_ms: int, known_open_ms: int
 ) -> Decision:
     """Abort the transaction if it is still open and has timed out.
 
-    ``version``: the finalized level of ``transaction.version``.
+    ``version``: the finalized level of ``transaction.version``. ``known_open_ms``: as in
+    :meth:`.Transaction.is_timed_out`.
     """
-    if transaction is None or not _is_about(transaction, request) or not transaction.is_timed_out(wall_ms):
+    if (
+        transaction is None
+        or not _is_about(transaction, request)
+        or not transaction.is_timed_out(wall_ms, known_open_ms)
+    ):
         return Decision(TimeOutReply(aborted=False))
     after = fence(transaction, version, request.new_producer_id, wall_ms)
     return Decision(TimeOutReply(aborted=after is not None), after)

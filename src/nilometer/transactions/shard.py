@@ -72,8 +72,9 @@ class TransactionShard:
         self._version = image.feature_level(TRANSACTION_VERSION)
         """The ``transaction.version`` with which the coordinator itself ends transactions."""
         self._transactions: dict[str, Transaction] = {}
-        self._ongoing: dict[str, None] = {}
-        """The transactional ids with an open transaction, which may time out."""
+        self._ongoing: dict[str, int] = {}
+        """The transactional ids with an open transaction, which may time out, and since when this coordinator
+        has known it to be open (monotonic, ms)."""
         self._timers = Timers[TimerKind]()
         self._waiting: set[Token] = set()
 
@@ -87,7 +88,7 @@ class TransactionShard:
             return
         self._transactions[transactional_id] = transaction
         if transaction.state is TransactionState.ONGOING:
-            self._ongoing[transactional_id] = None
+            self._ongoing[transactional_id] = 0  # the caller knows the time
 
     def replay_transactional(self, transactional: TransactionalRecord[TransactionRecord]) -> None:
         """Apply a record as if it were not transactional: nothing is written to this topic in a
@@ -100,6 +101,7 @@ class TransactionShard:
     def on_loaded(self, now_ms: int, wall_ms: int) -> Effects:
         """Start the timers, and complete prepared transactions: the partition has been read to its end."""
         turn = Turn(now_ms, wall_ms)
+        self._ongoing = dict.fromkeys(self._ongoing, now_ms)
         for transactional_id, transaction in self._transactions.items():
             if transaction.state.is_prepared:
                 turn.act(_markers(transactional_id, transaction))
@@ -134,7 +136,8 @@ class TransactionShard:
             case MarkersWritten():
                 decision = decide_completion(transaction, request, turn.wall_ms)
             case TimeOut():
-                decision = decide_time_out(transaction, request, self._version, turn.wall_ms)
+                known_open_ms = self._known_open_ms(turn, request.transactional_id)
+                decision = decide_time_out(transaction, request, self._version, turn.wall_ms, known_open_ms)
             case VerifyPartitions():
                 return verify_partitions(transaction, request)
             case DescribeTransaction():
@@ -153,7 +156,10 @@ class TransactionShard:
     def _keep(self, turn: Turn, transactional_id: str, transaction: Transaction) -> None:
         record = TransactionRecord(transactional_id, transaction)
         turn.write(record)
+        since_ms = self._ongoing.get(transactional_id, turn.now_ms)
         self.replay(record)
+        if transactional_id in self._ongoing:
+            self._ongoing[transactional_id] = since_ms
         if transaction.state.is_prepared:
             turn.act(_markers(transactional_id, transaction))
 
@@ -183,7 +189,7 @@ class TransactionShard:
             if turn.records_count >= RECORDS_PER_CALL_MAX:
                 return False
             transaction = self._transactions[transactional_id]
-            if not transaction.is_timed_out(turn.wall_ms):
+            if not transaction.is_timed_out(turn.wall_ms, self._known_open_ms(turn, transactional_id)):
                 continue
             after = fence(transaction, self._version, None, turn.wall_ms)
             if after is None:
@@ -191,6 +197,10 @@ class TransactionShard:
             else:
                 self._keep(turn, transactional_id, after)
         return True
+
+    def _known_open_ms(self, turn: Turn, transactional_id: str) -> int:
+        """Return for how long this coordinator has known the id's transaction to be open; 0 if none is."""
+        return turn.now_ms - self._ongoing.get(transactional_id, turn.now_ms)
 
     def _expire(self, turn: Turn) -> bool:
         expired_ms = turn.wall_ms - self._config.id_expiration_ms

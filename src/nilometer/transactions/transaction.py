@@ -67,8 +67,16 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     def ordered_partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(sorted(self.partitions, key=lambda each: (each.topic, each.partition)))
 
-    def is_timed_out(self, wall_ms: int) -> bool:
-        return self.state is TransactionState.ONGOING and self.started_ms + self.timeout_ms < wall_ms
+    def is_timed_out(self, wall_ms: int, known_open_ms: int) -> bool:
+        """Whether the transaction is older than its time-out, by the wall clock or by ``known_open_ms``.
+
+        ``known_open_ms``: for how long its coordinator has known it to be open, by the monotonic clock. By
+        the wall clock alone, as in Kafka, a transaction stays open for as long as the coordinator's clock is
+        behind that of the coordinator before it, and its partitions' readers wait all that time.
+        """
+        return self.state is TransactionState.ONGOING and (
+            self.started_ms + self.timeout_ms < wall_ms or self.timeout_ms < known_open_ms
+        )
 
     # ── transitions ─────────────────────────────────────────────────────────────────────────────
     def with_epoch(self, epoch: int, last_epoch: int, timeout_ms: int, wall_ms: int) -> Transaction:

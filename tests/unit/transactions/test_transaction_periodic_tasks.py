@@ -62,6 +62,36 @@ def test_the_next_coordinator_aborts_what_its_predecessor_left_open() -> None:
     assert world.state() == "PrepareAbort"
 
 
+def test_a_wall_clock_that_is_behind_does_not_keep_a_transaction_open() -> None:
+    """The next coordinator measures its age by the monotonic clock, from its own load on."""
+    world = TransactionWorld()
+    producer = world.init()
+    world.add(producer, A)
+    world.wall_behind_ms = DAY_MS
+    world.fail_over()
+    world.advance(TIMEOUT_MS - CHECK_MS)
+    assert world.add(producer, B) is ErrorCode.none
+    world.advance(CHECK_MS)
+    assert world.state() == "Ongoing", "it has had all its time"
+    world.advance(2 * CHECK_MS)
+    assert world.state() == "PrepareAbort", "and a partition that is added does not give it more"
+
+
+def test_a_wall_clock_that_is_set_back_gives_a_transaction_no_more_time() -> None:
+    world = TransactionWorld()
+    earlier = world.init()
+    world.add(earlier, A)
+    world.advance(TIMEOUT_MS - CHECK_MS)
+    world.end(earlier)
+    world.write_markers()
+    world.add(world.init(has=(earlier.producer_id, earlier.producer_epoch)), A)
+    world.wall_behind_ms = DAY_MS
+    world.advance(TIMEOUT_MS)
+    assert world.state() == "Ongoing", "the time of the earlier transaction does not count"
+    world.advance(2 * CHECK_MS)
+    assert world.state() == "PrepareAbort"
+
+
 def test_many_time_outs_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard, "RECORDS_PER_CALL_MAX", 2)
     world = TransactionWorld()
@@ -78,12 +108,14 @@ def test_many_time_outs_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> 
     assert sizes == [2, 2, 1]
 
 
-def test_edge_40_a_time_out_in_the_last_epoch_asks_for_a_new_producer_id_first() -> None:
+@pytest.mark.parametrize("wall_behind_ms", [0, DAY_MS])
+def test_edge_40_a_time_out_in_the_last_epoch_asks_for_a_new_producer_id_first(wall_behind_ms: int) -> None:
     world = world_at(32_766)
     world.version = 2
     world.fail_over()
     producer = InitProducerIdReply(ErrorCode.none, 7, 32_766)
     world.add(producer, A, version=2)
+    world.wall_behind_ms = wall_behind_ms
     world.advance(CHECK_MS)
     assert world.state() == "Ongoing"
     request = world.allocation().request

@@ -70,6 +70,8 @@ class TransactionWorld:
     version: int = 0
     """The finalized ``transaction.version``."""
     now_ms: int = 0
+    wall_behind_ms: int = 0
+    """How far the wall clock of the present coordinator is behind."""
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list[tuple[bytes, bytes | None]])
     commits_at_once: bool = True
     committed: int = 0
@@ -86,7 +88,7 @@ class TransactionWorld:
 
     @property
     def wall_ms(self) -> int:
-        return WALL_MS + self.now_ms
+        return WALL_MS + self.now_ms - self.wall_behind_ms
 
     # ── the shard ───────────────────────────────────────────────────────────────────────────────
     def load(self) -> None:
