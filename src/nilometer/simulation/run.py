@@ -23,6 +23,7 @@ from nilometer.simulation.checkers.history import Outcome
 from nilometer.simulation.checkers.history_checker import check
 from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.checkers.long_history import LongHistory
+from nilometer.simulation.checkers.metadata_responses import MetadataResponses
 from nilometer.simulation.checkers.retention import Retention, policies_of
 from nilometer.simulation.checkers.services import Services
 from nilometer.simulation.cluster import Cluster
@@ -271,6 +272,10 @@ class _Run:
         self._leader_invariants.compare_images()
         self._verdict.find(Exit.WRONG_RESULT, disks.compare_cluster(self._cluster, self._clients.partitions))
         self._verdict.find(Exit.WRONG_RESULT, metadata.compare_cluster(self._cluster))
+        if self._clients.rights is None:  # else what a client is told depends on its rights
+            responses = MetadataResponses(self._cluster)
+            await self._finishes("metadata at rest", responses.ask, SETTLE_S)
+            self._verdict.find(Exit.WRONG_RESULT, responses.violations[:FINDINGS_SHOWN])
         self._verdict.find(Exit.WRONG_RESULT, self._clients.judge_compacted())
         if self._clients.rights is not None:
             await self._finishes("guests at rest", self._clients.rights.ask_at_rest, SETTLE_S)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from planted_faults.planting import Patch, PlantedFault
 
+from nilometer.broker.api import metadata
 from nilometer.broker.replicas import leader_liveness
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.cluster.controller import brokers, isr_changes
@@ -87,6 +88,10 @@ def never_find_a_leader_again(patch: Patch) -> None:
     patch.setattr(leader_liveness, "LOST_MAX_MS", 1 << 40)
 
 
+def repeat_old_metadata(patch: Patch) -> None:
+    patch.setattr(metadata, "_state", lambda services: services.leader_liveness.findings())
+
+
 FAULTS = (
     PlantedFault(
         name="lose-a-signal",
@@ -138,6 +143,13 @@ FAULTS = (
         what="a leader whose fetch connection was lost once is taken for dead until it starts again",
         plant=never_find_a_leader_again,
         kinds=(Kind.RESET, Kind.ISOLATE),
+        seeds=10,
+    ),
+    PlantedFault(
+        name="repeat-old-metadata",
+        what="a kept Metadata response is sent again although the metadata has changed",
+        plant=repeat_old_metadata,
+        kinds=(Kind.CRASH,),
         seeds=10,
     ),
     PlantedFault(
