@@ -49,7 +49,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         cache.put(7, request, response(b"put twice, counted once: " + bytes(50)))
     assert kept(0, 1, 2, 3) == [3]
     cache.put(7, 4, response(bytes(100)))
-    assert kept(3, 4) == [3], "a response larger than the cache empties it for nothing"
+    assert kept(3, 4) == [3], "a response larger than the cache is not kept, and removes no other"
     cache.put(7, 5, response(bytes(80)))
     assert kept(3, 4, 5) == [3, 5]
     cache.put(7, 6, response(bytes(5)))

@@ -36,7 +36,6 @@ from nilometer.identifiers import NO_LEADER, BrokerId
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
-_NO_ID = UUID(int=0)
 _DESCRIBE, _TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 Errors = dict[str, ErrorCode]
 """By topic name."""

@@ -32,8 +32,17 @@ class MetadataResponses:
                 if image is None:
                     continue
                 for name in (None, *(topic.name for topic in image.topics())):
-                    response = await admin.client.send_to(node.id, ApiKey.METADATA, partial(_make, name))
+                    response = await _ask_at_rest(admin, node.id, image, name)
                     self.violations += differences(response, image, name, node.name)
+
+
+async def _ask_at_rest(admin: Admin, broker_id: int, image: ClusterImage, name: str | None) -> Message:
+    """Ask until the broker has folded no entry meanwhile, so that the response can be compared."""
+    while True:
+        number = image.number
+        response = await admin.client.send_to(broker_id, ApiKey.METADATA, partial(_make, name))
+        if image.number == number:
+            return response
 
 
 def _make(name: str | None, api: Api) -> Message:
