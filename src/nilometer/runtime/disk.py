@@ -47,7 +47,7 @@ class DiskWatch(Protocol):
         """Wait until something may have changed, at most ``timeout_ms``.
 
         May return without a change; never misses a change made after the previous wait returned (or
-        after the watch was created).
+        after the watch was created), but for a lock whose holder's child process has inherited its file.
         """
         ...
 

@@ -23,9 +23,6 @@ T = TypeVar("T")
 OFFLOAD_THREADS_MAX = 4
 """How many threads run blocking work; each one mostly waits in the kernel, without the interpreter's lock."""
 
-WATCH_POLL_MS = 20
-"""The interval at which a watch polls. There is no notification of another process's released lock."""
-
 _RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _SYNC = getattr(os, "fdatasync", os.fsync)
 _temporary_numbers = itertools.count(1)
@@ -129,16 +126,6 @@ class SystemDiskLock:
             os.close(self._descriptor)  # releases the lock
             self._descriptor = -1
             _locked_here.pop(self._identity, None)
-
-
-class PollingWatch:
-    """A watch that polls: each wait returns after a short time, whether something changed or not."""
-
-    async def wait(self, timeout_ms: int) -> None:
-        await asyncio.sleep(min(timeout_ms, WATCH_POLL_MS) / 1000)
-
-    def close(self) -> None:
-        pass
 
 
 class SystemDisk:
@@ -257,7 +244,10 @@ class SystemDisk:
             os.close(descriptor)
 
     def watch(self, folders: Sequence[str]) -> DiskWatch:
-        return PollingWatch()
+        # Imported here: ctypes takes milliseconds, and few processes watch a folder.
+        from nilometer.runtime.folder_watch import open_watch
+
+        return open_watch(folders)
 
     def file_system_type(self, path: str) -> str:
         return _file_system_type(os.path.realpath(path))
