@@ -16,7 +16,7 @@ from ..systems import compile_nilometer
 from . import page
 from .brokers import BROKERS
 from .clients import CLIENTS
-from .curve import Curve, Point
+from .curve import Curve, Point, scratch_folders
 from .partitions import PARTITIONS
 
 CURVES: tuple[Curve, ...] = (PARTITIONS, *BROKERS, *CLIENTS)
@@ -33,14 +33,15 @@ def main(keys: tuple[str, ...], at_most: int | None, quick: bool, dry: bool) -> 
     """How the cost of a cluster grows: bench/results/growth/."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # brokers are stopped
     compile_nilometer()
-    for curve in CURVES:
-        if keys and curve.key not in keys:
-            continue
-        sizes = curve.quick_sizes if quick else curve.sizes
-        points = _measure(curve, [size for size in sizes if at_most is None or size <= at_most])
-        if not (quick or dry):
-            page.write(curve, points, _facts())
-            console.print(f"written: {page.render(CURVES)}")
+    with scratch_folders():
+        for curve in CURVES:
+            if keys and curve.key not in keys:
+                continue
+            sizes = curve.quick_sizes if quick else curve.sizes
+            points = _measure(curve, [size for size in sizes if at_most is None or size <= at_most])
+            if not (quick or dry):
+                page.write(curve, points, _facts())
+                console.print(f"written: {page.render(CURVES)}")
 
 
 def _measure(curve: Curve, sizes: list[int]) -> list[tuple[int, Point]]:

@@ -29,14 +29,14 @@ POLL_S = 0.005
 
 
 def _on_folder(brokers: int) -> Point:
-    with scratch_folder() as folder, some_brokers(brokers, None, folder / "brokers") as cluster:
+    with some_brokers(brokers, None, scratch_folder() / "brokers") as cluster:
         return _measure(cluster)
 
 
 def _on_zookeeper(brokers: int) -> Point:
-    with running_ensemble() as zookeeper, scratch_folder() as folder:
+    with running_ensemble() as zookeeper:
         at = f"zookeeper://{zookeeper.hosts}/bench"
-        with some_brokers(brokers, at, folder / "brokers") as cluster:
+        with some_brokers(brokers, at, scratch_folder() / "brokers") as cluster:
             return _measure(cluster)
 
 
