@@ -62,7 +62,7 @@ class Followers:
             if broker_id in self._remotes:
                 self._remotes[broker_id].refused_broker_epoch = broker_epoch
 
-    def find_silent(self, lagging: Iterable[BrokerId]) -> None:
+    def mark_silent(self, lagging: Iterable[BrokerId]) -> None:
         """Mark replicas that lag: they may not rejoin the ISR before their next fetch."""
         for broker_id in lagging:
             self._remotes[broker_id].is_silent = True

@@ -65,7 +65,7 @@ class IsrMembership:
         state = self._negotiation.state
         if not isinstance(state, CommittedIsr) or state.maximal.isdisjoint(lagging):
             return NO_EFFECTS
-        self._followers.find_silent(lagging)
+        self._followers.mark_silent(lagging)
         staying = tuple(member for member in state.isr if member not in lagging)
         return (SendAlterPartition(self._negotiation.propose_shrink(self._broker_epochs_of(staying))),)
 
