@@ -51,6 +51,10 @@ class DiskWatch(Protocol):
         """
         ...
 
+    def wake(self) -> None:
+        """Have the wait that is under way, or the next one, return: the folders to watch are others now."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -178,7 +182,7 @@ class Disk(Protocol):
         ...
 
     def watch(self, folders: Sequence[str]) -> DiskWatch:
-        """Watch ``folders`` for names created or removed and for locks taken or released."""
+        """Watch ``folders`` for names created or removed and for locks released."""
         ...
 
     def file_system_type(self, path: str) -> str:

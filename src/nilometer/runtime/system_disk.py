@@ -247,7 +247,7 @@ class SystemDisk:
         # Imported here: ctypes takes milliseconds, and few processes watch a folder.
         from nilometer.runtime.folder_watch import open_watch
 
-        return open_watch(folders)
+        return open_watch(folders, map(self.file_system_type, folders))
 
     def file_system_type(self, path: str) -> str:
         return _file_system_type(os.path.realpath(path))

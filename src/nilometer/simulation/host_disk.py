@@ -231,6 +231,9 @@ class VirtualWatch:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def wake(self) -> None:
+        self.ring()
+
     async def wait(self, timeout_ms: int) -> None:
         if not self._rung:
             self._waiter = self._disk.loop.create_future()

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import logging
 import os
+import struct
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -26,6 +27,8 @@ Run = Callable[[Scenario], None]
 NEVER_MS = 3_600_000
 STILL_S = 0.1
 """How long a watch must keep waiting while nothing changes."""
+LIMIT_S = 20.0
+"""After which a wait counts as one that does not end."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")
 
@@ -48,7 +51,8 @@ async def returns_after(watch: NotifiedWatch | PollingWatch, change: Callable[[]
     await asyncio.sleep(STILL_S)
     assert not waiting.done()
     change()
-    await waiting
+    async with asyncio.timeout(LIMIT_S):
+        await waiting
 
 
 @pytest.mark.usefixtures("never_polls")
@@ -136,14 +140,119 @@ def test_a_folder_that_is_replaced_is_watched_again(run: Run, tmp_path: Path) ->
     run(scenario)
 
 
-def test_it_returns_after_the_timeout(run: Run, tmp_path: Path) -> None:
+def test_it_returns_after_the_timeout_and_not_before(run: Run, tmp_path: Path) -> None:
     async def scenario() -> None:
         watch = NotifiedWatch([str(tmp_path)])
-        await watch.wait(1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await watch.wait(50)
+        assert loop.time() - began >= 0.045
         watch.close()
         watch.close()
 
     run(scenario)
+
+
+@pytest.mark.usefixtures("never_polls")
+def test_it_is_woken_also_before_it_waits(run: Run, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        watch = NotifiedWatch([str(tmp_path)])
+        await returns_after(watch, watch.wake)
+        watch.wake()
+        async with asyncio.timeout(LIMIT_S):
+            await watch.wait(NEVER_MS)
+        watch.close()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("never_polls")
+def test_a_burst_of_changes_is_told_of_in_few_returns(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_watch, "SPACING_MS", 1000)
+
+    async def scenario() -> None:
+        watch = NotifiedWatch([str(tmp_path)])
+        (tmp_path / "first").touch()
+        await watch.wait(NEVER_MS)
+        (tmp_path / "second").touch()
+        waiting = asyncio.ensure_future(watch.wait(NEVER_MS))
+        await asyncio.sleep(STILL_S)
+        assert not waiting.done()
+        (tmp_path / "third").touch()
+        async with asyncio.timeout(LIMIT_S):
+            await waiting
+        watch.close()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("never_polls")
+@pytest.mark.parametrize("how", ["a folder above is renamed", "a link is changed"])
+def test_another_folder_with_the_same_path_is_watched_after_the_timeout(
+    how: str, run: Run, tmp_path: Path
+) -> None:
+    above, folder = tmp_path / "above", tmp_path / "above" / "store"
+    folder.mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    if how == "a link is changed":
+        folder.rmdir()
+        folder.symlink_to(tmp_path / "other")
+
+    async def scenario() -> None:
+        watch = NotifiedWatch([str(folder)])
+        await watch.wait(0)
+        if how == "a link is changed":
+            folder.unlink()
+            (tmp_path / "third").mkdir()
+            folder.symlink_to(tmp_path / "third")
+        else:
+            above.rename(tmp_path / "away")
+            folder.mkdir(parents=True)
+        await watch.wait(1)
+        await returns_after(watch, (folder / "name").touch)
+        watch.close()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("never_polls")
+def test_after_an_overflow_all_folders_are_looked_up_again(run: Run, tmp_path: Path) -> None:
+    """A renamed folder may be among the notifications that were lost."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    overflow = struct.pack("iIII", -1, 0x4000, 0, 0)
+    usual = struct.pack("iIII16s", 1, 0x100, 0, 16, b"name")
+    assert folder_watch._tells_of_a_lost_folder(usual + overflow, {1})  # pyright: ignore[reportPrivateUsage]
+    assert not folder_watch._tells_of_a_lost_folder(usual, {1})  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_watch_that_cannot_be_read_leaves_no_descriptor_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        def refused(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refused)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            assert isinstance(open_watch([str(tmp_path)], []), PollingWatch)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("file_system", ["fuse.bindfs", "9p", "virtiofs"])
+def test_file_systems_that_change_without_a_notification_are_polled(file_system: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        assert isinstance(open_watch([str(tmp_path)], ["ext4", file_system]), PollingWatch)
+        watch = open_watch([str(tmp_path)], ["ext4"])
+        assert isinstance(watch, NotifiedWatch)
+        watch.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSYS])
@@ -155,7 +264,7 @@ def test_without_inotify_it_polls_and_says_so(
 
     monkeypatch.setattr(folder_watch, "_inotify_init", refused)
     with caplog.at_level(logging.INFO):
-        watch = open_watch([str(tmp_path)])
+        watch = open_watch([str(tmp_path)], [])
     assert isinstance(watch, PollingWatch)
     asyncio.run(watch.wait(NEVER_MS))
     assert os.strerror(number) in caplog.text
@@ -168,7 +277,7 @@ def test_the_limit_of_watches_is_named_once(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
 
     async def scenario() -> None:
-        watch = open_watch([str(tmp_path)])
+        watch = open_watch([str(tmp_path)], [])
         for _ in range(3):
             await watch.wait(NEVER_MS)
         watch.close()

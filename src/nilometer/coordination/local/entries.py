@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from collections.abc import Callable
 
 from nilometer.coordination.local import layout
 from nilometer.coordination.local.staged_files import StagedFiles, unavailable
@@ -42,12 +43,15 @@ READ_BYTES_MAX = 8_000_000
 
 
 class EntryFolders:
-    def __init__(self, disk: Disk, root: str, staged: StagedFiles, token: str) -> None:
+    def __init__(
+        self, disk: Disk, root: str, staged: StagedFiles, token: str, on_folder_changed: Callable[[], None]
+    ) -> None:
+        """``on_folder_changed`` is called when :attr:`watched_folder` is another one."""
         self._disk = disk
         self._root = root
         self._staged = staged
         self._token = token
-        self._succession = Succession(disk, root, token)
+        self._succession = Succession(disk, root, token, on_folder_changed)
         self._snapshots = 0
 
     async def open(self, first_folder: str) -> None:
@@ -63,10 +67,11 @@ class EntryFolders:
     async def look(self) -> bool:
         """Return whether there is a new entry since the last check, or another folder is current. Cheap."""
         folder = await self._succession.in_force()
-        start = folder.watched
-        while self._disk.exists(folder.entry_path(folder.watched)):
-            folder.watched += 1
-        if folder.watched > start:
+        number = folder.watched
+        while self._disk.exists(folder.entry_path(number)):
+            number += 1
+        if number > folder.watched:
+            folder.watched = number
             return True
         if self._disk.exists(folder.path):
             return False

@@ -41,7 +41,7 @@ CLAIMS_KEPT = 8
 """How many claims of former controllers are kept; older ones are removed by the next controller."""
 
 
-class OwnSession:
+class OwnSessionFiles:
     """The files of this process's session: the lock file and the heartbeat file, each opened once."""
 
     def __init__(self, name: SessionName, lock: DiskLock, heartbeat: File) -> None:
@@ -85,7 +85,7 @@ class SessionFolder:
 
     # ---- this process's session
 
-    async def register(self, broker_id: int, payload: bytes) -> OwnSession:
+    async def register(self, broker_id: int, payload: bytes) -> OwnSessionFiles:
         if len(payload) > ENTRY_SIZE_MAX:
             raise EntryTooLarge(f"the session payload of broker {broker_id}", len(payload))
         lock = self._lock(broker_id)
@@ -97,7 +97,7 @@ class SessionFolder:
             heartbeat = self._disk.open(self._path(layout.heartbeat_name(name)), create=True)
         except OSError as error:
             raise unavailable(f"registering broker {broker_id}", error) from error
-        own = OwnSession(name, lock, heartbeat)
+        own = OwnSessionFiles(name, lock, heartbeat)
         try:
             own.heartbeat()
             await self._put_record(own, payload)
@@ -106,7 +106,7 @@ class SessionFolder:
             raise unavailable(f"registering broker {broker_id}", error) from error
         return own
 
-    async def _put_record(self, own: OwnSession, payload: bytes) -> None:
+    async def _put_record(self, own: OwnSessionFiles, payload: bytes) -> None:
         name = own.name
         record = SessionRecord(broker_id=name.broker_id, incarnation=name.incarnation, payload=payload)
         content = layout.wrap(layout.KIND_SESSION, msgspec.json.encode(record))
@@ -152,10 +152,9 @@ class SessionFolder:
         """
         names = self._disk.list_directory(self.path)
         changed = names != self._names
-        if changed:
-            self._names, self._live = names, SessionFiles.parse(names).live()
+        all_live = SessionFiles.parse(names).live() if changed else self._live
         counters_due = self._checked_ms is None or now_ms - self._checked_ms >= self._check_ms
-        live = [session for session in self._live if session != own]
+        live = [session for session in all_live if session != own]
         ended = False
         for session in live:
             if not self._disk.is_locked(self._path(layout.lock_name(session.broker_id))):
@@ -169,6 +168,7 @@ class SessionFolder:
         if counters_due:
             self._checked_ms = now_ms
             self._liveness.forget_all_but(live)
+        self._names, self._live = names, all_live  # last: after an error, the change is found again
         return changed or ended
 
     async def live(self, own: SessionName | None, now_ms: int) -> list[SessionInfo]:

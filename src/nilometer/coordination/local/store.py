@@ -26,7 +26,7 @@ from nilometer.coordination.local.guard import FolderGuard
 from nilometer.coordination.local.layout import StoreDescription
 from nilometer.coordination.local.liveness import CHECKS_PER_TIMEOUT, HEARTBEATS_PER_TIMEOUT, VERIFY_FRACTION
 from nilometer.coordination.local.secret import SecretFolder
-from nilometer.coordination.local.sessions import OwnSession, SessionFolder
+from nilometer.coordination.local.sessions import OwnSessionFiles, SessionFolder
 from nilometer.coordination.local.staged_files import StagedFiles, unavailable
 from nilometer.coordination.signal import ChangeSignal
 from nilometer.coordination.store import (
@@ -40,9 +40,12 @@ from nilometer.coordination.store import (
     StoredSecret,
     StoreUnavailable,
 )
-from nilometer.runtime import Runtime
+from nilometer.runtime import DiskWatch, Runtime
 
 logger = logging.getLogger(__name__)
+
+RETRY_MS = 20
+"""The wait after a look at the folders failed: what it was woken for is still to be seen."""
 
 
 class LocalSession:
@@ -50,7 +53,7 @@ class LocalSession:
 
     def __init__(
         self,
-        own: OwnSession,
+        own: OwnSessionFiles,
         folder: SessionFolder,
         runtime: Runtime,
         timeout_ms: int,
@@ -117,7 +120,10 @@ class LocalStore:
         self._staged = StagedFiles(runtime.disk, posixpath.join(folder, layout.STAGED), self._token)
         self._guard = FolderGuard(runtime.disk, folder, self._staged)
         self._description: StoreDescription | None = None
-        self._entries = EntryFolders(runtime.disk, folder, self._staged, self._token)
+        self._watch: DiskWatch | None = None
+        self._entries = EntryFolders(
+            runtime.disk, folder, self._staged, self._token, self._on_entries_folder_changed
+        )
         self._sessions = SessionFolder(runtime.disk, folder, self._staged, session_timeout_ms)
         self._secret = SecretFolder(runtime.disk, folder, self._staged)
         self._session: LocalSession | None = None
@@ -276,24 +282,33 @@ class LocalStore:
     async def _watch_loop(self) -> None:
         while True:
             folder = self._entries.watched_folder
-            watch = self._disk.watch([self._sessions.path, folder])
+            watch = self._watch = self._disk.watch([self._sessions.path, folder])
             try:
                 while folder == self._entries.watched_folder:
-                    await self._look()
-                    await watch.wait(self._timeout_ms // CHECKS_PER_TIMEOUT)
+                    is_read = await self._look()
+                    await watch.wait(self._timeout_ms // CHECKS_PER_TIMEOUT if is_read else RETRY_MS)
             finally:
+                self._watch = None
                 watch.close()
 
-    async def _look(self) -> None:
+    def _on_entries_folder_changed(self) -> None:
+        if self._watch is not None:
+            self._watch.wake()
+
+    async def _look(self) -> bool:
+        """Notify of what has changed; return whether all of it could be read."""
         try:
-            changed = self._sessions.look(self._own(), self._runtime.clock.monotonic_ms())
-            if changed and self._session is not None:
-                self._session.heartbeat()
-            if await self._entries.look() or changed:
+            if self._sessions.look(self._own(), self._runtime.clock.monotonic_ms()):
+                if self._session is not None:
+                    self._session.heartbeat()
                 self._signal.notify()
-            self._last_error = ""
+            if await self._entries.look():
+                self._signal.notify()
         except (OSError, CoordinationError) as error:
             self._on_read_failed(error)
+            return False
+        self._last_error = ""
+        return True
 
     def _on_read_failed(self, error: Exception) -> None:
         if self._last_error != str(error):  # once per error text, not 60 times a second

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from collections.abc import Callable
 
 import msgspec
 
@@ -37,13 +38,15 @@ class EntriesFolder(msgspec.Struct):
 
 
 class Succession:
-    def __init__(self, disk: Disk, root: str, token: str) -> None:
+    def __init__(self, disk: Disk, root: str, token: str, on_changed: Callable[[], None]) -> None:
+        """``on_changed`` is called when another folder is current."""
         self.path = posixpath.join(root, layout.ENTRIES)
         self.preparing = posixpath.join(root, layout.PREPARING)
         self.current: EntriesFolder | None = None
         self._retired = posixpath.join(root, layout.RETIRED)
         self._disk = disk
         self._token = token
+        self._on_changed = on_changed
 
     async def open(self, first_folder: str) -> None:
         """Make the store's first folder current if it never was; remove files left by dead processes."""
@@ -102,6 +105,7 @@ class Succession:
         if self.current is None or self.current.name != found.text:
             path = posixpath.join(self.path, found.text)
             self.current = EntriesFolder(found.base, found.text, path, found.base, found.base)
+            self._on_changed()
         return self.current
 
     def retire_old(self) -> None:
