@@ -92,6 +92,11 @@ class NilometerThree:
     def pids(self) -> list[int]:
         return [broker.pid for broker in self._cluster.brokers.values() if broker.alive()]
 
+    def metrics_urls(self) -> list[str]:
+        """The pages of the metrics of all brokers that serve them."""
+        pages = (broker.metrics_url for broker in self._cluster.brokers.values())
+        return [page for page in pages if page is not None]
+
     def kill(self, broker_id: int) -> None:
         self._cluster.kill(broker_id)
 
