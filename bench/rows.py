@@ -62,7 +62,7 @@ class Row:
     once: bool = False
     """In the first round only: it repeats what it measures, or takes long."""
     before: Callable[[System], Numbers] | None = None
-    """If given, both systems are measured at the same time, being idle: this goes before, in turns."""
+    """If given, both systems are measured at the same time: this goes before, in turns."""
     quick_before: Callable[[System], Numbers] | None = None
     after: Callable[[System], Numbers] | None = None
     """And this behind it, in turns."""

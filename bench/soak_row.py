@@ -1,8 +1,9 @@
 """The row of half an hour under a constant load: whether memory and descriptors stay as they are.
 
 A producer at a constant rate, and a consumer that reads what is written; segments are small and soon deleted,
-so that logs roll and shrink all the time. What has grown is taken from the fifth minute to the last; all that
-was seen each half minute is among the raw numbers. Measured on request only: `--row soak`.
+so that logs roll and shrink all the time. Both systems are measured at the same time, which halves the row's
+hour. What has grown is taken from the fifth minute to the last; all that was seen each half minute is among
+the raw numbers. Measured on request only: `--row soak`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,13 @@ SETTINGS = {"log.retention.check.interval.ms": "10000"}
 """Five minutes as shipped: a log shall shrink often."""
 
 
-def _soak(system: System, seconds: float = SECONDS, look_s: float = LOOK_S) -> Numbers:
+def _begin(system: System) -> Numbers:
     system.launch()
     system.wait_ready()
+    return {}
+
+
+def _soak(system: System, seconds: float = SECONDS, look_s: float = LOOK_S) -> Numbers:
     topic = plays.fresh_topic(system, "soaked", PARTITIONS, 1, **LOG_SETTINGS)
     ended = threading.Event()
     rss: list[float] = []
@@ -92,13 +97,15 @@ def _read_all(bootstrap: str, topic: str, ended: threading.Event) -> int:
 SOAK_ROWS: tuple[Row, ...] = (
     Row(
         "soak",
-        f"half an hour at {RATE:,} records/s of {SIZE:,} B, written and read, logs rolled and deleted",
+        f"half an hour, both systems at the same time, each at {RATE:,} records/s of {SIZE:,} B, written and "
+        "read, logs rolled and deleted",
         (
             Column("rss_mb", "resident memory at the end", "MB", more_is_better=False, digits=0),
             Column("rss_growth_mb", "its growth since the fifth minute", "MB", False, is_compared=False),
             Column("descriptors_growth", "growth of the descriptors", "", False, 0, is_compared=False),
             *LATENCY[:4],
         ),
+        before=_begin,
         measure=_soak,
         quick=partial(_soak, seconds=4.0, look_s=0.5),
         settings=SETTINGS,
