@@ -165,7 +165,11 @@ class Bench:
             if before is not None:
                 _note(row, system, before(system), samples)
         with ThreadPoolExecutor(len(systems)) as pool:
-            found = list(pool.map(measure, systems))
+            try:
+                found = list(pool.map(measure, systems))
+            except BaseException:
+                load.kill_left()  # the pool waits for its threads, and these for their programs
+                raise
         for system, numbers in zip(systems, found, strict=True):
             _note(row, system, numbers, samples)
             if row.after is not None:

@@ -16,7 +16,13 @@ project = "Nilometer"
 copyright = "the authors of Nilometer"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "CHANGELOG.md", "CONTRIBUTING.md", "bench/results/*.md"]
+include_patterns = [
+    "docs/**",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "bench/results/*.md",
+    "bench/results/growth/*.md",
+]
 exclude_patterns = [".*", "build", "src", "tests", "typings", "docs/vocabulary.txt"]
 
 myst_heading_anchors = 4
