@@ -2,8 +2,9 @@
 
 A producer at a constant rate, and a consumer that reads what is written; segments are small and soon deleted,
 so that logs roll and shrink all the time. Both systems are measured at the same time, which halves the row's
-hour. What has grown is taken from the fifth minute to the last; all that was seen each half minute is among
-the raw numbers. Measured on request only: `--row soak`.
+hour; two cores are busy then, so that latencies, which are among the raw numbers, are not compared. What has
+grown is taken from the fifth minute to the last; all that was seen each half minute is among the raw numbers.
+Measured on request only: `--row soak`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from . import load, plays
-from .rows import LATENCY, Column, Numbers, Row
+from .rows import BROKER_CPU, Column, Numbers, Row
 from .systems import System, cpu_seconds, descriptors, memory_mb
 
 SECONDS = 1_800.0
@@ -103,7 +104,7 @@ SOAK_ROWS: tuple[Row, ...] = (
             Column("rss_mb", "resident memory at the end", "MB", more_is_better=False, digits=0),
             Column("rss_growth_mb", "its growth since the fifth minute", "MB", False, is_compared=False),
             Column("descriptors_growth", "growth of the descriptors", "", False, 0, is_compared=False),
-            *LATENCY[:4],
+            BROKER_CPU,
         ),
         before=_begin,
         measure=_soak,
