@@ -102,6 +102,9 @@ class NoWatch:
     async def wait(self, timeout_ms: int) -> None:
         raise NotImplementedError
 
+    def wake(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
