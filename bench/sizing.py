@@ -11,9 +11,10 @@ one that does costs more (row `latency-1000`).
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import click
 
 from . import load, plays, report
-from .growth.curve import scratch_folder, scratch_folders, three_brokers
+from .growth.curve import running, scratch_folder, scratch_folders, three_brokers
 from .run import console
 from .systems import Nilometer, System, compile_nilometer, cpu_seconds, delete_topic
 
@@ -77,17 +78,6 @@ class Fit:
 
     def cpu_s(self, used: Used) -> float:
         return self.us_per_request / 1e6 * used.requests + self.s_per_gigabyte * used.gigabytes
-
-
-@contextmanager
-def _one_broker() -> Iterator[Nilometer]:
-    system = Nilometer(scratch_folder(), SETTINGS)
-    system.launch()
-    try:
-        system.wait_ready()
-        yield system
-    finally:
-        system.stop()
 
 
 def _play(system: System, pages: Sequence[str], shape: Shape, brokers: int, seconds: float) -> Used:
@@ -161,10 +151,11 @@ def _show(title: str, found: dict[str, Any]) -> None:
 @click.option("--dry", is_flag=True, help="Show the numbers, write nothing.")
 def main(seconds: float, dry: bool) -> None:
     """Fit what a Produce request and a GB cost a broker, and check it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # brokers are stopped
     compile_nilometer()
     load.compile_load()
     with scratch_folders():
-        with _one_broker() as system:
+        with running(Nilometer(scratch_folder(), SETTINGS)) as system:
             one = _measure(system, [system.metrics_url], 1, seconds)
         _show("one broker", one)
         with three_brokers(SETTINGS) as cluster:

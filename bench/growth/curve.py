@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests.support.brokers.nilometer_cluster import NilometerCluster
 
 from ..clusters import SETTINGS, NilometerThree
 from ..run import SCRATCH
+from ..systems import System
 
 Point = Mapping[str, float]
+S = TypeVar("S", bound=System)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,18 @@ def scratch_folder() -> Path:
 
 
 @contextmanager
-def three_brokers(settings: Mapping[str, str] | None = None) -> Iterator[NilometerThree]:
-    system = NilometerThree(scratch_folder() / "three", settings)
+def running(system: S) -> Iterator[S]:
+    """Launch it and wait until it is ready; stop it at the end."""
     system.launch()
     try:
         system.wait_ready()
         yield system
     finally:
         system.stop()
+
+
+def three_brokers(settings: Mapping[str, str] | None = None) -> AbstractContextManager[NilometerThree]:
+    return running(NilometerThree(scratch_folder() / "three", settings))
 
 
 @contextmanager

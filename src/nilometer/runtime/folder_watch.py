@@ -54,7 +54,7 @@ class PollingWatch:
         await asyncio.sleep(min(timeout_ms, POLL_MS) / 1000)
 
     def wake(self) -> None:
-        pass
+        """Nothing to do: the wait returns soon."""
 
     def close(self) -> None:
         pass

@@ -19,6 +19,8 @@ from nilometer.runtime.folder_watch import NotifiedWatch
 from nilometer.runtime.system_disk import SystemDisk
 
 NEVER_MS = 3_600_000
+LIMIT_S = 20.0
+"""After which a wait counts as one that does not end."""
 _HOLDER = """
 import sys, time
 from nilometer.runtime.system_disk import SystemDisk
@@ -44,7 +46,8 @@ def test_the_lock_is_free_when_the_watch_returns(
         await asyncio.sleep(0.1)
         assert not waiting.done()
         holder.kill()
-        await waiting
+        async with asyncio.timeout(LIMIT_S):
+            await waiting
         assert not disk.is_locked(path)
         watch.close()
 

@@ -83,10 +83,11 @@ def test_it_returns_for_each_change_of_a_name(run: Run, tmp_path: Path) -> None:
 def test_a_change_between_two_waits_is_not_missed(run: Run, tmp_path: Path) -> None:
     async def scenario() -> None:
         watch = NotifiedWatch([str(tmp_path)])
-        (tmp_path / "before").touch()
-        await watch.wait(NEVER_MS)
-        (tmp_path / "between").touch()
-        await watch.wait(NEVER_MS)
+        async with asyncio.timeout(LIMIT_S):
+            (tmp_path / "before").touch()
+            await watch.wait(NEVER_MS)
+            (tmp_path / "between").touch()
+            await watch.wait(NEVER_MS)
         watch.close()
 
     run(scenario)
@@ -104,7 +105,8 @@ def test_a_heartbeat_wakes_no_other_broker(run: Run, tmp_path: Path) -> None:
                 await asyncio.sleep(STILL_S / 3)
             assert not waiting.done()
             (tmp_path / "name").touch()
-            await waiting
+            async with asyncio.timeout(LIMIT_S):
+                await waiting
             watch.close()
 
         run(scenario)
@@ -218,14 +220,30 @@ def test_another_folder_with_the_same_path_is_watched_after_the_timeout(
 
 
 @pytest.mark.usefixtures("never_polls")
-def test_after_an_overflow_all_folders_are_looked_up_again(run: Run, tmp_path: Path) -> None:
-    """A renamed folder may be among the notifications that were lost."""
-    folder = tmp_path / "store"
-    folder.mkdir()
+def test_after_an_overflow_all_folders_are_looked_up_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder may have been replaced by what the lost notifications were of."""
+    above, folder, away = tmp_path / "above", tmp_path / "above" / "store", tmp_path / "away"
+    folder.mkdir(parents=True)
     overflow = struct.pack("iIII", -1, 0x4000, 0, 0)
-    usual = struct.pack("iIII16s", 1, 0x100, 0, 16, b"name")
-    assert folder_watch._tells_of_a_lost_folder(usual + overflow, {1})  # pyright: ignore[reportPrivateUsage]
-    assert not folder_watch._tells_of_a_lost_folder(usual, {1})  # pyright: ignore[reportPrivateUsage]
+
+    async def scenario() -> None:
+        watch = NotifiedWatch([str(folder)])
+        above.rename(away)
+        folder.mkdir(parents=True)
+        read = os.read
+        with monkeypatch.context() as patch:
+            patch.setattr(folder_watch.os, "read", lambda *asked: read(*asked) + overflow)
+            (away / "store" / "name").touch()
+            async with asyncio.timeout(LIMIT_S):
+                await watch.wait(NEVER_MS)
+        async with asyncio.timeout(LIMIT_S):
+            await watch.wait(NEVER_MS)  # the other folder is found
+        await returns_after(watch, (folder / "name").touch)
+        watch.close()
+
+    run(scenario)
 
 
 def test_a_watch_that_cannot_be_read_leaves_no_descriptor_behind(
