@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nilometer.pipeline.audit.findings import Kind
 from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.source.log_folders import stored_files
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
@@ -15,6 +16,7 @@ from nilometer.pipeline.source.log_folders.log_source import read_slice
 from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.runtime.system_disk import SystemDisk
 from support.logs.folder_logs import FolderLog
+from support.pipeline import audit_checks
 from support.pipeline.audit_checks import findings_in
 
 
@@ -157,3 +159,27 @@ def test_a_reader_says_what_is_gone_or_goes_on_without_it(log_directory, monkeyp
 def test_an_audit_goes_on(log_directory, monkeypatch, deleted):
     outcomes = list(at_each_moment(log_directory, monkeypatch, deleted, findings_in))
     assert outcomes[-1] == []
+
+
+def test_an_audit_knows_nothing_of_a_log_whose_listed_segments_are_all_deleted_before_they_are_read(
+    log_directory, monkeypatch
+):
+    """Retention removes them while the audit waits for Spark; the segments that follow were not listed."""
+    planned = audit_checks.plan_segments
+
+    def plan_then_delete(replicas):
+        works = planned(replicas)
+        for work in works:
+            if work.partition == 0:
+                path = log_directory / "events-0" / f"{work.base_offset:020}.log"
+                path.rename(path.with_suffix(".log.deleted"))
+        return works
+
+    monkeypatch.setattr(audit_checks, "plan_segments", plan_then_delete)
+    try:
+        assert findings_in(log_directory) == []
+        [nothing] = findings_in(log_directory)  # there is none to be listed
+    finally:
+        for path in (log_directory / "events-0").glob("*.log.deleted"):
+            path.rename(path.with_suffix(""))
+    assert (nothing.kind, nothing.partition) == (Kind.MISSING_RECORDS, 0)

@@ -124,9 +124,7 @@ def _round(
     checked.persist()
     try:
         results = _segment_results(checked)
-        replica_results = [
-            check_replica(one, _known(results[one.place]), read_epochs(one)) for one in replicas
-        ]
+        replica_results = [check_replica(one, results[one.place], read_epochs(one)) for one in replicas]
         bounds = bounds_of(replica_results, _log_starts(replica_results))
         outlines = checked.where("result is null")
         findings = [found for one in replica_results for found in one.findings]
@@ -142,7 +140,7 @@ def _round(
 
 
 def plan_segments(replicas: Iterable[ReplicaFolder]) -> list[SegmentWork]:
-    """Return the work for every segment of every replica; segments deleted meanwhile are left out."""
+    """Return the work for every segment of every replica. A segment deleted meanwhile has a size of 0."""
     works: list[SegmentWork] = []
     copies: dict[TopicPartition, int] = defaultdict(int)
     listed = list(replicas)
@@ -158,7 +156,7 @@ def plan_segments(replicas: Iterable[ReplicaFolder]) -> list[SegmentWork]:
             try:
                 size = disk.file_size(f"{folder}/{names.offset_name(base, names.LOG_SUFFIX)}")
             except FileNotFoundError:
-                continue
+                size = 0
             works.append(
                 SegmentWork(
                     one.part.topic,
@@ -263,14 +261,6 @@ def _segment_results(checked: DataFrame) -> dict[str, list[SegmentResult]]:
     for results in found.values():
         results.sort(key=lambda one: one.base_offset)
     return found
-
-
-def _known(results: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """Return the results without segments that were deleted before they could be read."""
-    kept = list(results)
-    while kept and kept[0].is_gone:
-        del kept[0]
-    return [one for one in kept if not one.is_gone]
 
 
 # --- read after the segments were checked

@@ -38,8 +38,10 @@ def check_replica(
 ) -> ReplicaResult:
     """Check one replica and return its findings and numbers.
 
-    ``segments`` are in the order of offsets, without those deleted meanwhile; ``epochs`` are the entries
-    (epoch, start offset) of the leader epoch checkpoint, None if it is unreadable.
+    ``segments`` are all that were listed, in the order of offsets; those deleted before they could be read
+    (``is_gone``) are ignored. If none is left, the broker was faster than the audit, and nothing is known of
+    the log. ``epochs`` are the entries (epoch, start offset) of the leader epoch checkpoint, None if it is
+    unreadable.
     """
     return _ReplicaCheck(replica, segments, epochs).result()
 
@@ -52,11 +54,12 @@ class _ReplicaCheck:
         epochs: Sequence[tuple[int, int]] | None,
     ) -> None:
         self._replica = replica
-        self._segments = segments
+        self._segments = [one for one in segments if not one.is_gone]
+        self._were_listed = bool(segments)
         self._epochs = epochs
         self._found: list[Finding] = []
-        self._first = segments[0].base_offset if segments else 0
-        self._end = segments[-1].end_offset if segments else 0
+        self._first = self._segments[0].base_offset if self._segments else 0
+        self._end = self._segments[-1].end_offset if self._segments else 0
         self._log_start = replica.log_start([self._first])
 
     def result(self) -> ReplicaResult:
@@ -66,7 +69,7 @@ class _ReplicaCheck:
             self._check_continuity()
             self._check_bounds()
             self._check_epochs()
-        elif self._replica.high_watermark:
+        elif self._replica.high_watermark and not self._were_listed:
             what = f"there is no segment; the high watermark is {self._replica.high_watermark}"
             self._find(Kind.MISSING_RECORDS, self._replica.place, None, 0, what)
         segments = self._segments
