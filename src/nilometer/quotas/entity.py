@@ -5,6 +5,7 @@ Entities and keys have Kafka's names.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Mapping
 
@@ -36,6 +37,7 @@ def entity_of(names: Mapping[str, str | None]) -> QuotaEntity:
     return tuple(sorted(names.items()))
 
 
+@functools.lru_cache(maxsize=1024)
 def canonical_address(text: str) -> str | None:
     """Return the address in its canonical form, an IPv4 address in IPv6 as IPv4; None if it is none."""
     try:

@@ -182,12 +182,13 @@ class LeaderRole:
     @property
     def needs_tick(self) -> bool:
         """Whether :meth:`on_tick` must be called: not while every follower that counts has all records."""
-        end, maximal = self.log_end_offset, self._isr.state.maximal
-        return self._isr.is_retry_due or any(
-            remote.log_end_offset != end
-            and (remote.broker_id in maximal or self._followers.is_eligible(remote))
-            for remote in self._followers.all()
-        )
+        end = self.log_end_offset
+        for remote in self._followers.all():
+            if remote.log_end_offset != end and (
+                remote.broker_id in self._isr.state.maximal or self._followers.is_eligible(remote)
+            ):
+                return True
+        return self._isr.is_retry_due
 
     def high_watermark_hold(self, now_ms: int) -> HighWatermarkHold:
         """Return why the high watermark is below the log end offset, for operators."""

@@ -160,7 +160,9 @@ class LocalLog:
     @property
     def recovery_point(self) -> int:
         """The offset below which records and indexes are durable: an unclean restart checks from here on."""
-        return min([self.flushed_offset, *self.unsynced_sealed])
+        if not self.unsynced_sealed:
+            return self.flushed_offset
+        return min(self.flushed_offset, *self.unsynced_sealed)
 
     @property
     def is_in_order(self) -> bool:

@@ -38,4 +38,6 @@ class PartitionTable:
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Return the high watermarks of all hosted partitions, for the checkpoint files."""
-        return {partition.log.topic_partition: partition.replica.high_watermark for partition in self}
+        return {
+            one.log.state.topic_partition: one.replica.role.high_watermark for one in self.by_key.values()
+        }

@@ -5,6 +5,9 @@ the owner's thread that it ran (``note_written``). One plan runs at a time. A pl
 writes nothing, so an old value never replaces a newer one.
 
 Until a plan is recorded, the old or the new content may be on disk; the queries here consider both.
+
+A file whose content on disk is known to be the planned one is not written again. At least one file is written
+nevertheless: a broker without traffic notices a failed disk by its checkpoints alone.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ class CheckpointPlan(msgspec.Struct, frozen=True):
     number: int
     content: Mapping[str, Offsets]
     """The offsets of each file, by file name."""
+    files: tuple[str, ...]
+    """The names of the files to write; the others have their content on disk already."""
     void_markers: Mapping[TopicPartition, tuple[str, ...]]
     """Markers (paths, see :mod:`void_checkpoints`) to remove after the write: the files then have no line of
     an earlier folder of the same name."""
@@ -65,6 +70,8 @@ class CheckpointFiles:
         """Errors of the files that were damaged, and so are treated as empty."""
         self._written: dict[str, Offsets] = {}
         """The content of the files, by file name."""
+        self._is_on_disk = False
+        """Whether ``_written`` is what this process wrote. A file that was read may be missing or damaged."""
         self._planned: list[CheckpointPlan] = []
         """Plans that may have been written, partly or fully, and are not recorded yet; oldest first."""
         self._last_number = 0
@@ -95,17 +102,26 @@ class CheckpointFiles:
     def plan(self, content: Mapping[str, Offsets], cuts: Mapping[TopicPartition, int]) -> CheckpointPlan:
         """Return a plan to write ``content``, which must have all four files. Does not block."""
         self._last_number += 1
-        plan = CheckpointPlan(self, self._last_number, content, dict(self.void_markers), cuts)
+        files = self._changed(content)
+        plan = CheckpointPlan(self, self._last_number, content, files, dict(self.void_markers), cuts)
         self._planned.append(plan)
         return plan
+
+    def _changed(self, content: Mapping[str, Offsets]) -> tuple[str, ...]:
+        """Return the files to write for ``content``: those that may differ on disk, at least the smallest."""
+        if self._planned or not self._is_on_disk:
+            return FILES
+        changed = tuple(name for name in FILES if content[name] != self._written[name])
+        smallest = min(FILES[:-1], key=lambda name: len(content[name]))  # the cleaner's file may not exist
+        return changed or (smallest,)
 
     def write(self, plan: CheckpointPlan) -> bool:
         """Write the plan's files: see :meth:`CheckpointPlan.run`."""
         if plan.number < self._newest_begun:
             return False
         self._newest_begun = plan.number
-        for name, offsets in plan.content.items():
-            path = posixpath.join(self.directory, name)
+        for name in plan.files:
+            path, offsets = posixpath.join(self.directory, name), plan.content[name]
             if offsets or name != names.CLEANER_OFFSET_CHECKPOINT or self._disk.exists(path):
                 checkpoints.write_offsets(self._disk, path, offsets)
         for paths in plan.void_markers.values():
@@ -116,6 +132,7 @@ class CheckpointFiles:
     def note_written(self, plan: CheckpointPlan) -> None:
         """Record that ``plan.run()`` returned True: its content is on disk. Call it on the owner's thread."""
         self._written = dict(plan.content)
+        self._is_on_disk = True
         self._planned = [other for other in self._planned if other.number > plan.number]
         for key, paths in plan.void_markers.items():
             if self.void_markers.get(key) == paths:

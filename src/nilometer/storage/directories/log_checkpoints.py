@@ -22,17 +22,32 @@ class LogCheckpoints:
 
     def plan(self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointPlan:
         """Return a plan of the directory's checkpoint files. Does not block."""
-        logs = self._table.logs_in(directory)
-        for key, log in logs.items():
-            directory.high_watermarks[key] = high_watermarks.get(
-                key, directory.high_watermarks.get(key, log.log_start_offset)
-            )
+        known = directory.high_watermarks
+        recovery_points: dict[TopicPartition, int] = {}
+        checkpointed: dict[TopicPartition, int] = {}
+        log_start_offsets: dict[TopicPartition, int] = {}
+        cleaned_offsets: dict[TopicPartition, int] = {}
+        cuts: dict[TopicPartition, int] = {}
+        # One pass: with tens of thousands of logs, the event loop waits for it.
+        for key, log in self._table.logs_in(directory).items():
+            state = log.state
+            high_watermark = high_watermarks.get(key)
+            if high_watermark is None:
+                high_watermark = known.get(key, state.log_start_offset)
+            known[key] = checkpointed[key] = high_watermark
+            recovery_points[key] = state.recovery_point
+            if state.log_start_offset > state.segments.first.base_offset:
+                log_start_offsets[key] = state.log_start_offset  # otherwise the files' names say it
+            if state.cleaned_offset:
+                cleaned_offsets[key] = state.cleaned_offset
+            if state.awaits_checkpoint:
+                cuts[key] = state.truncations
         return directory.plan_checkpoints(
-            recovery_points={key: log.state.recovery_point for key, log in logs.items()},
-            high_watermarks={key: directory.high_watermarks[key] for key in logs},
-            log_start_offsets=_moved_starts(logs),
-            cleaned_offsets=_cleaned_offsets(logs),
-            cuts={key: log.state.truncations for key, log in logs.items() if log.awaits_checkpoint},
+            recovery_points=recovery_points,
+            high_watermarks=checkpointed,
+            log_start_offsets=log_start_offsets,
+            cleaned_offsets=cleaned_offsets,
+            cuts=cuts,
         )
 
     def note_written(self, plan: CheckpointPlan) -> None:
@@ -57,17 +72,3 @@ class LogCheckpoints:
         files = self._table.directory_of(key).checkpoints
         if any(files.may_exceed(key, *bound) for bound in bounds):
             log.state.await_checkpoint()
-
-
-def _cleaned_offsets(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Return the offset below which each log is compacted, for all logs that ever were, by partition."""
-    return {key: log.state.cleaned_offset for key, log in logs.items() if log.state.cleaned_offset}
-
-
-def _moved_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Return the log start offsets that are above the first segment's base offset."""
-    return {
-        key: log.log_start_offset
-        for key, log in logs.items()
-        if log.log_start_offset > log.segments.first.base_offset
-    }
