@@ -63,7 +63,7 @@ FAULTS = (
         what="compaction drops a tombstone and leaves an older value",
         plant=drop_tombstones_before_what_they_delete,
         kinds=(Kind.CRASH,),
-        seeds=4,
+        seeds=12,
         compacts=True,
         settings={"log.cleaner.backoff.ms": "200"},
     ),

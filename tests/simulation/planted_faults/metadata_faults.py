@@ -136,7 +136,7 @@ FAULTS = (
         what="some changes of leader do not begin a new epoch",
         plant=keep_the_leader_epoch,
         kinds=(Kind.CRASH,),
-        seeds=5,
+        seeds=10,
     ),
     PlantedFault(
         name="never-find-a-leader-again",

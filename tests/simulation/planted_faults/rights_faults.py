@@ -75,7 +75,7 @@ FAULTS = (
         what="a fetch session does not notice that ACLs have changed",
         plant=keep_old_rights,
         kinds=(Kind.CRASH,),
-        seeds=5,
+        seeds=30,
         rights=True,
     ),
 )

@@ -417,7 +417,7 @@ FAULTS = (
         plant=accept_old_coordinators,
         kinds=(Kind.CUT, Kind.SESSION),
         longest_s=12.0,
-        seeds=20,
+        seeds=60,
         transactions=PLAN,
     ),
     PlantedFault(
