@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nilometer.pipeline.audit.audit import plan_segments, read_epochs
+from nilometer.pipeline.audit.audit import check_listed, plan_segments
 from nilometer.pipeline.audit.findings import Finding
-from nilometer.pipeline.audit.replica_check import check_replica
 from nilometer.pipeline.audit.segment_check import SegmentCheck
 from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
 
@@ -20,5 +19,5 @@ def findings_in(*places: Path) -> list[Finding]:
             for _ in check.run():
                 pass
             results.append(check.result)
-        found += check_replica(replica, results, read_epochs(replica)).findings
+        found += check_listed(replica, results).findings
     return found

@@ -7,14 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from nilometer.pipeline.audit.audit import check_listed
+from nilometer.pipeline.audit.committed_offsets import CommittedOffset, check_committed
 from nilometer.pipeline.audit.findings import Kind
 from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.source.log_folders import stored_files
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
+from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
 from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.runtime.system_disk import SystemDisk
+from nilometer.storage.names import TopicPartition
 from support.logs.folder_logs import FolderLog
 from support.pipeline import audit_checks
 from support.pipeline.audit_checks import findings_in
@@ -161,25 +165,59 @@ def test_an_audit_goes_on(log_directory, monkeypatch, deleted):
     assert outcomes[-1] == []
 
 
-def test_an_audit_knows_nothing_of_a_log_whose_listed_segments_are_all_deleted_before_they_are_read(
-    log_directory, monkeypatch
-):
-    """Retention removes them while the audit waits for Spark; the segments that follow were not listed."""
-    planned = audit_checks.plan_segments
+@pytest.fixture
+def gone_after_listing(log_directory, monkeypatch):
+    """Remove the logs of partition 0 after they were listed; ``then`` is called with their folder."""
+    folder, planned, after = log_directory / "events-0", audit_checks.plan_segments, []
 
     def plan_then_delete(replicas):
         works = planned(replicas)
-        for work in works:
-            if work.partition == 0:
-                path = log_directory / "events-0" / f"{work.base_offset:020}.log"
+        if works[0].partition == 0:
+            for work in works:
+                path = folder / f"{work.base_offset:020}.log"
                 path.rename(path.with_suffix(".log.deleted"))
+            for then in after:
+                then(folder)
         return works
 
     monkeypatch.setattr(audit_checks, "plan_segments", plan_then_delete)
-    try:
-        assert findings_in(log_directory) == []
-        [nothing] = findings_in(log_directory)  # there is none to be listed
-    finally:
-        for path in (log_directory / "events-0").glob("*.log.deleted"):
-            path.rename(path.with_suffix(""))
-    assert (nothing.kind, nothing.partition) == (Kind.MISSING_RECORDS, 0)
+    yield after
+    for path in folder.glob("*.log"):
+        path.unlink()
+    for path in folder.glob("*.log.deleted"):
+        path.rename(path.with_suffix(""))
+
+
+def test_an_audit_knows_nothing_of_a_log_whose_segments_were_all_replaced(log_directory, gone_after_listing):
+    """Retention removes what was listed while the audit waits for Spark."""
+    gone_after_listing.append(lambda folder: (folder / f"{999:020}.log").touch())
+    assert findings_in(log_directory) == []
+
+
+def test_an_audit_misses_the_records_of_a_log_whose_segments_are_gone(log_directory, gone_after_listing):
+    [found] = findings_in(log_directory)
+    assert (found.kind, found.partition) == (Kind.MISSING_RECORDS, 0)
+
+
+def test_an_audit_misses_the_records_of_files_that_are_listed_but_cannot_be_found(
+    log_directory, gone_after_listing
+):
+    def dangle(folder):
+        for path in folder.glob("*.log.deleted"):
+            path.with_suffix("").symlink_to(folder / "nowhere")
+
+    gone_after_listing.append(dangle)
+    [found] = findings_in(log_directory)
+    assert (found.kind, found.partition) == (Kind.MISSING_RECORDS, 0)
+
+
+def test_a_committed_offset_beyond_a_log_without_segments_is_found(tmp_path):
+    log = FolderLog(tmp_path / "logs", "events")
+    log.append([(5, b"k", b"v")] * 3)
+    log.checkpoint()
+    for path in (tmp_path / "logs" / "events-0").glob("*.log"):
+        path.unlink()
+    [replica] = find_replicas([str(tmp_path / "logs")])
+    committed = CommittedOffset("g", TopicPartition("events", 0), 12, "place", 7)
+    [found] = check_committed([committed], [check_listed(replica, [])])
+    assert found.kind is Kind.COMMITTED_OFFSET

@@ -124,7 +124,7 @@ def _round(
     checked.persist()
     try:
         results = _segment_results(checked)
-        replica_results = [check_replica(one, results[one.place], read_epochs(one)) for one in replicas]
+        replica_results = [check_listed(one, results[one.place]) for one in replicas]
         bounds = bounds_of(replica_results, _log_starts(replica_results))
         outlines = checked.where("result is null")
         findings = [found for one in replica_results for found in one.findings]
@@ -264,6 +264,17 @@ def _segment_results(checked: DataFrame) -> dict[str, list[SegmentResult]]:
 
 
 # --- read after the segments were checked
+
+
+def check_listed(replica: ReplicaFolder, results: Sequence[SegmentResult]) -> ReplicaResult:
+    """Check a replica by the results of all segments that were listed, and by what its folder has now."""
+    listed_again: Sequence[int] = ()
+    if all(one.is_gone for one in results):
+        try:
+            listed_again = replica.segments()
+        except FileNotFoundError:
+            listed_again = ()  # the replica was deleted: the next round does not find it
+    return check_replica(replica, results, read_epochs(replica), listed_again)
 
 
 def read_epochs(replica: ReplicaFolder) -> list[tuple[int, int]] | None:

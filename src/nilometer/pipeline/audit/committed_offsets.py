@@ -92,8 +92,8 @@ def check_committed(committed: Iterable[CommittedOffset], replicas: Sequence[Rep
     ends: dict[TopicPartition, int] = {}
     starts: dict[TopicPartition, int] = {}
     for one in replicas:
-        if not one.segments:
-            continue  # its end is unknown
+        if not one.is_known:
+            continue
         part = one.replica.part
         ends[part] = max(ends.get(part, 0), one.end_offset)
         starts[part] = min(starts.get(part, one.log_start), one.log_start)

@@ -28,6 +28,8 @@ class ReplicaResult:
     batches: int
     records: int
     bytes: int
+    is_known: bool = True
+    """False if the broker replaced all segments before one could be read."""
     findings: list[Finding] = field(default_factory=list[Finding])
 
 
@@ -35,15 +37,17 @@ def check_replica(
     replica: ReplicaFolder,
     segments: Sequence[SegmentResult],
     epochs: Sequence[tuple[int, int]] | None,
+    listed_again: Sequence[int] = (),
 ) -> ReplicaResult:
     """Check one replica and return its findings and numbers.
 
     ``segments`` are all that were listed, in the order of offsets; those deleted before they could be read
-    (``is_gone``) are ignored. If none is left, the broker was faster than the audit, and nothing is known of
-    the log. ``epochs`` are the entries (epoch, start offset) of the leader epoch checkpoint, None if it is
-    unreadable.
+    (``is_gone``) are ignored. ``epochs`` are the entries (epoch, start offset) of the leader epoch
+    checkpoint, None if it is unreadable. ``listed_again`` are the base offsets of a second listing, made if
+    no segment could be read: if it has others, the broker was faster than the audit, and nothing is known of
+    the log.
     """
-    return _ReplicaCheck(replica, segments, epochs).result()
+    return _ReplicaCheck(replica, segments, epochs, listed_again).result()
 
 
 class _ReplicaCheck:
@@ -52,10 +56,12 @@ class _ReplicaCheck:
         replica: ReplicaFolder,
         segments: Sequence[SegmentResult],
         epochs: Sequence[tuple[int, int]] | None,
+        listed_again: Sequence[int],
     ) -> None:
         self._replica = replica
         self._segments = [one for one in segments if not one.is_gone]
-        self._were_listed = bool(segments)
+        has_others = not {one.base_offset for one in segments}.issuperset(listed_again)
+        self._is_known = bool(self._segments) or not has_others
         self._epochs = epochs
         self._found: list[Finding] = []
         self._first = self._segments[0].base_offset if self._segments else 0
@@ -69,7 +75,7 @@ class _ReplicaCheck:
             self._check_continuity()
             self._check_bounds()
             self._check_epochs()
-        elif self._replica.high_watermark and not self._were_listed:
+        elif self._replica.high_watermark and self._is_known:
             what = f"there is no segment; the high watermark is {self._replica.high_watermark}"
             self._find(Kind.MISSING_RECORDS, self._replica.place, None, 0, what)
         segments = self._segments
@@ -82,6 +88,7 @@ class _ReplicaCheck:
             sum(one.batches for one in segments),
             sum(one.records for one in segments),
             sum(one.bytes for one in segments),
+            self._is_known,
             self._found,
         )
 
