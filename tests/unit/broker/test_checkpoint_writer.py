@@ -42,17 +42,23 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+def open_writer(
+    disk: HeldDisk, marks: dict[TopicPartition, int]
+) -> tuple[LogManager, Tasks, CheckpointWriter]:
+    """A log directory with one log, and the writer of its checkpoints."""
+    entropy = SeededEntropy(random.Random(1))
+    options = ManagerOptions(node_id=1, directories=["/data"], entropy=entropy)
+    logs = LogManager.open(disk, options, wall_ms=1)
+    logs.create(KEY, LogConfig(), wall_ms=1)
+    runtime, tasks = Runtime(SystemClock(), disk, cast(Any, None), entropy), Tasks()
+    return logs, tasks, CheckpointWriter(runtime, logs, tasks, lambda: dict(marks), logs.fail_directory)
+
+
 def test_writes_follow_each_other_and_the_last_one_says_what_is_newest() -> None:
     async def scenario() -> None:
         disk = HeldDisk()
-        entropy = SeededEntropy(random.Random(1))
-        options = ManagerOptions(node_id=1, directories=["/data"], entropy=entropy)
-        logs = LogManager.open(disk, options, wall_ms=1)
-        logs.create(KEY, LogConfig(), wall_ms=1)
-        runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
-        tasks = Tasks()
         marks = {KEY: 1}
-        writer = CheckpointWriter(runtime, logs, tasks, lambda: dict(marks), logs.fail_directory)
+        _, tasks, writer = open_writer(disk, marks)
         first = writer.request("/data")
         await settle()
         marks[KEY] = 2
@@ -72,7 +78,54 @@ def test_writes_follow_each_other_and_the_last_one_says_what_is_newest() -> None
         assert not idle.done()
         disk.waiting[1].set()
         await idle
-        assert not fourth.done()
+        assert fourth.cancelled()  # nobody is left who would carry it out
         assert checkpoints.read_offsets(disk, "/data/replication-offset-checkpoint") == {KEY: 2}
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_fails_ends_all_requests_and_the_next_one_is_carried_out() -> None:
+    """A thread cannot be started, for example: no error of the disk."""
+
+    async def scenario() -> None:
+        disk = HeldDisk()
+        logs, tasks, writer = open_writer(disk, {KEY: 1})
+        note, logs.note_checkpoint = logs.note_checkpoint, fail  # type: ignore[method-assign]
+        first = writer.request("/data")
+        await settle()
+        second = writer.request("/data")
+        disk.waiting[0].set()
+        await settle()
+        assert isinstance(first.exception(), RuntimeError)
+        assert isinstance(second.exception(), RuntimeError)
+        logs.note_checkpoint = note  # type: ignore[method-assign]
+        third = writer.request("/data")
+        await settle()
+        disk.waiting[1].set()
+        await asyncio.wait_for(third, 10)
+        await tasks.stop()
+
+    asyncio.run(scenario())
+
+
+def fail(*_: object) -> Any:
+    raise RuntimeError("can't start new thread")
+
+
+def test_the_end_waits_for_a_write_although_the_next_one_was_cancelled_while_it_waited_for_it() -> None:
+    async def scenario() -> None:
+        disk = HeldDisk()
+        _, tasks, writer = open_writer(disk, {KEY: 1})
+        writer.request("/data")
+        await settle()
+        await tasks.stop()
+        writer.request("/data")  # by a task that ends late
+        await settle()
+        await tasks.stop()
+        idle = asyncio.ensure_future(writer.wait_idle())
+        await settle()
+        assert not idle.done()
+        disk.waiting[0].set()
+        await asyncio.wait_for(idle, 10)
 
     asyncio.run(scenario())

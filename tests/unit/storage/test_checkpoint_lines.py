@@ -258,6 +258,43 @@ def test_a_log_cut_below_its_lines_takes_no_appends_before_they_are_rewritten() 
     assert directory.lines()[0] == {KEY: 5}
 
 
+def test_the_lines_of_a_log_that_was_cut_are_lowered_when_its_process_died_before_that() -> None:
+    """Otherwise a power cut lets recovery trust records that were appended since and not flushed."""
+    directory = Directory()
+    log = directory.create()
+    append(log, b"a", 40)
+    directory.flush(log)
+    directory.checkpoint()
+    directory.manager.truncate_to(log, 5, wall_ms=1)
+    directory.open()
+    assert directory.lines()[:2] == [{KEY: 5}, {KEY: 5}]
+    log = directory.manager.logs[KEY]
+    append(log, b"b", 45)
+    directory.disk.crash_machine(7)
+    directory.open()
+    log = directory.manager.logs[KEY]
+    directory.manager.resolve_gap(log, wall_ms=1)
+    assert len(read_from(log, 0, log.log_end_offset)) == log.log_end_offset >= 5
+
+
+def test_a_write_for_an_earlier_log_of_the_name_does_not_release_a_later_one() -> None:
+    directory = Directory()
+    log = directory.create()
+    append(log, b"a", 20)
+    directory.flush(log)
+    directory.checkpoint()
+    directory.manager.truncate_to(log, 5, wall_ms=1)
+    slow = directory.plan()
+    directory.manager.delete(KEY)
+    log = directory.create()
+    append(log, b"b", 20)
+    directory.manager.truncate_to(log, 5, wall_ms=1)
+    log.state.await_checkpoint()
+    directory.write(slow)
+    with pytest.raises(KafkaError, match="checkpoint"):
+        append(log, b"too soon", 1)
+
+
 def test_a_cut_above_the_lines_costs_no_checkpoint() -> None:
     directory = Directory()
     log = directory.create()

@@ -35,7 +35,7 @@ class Files:
     def write(self, content: dict[str, Offsets]) -> list[str]:
         """Plan, write and record ``content``; return the names of the files that were replaced."""
         self.replaced.clear()
-        plan = self.files.plan(content, {})
+        plan = self.files.plan(content, ())
         assert plan.run()
         self.files.note_written(plan)
         return list(self.replaced)
@@ -60,7 +60,7 @@ def test_one_file_is_replaced_if_none_has_changed_so_that_a_failed_disk_is_notic
     files = Files()
     files.write(offsets(3, 4))
     assert files.write(offsets(3, 4)) == [STARTS]  # the smallest
-    plan = files.files.plan(offsets(3, 4), {})
+    plan = files.files.plan(offsets(3, 4), ())
     files.disk.fails = lambda number, verb, path: OSError(5, "EIO")
     with pytest.raises(OSError, match="EIO"):
         plan.run()
@@ -77,7 +77,7 @@ def test_all_files_are_replaced_after_a_restart_because_they_may_be_missing_or_d
 def test_all_files_are_replaced_while_an_earlier_plan_is_not_recorded() -> None:
     files = Files()
     files.write(offsets(3, 4))
-    abandoned = files.files.plan(offsets(1, 1), {})
+    abandoned = files.files.plan(offsets(1, 1), ())
     assert abandoned.run()  # the task that waited for it was cancelled
     assert files.write(offsets(3, 4)) == [POINTS, MARKS, STARTS]
     assert files.read() == offsets(3, 4)
@@ -94,7 +94,7 @@ def test_the_files_have_the_content_of_the_newest_plan_that_ran(seed: int) -> No
         match chance.randrange(4):
             case 0 | 1:
                 content = offsets(chance.randrange(2), chance.randrange(2), chance.randrange(2))
-                planned.append(files.files.plan(content, {}))
+                planned.append(files.files.plan(content, ()))
             case 2 if planned:
                 plan = planned.pop(chance.randrange(len(planned)))
                 if plan.run():

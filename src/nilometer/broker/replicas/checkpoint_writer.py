@@ -72,13 +72,17 @@ class CheckpointWriter:
 
     async def _run(self, directory: str) -> None:
         while (request := self._requests.get(directory)) is not None:
-            await asyncio.gather(*self._earlier(directory), return_exceptions=True)
-            del self._requests[directory]
+            # Shielded: cancelling this wait must not cancel the write, which goes on in its thread.
+            earlier = [asyncio.shield(write) for write in self._earlier(directory)]
             try:
+                await asyncio.gather(*earlier, return_exceptions=True)
+                del self._requests[directory]
                 for plan in self._logs.plan_checkpoints(self._high_watermarks(), directory):
                     await self._write_plan(plan)
             except BaseException as error:
-                request.set_exception(error) if isinstance(error, Exception) else request.cancel()
+                # A later request fails, too: no task is left that would carry it out.
+                for failed in {request, self._requests.pop(directory, request)}:
+                    failed.set_exception(error) if isinstance(error, Exception) else failed.cancel()
                 raise
             request.set_result(None)
 

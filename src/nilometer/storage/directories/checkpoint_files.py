@@ -13,7 +13,7 @@ nevertheless: a broker without traffic notices a failed disk by its checkpoints 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import void_checkpoints
 from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.local_log import LocalLog
 from nilometer.storage.names import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -45,8 +46,8 @@ class CheckpointPlan(msgspec.Struct, frozen=True):
     void_markers: Mapping[TopicPartition, tuple[str, ...]]
     """Markers (paths, see :mod:`void_checkpoints`) to remove after the write: the files then have no line of
     an earlier folder of the same name."""
-    cuts: Mapping[TopicPartition, int]
-    """The truncation count (``LocalLog.truncations``) of each log with a truncation not yet checkpointed."""
+    cuts: Sequence[tuple[LocalLog, int]]
+    """Each log with a truncation not yet checkpointed, and its ``truncations``."""
 
     @property
     def directory(self) -> str:
@@ -99,7 +100,7 @@ class CheckpointFiles:
             return 0
         return min(content.get(name, {}).get(key, 0) for content in self._contents())
 
-    def plan(self, content: Mapping[str, Offsets], cuts: Mapping[TopicPartition, int]) -> CheckpointPlan:
+    def plan(self, content: Mapping[str, Offsets], cuts: Sequence[tuple[LocalLog, int]]) -> CheckpointPlan:
         """Return a plan to write ``content``, which must have all four files. Does not block."""
         self._last_number += 1
         files = self._changed(content)

@@ -12,6 +12,7 @@ from nilometer.storage import names
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.log_directory import LogDirectory
 from nilometer.storage.directories.log_table import LogTable
+from nilometer.storage.local_log import LocalLog
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 
@@ -27,7 +28,7 @@ class LogCheckpoints:
         checkpointed: dict[TopicPartition, int] = {}
         log_start_offsets: dict[TopicPartition, int] = {}
         cleaned_offsets: dict[TopicPartition, int] = {}
-        cuts: dict[TopicPartition, int] = {}
+        cuts: list[tuple[LocalLog, int]] = []
         # One pass: with tens of thousands of logs, the event loop waits for it.
         for key, log in self._table.logs_in(directory).items():
             state = log.state
@@ -41,7 +42,7 @@ class LogCheckpoints:
             if state.cleaned_offset:
                 cleaned_offsets[key] = state.cleaned_offset
             if state.awaits_checkpoint:
-                cuts[key] = state.truncations
+                cuts.append((state, state.truncations))
         return directory.plan_checkpoints(
             recovery_points=recovery_points,
             high_watermarks=checkpointed,
@@ -53,13 +54,13 @@ class LogCheckpoints:
     def note_written(self, plan: CheckpointPlan) -> None:
         """Record that ``plan.run()`` returned True: logs that waited for it accept appends again."""
         plan.owner.note_written(plan)
-        for key, truncations in plan.cuts.items():
-            log = self._table.logs.get(key)
-            if log is not None and log.state.truncations == truncations:
-                log.state.checkpoint_written()
+        for state, truncations in plan.cuts:
+            if state.truncations == truncations:
+                state.checkpoint_written()
 
     def hold_after_cut(self, log: Log) -> None:
-        """Block appends after a truncation if a checkpoint file on disk may have higher offsets."""
+        """Block appends if a checkpoint file on disk may have higher offsets: after a truncation, and when a
+        log is opened."""
         key = log.topic_partition
         if self._table.logs.get(key) is not log:
             return  # deleted, or offline: it accepts no appends

@@ -6,7 +6,7 @@ The logs themselves are not managed here, only their offsets in checkpoint files
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nilometer.runtime import Disk, DiskLock, Entropy
 from nilometer.storage import names
@@ -18,6 +18,7 @@ from nilometer.storage.directories import (
 )
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles, CheckpointPlan
 from nilometer.storage.directories.meta_properties import MetaProperties
+from nilometer.storage.local_log import LocalLog
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -142,7 +143,7 @@ class LogDirectory:
         high_watermarks: Mapping[TopicPartition, int],
         log_start_offsets: Mapping[TopicPartition, int],
         cleaned_offsets: Mapping[TopicPartition, int],
-        cuts: Mapping[TopicPartition, int],
+        cuts: Sequence[tuple[LocalLog, int]],
     ) -> CheckpointPlan:
         content = {
             names.RECOVERY_POINT_CHECKPOINT: recovery_points,

@@ -374,11 +374,27 @@ class LogManager:
             live = [folder for folder in folders if folder.kind is FolderKind.LIVE]
             for done, folder in enumerate(live):
                 self._open_log(directory, folder.topic_partition, wall_ms, done, len(live))
+            self._lower_checkpoints(directory)
             self.removable_folders += directory.leftovers()
         except (LockHeld, CorruptCheckpoint):
             raise
         except OSError as error:
             self.fail_directory(directory.path, error)
+
+    def _lower_checkpoints(self, directory: LogDirectory) -> None:
+        """Rewrite the checkpoint files if one has a higher offset than a log in use.
+
+        The last process may have ended between a truncation and its checkpoint. While the directory has
+        duplicates, which have lines too, such a log waits for the next checkpoint. Raises OSError.
+        """
+        logs = self._table.logs_in(directory)
+        for log in logs.values():
+            self._checkpoints.hold_after_cut(log)
+        is_unsettled = any(duplicate.directory is directory for duplicate in self.duplicates)
+        if any(log.awaits_checkpoint for log in logs.values()) and not is_unsettled:
+            plan = self._checkpoints.plan(directory, {key: self.initial_high_watermark(key) for key in logs})
+            plan.run()
+            self.note_checkpoint(plan)
 
     def _open_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
