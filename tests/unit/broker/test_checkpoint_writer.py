@@ -78,7 +78,7 @@ def test_writes_follow_each_other_and_the_last_one_says_what_is_newest() -> None
         assert not idle.done()
         disk.waiting[1].set()
         await idle
-        assert fourth.cancelled()  # nobody is left who would carry it out
+        assert fourth.cancelled()  # no task is left to carry it out
         assert checkpoints.read_offsets(disk, "/data/replication-offset-checkpoint") == {KEY: 2}
 
     asyncio.run(scenario())
