@@ -47,7 +47,7 @@ class CheckpointPlan(msgspec.Struct, frozen=True):
     """Markers (paths, see :mod:`void_checkpoints`) to remove after the write: the files then have no line of
     an earlier folder of the same name."""
     cuts: Sequence[tuple[LocalLog, int]]
-    """Each log with a truncation not yet checkpointed, and its ``truncations``."""
+    """Each log that accepts no appends before this write, and its ``truncations`` when it was planned."""
 
     @property
     def directory(self) -> str:

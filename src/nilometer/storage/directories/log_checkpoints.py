@@ -58,7 +58,7 @@ class LogCheckpoints:
             if state.truncations == truncations:
                 state.checkpoint_written()
 
-    def hold_after_cut(self, log: Log) -> None:
+    def hold_if_exceeded(self, log: Log) -> None:
         """Block appends if a checkpoint file on disk may have higher offsets: after a truncation, and when a
         log is opened."""
         key = log.topic_partition

@@ -209,7 +209,7 @@ class LogManager:
         recorded as written (``log.awaits_checkpoint``).
         """
         truncation = log.truncate_to(offset, wall_ms=wall_ms)
-        self._checkpoints.hold_after_cut(log)
+        self._checkpoints.hold_if_exceeded(log)
         return truncation
 
     def truncate_fully_and_start_at(
@@ -218,7 +218,7 @@ class LogManager:
         truncation = log.truncate_fully_and_start_at(
             offset, wall_ms=wall_ms, log_start_offset=log_start_offset
         )
-        self._checkpoints.hold_after_cut(log)
+        self._checkpoints.hold_if_exceeded(log)
         return truncation
 
     def resolve_gap(self, log: Log, *, wall_ms: int) -> Damage | None:
@@ -228,7 +228,7 @@ class LogManager:
         """
         damage = log.resolve_gap(wall_ms=wall_ms)
         if damage is not None:
-            self._checkpoints.hold_after_cut(log)
+            self._checkpoints.hold_if_exceeded(log)
         return damage
 
     # -- checkpoints
@@ -389,12 +389,12 @@ class LogManager:
         """
         logs = self._table.logs_in(directory)
         for log in logs.values():
-            self._checkpoints.hold_after_cut(log)
+            self._checkpoints.hold_if_exceeded(log)
         is_unsettled = any(duplicate.directory is directory for duplicate in self.duplicates)
         if any(log.awaits_checkpoint for log in logs.values()) and not is_unsettled:
             plan = self._checkpoints.plan(directory, {key: self.initial_high_watermark(key) for key in logs})
-            plan.run()
-            self.note_checkpoint(plan)
+            if plan.run():
+                self.note_checkpoint(plan)
 
     def _open_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
