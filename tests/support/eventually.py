@@ -9,7 +9,7 @@ from collections.abc import Callable
 _POLL_S = 0.02
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -17,7 +17,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 15.0
         time.sleep(_POLL_S)
 
 
-async def becomes(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+async def becomes(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Wait for ``condition`` without blocking the event loop. Raises AssertionError after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not condition():

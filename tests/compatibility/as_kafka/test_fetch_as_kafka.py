@@ -15,7 +15,6 @@ from support.brokers.record_requests import (
     fetch,
     fetch_fields,
     list_offsets,
-    wait_led,
 )
 from support.brokers.two_brokers import Plain, Side
 from support.wire.wire_peer import make
@@ -39,7 +38,6 @@ def test_list_offsets(sides: tuple[Side, Side], version: int) -> None:
         for number in range(4):
             side.append(name, b"a", b"b", timestamp=1_000 * (number + 1))
         side.append(name, b"late", timestamp=500)
-        wait_led(side, name)
         told: dict[str, Plain] = {}
         for timestamp in (-1, -2, -3, -4, -5, -6, -7, 0, 500, 999, 1_000, 1_001, 2_500, 4_001, 4_002, 2**62):
             told[f"at {timestamp}"] = list_offsets(side, version, name, 0, timestamp)
@@ -85,7 +83,6 @@ def test_fetch(sides: tuple[Side, Side], version: int) -> None:
         for number in range(4):
             side.append(name, b"a%d" % number, b"b%d" % number)
         side.append(name, b"x" * 2000, partition=1)
-        wait_led(side, name)
         told = {
             "from the start": fetch(side, version, name, [(0, 0)]),
             "from the middle of a batch": fetch(side, version, name, [(0, 3)]),

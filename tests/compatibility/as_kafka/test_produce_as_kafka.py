@@ -21,7 +21,6 @@ from support.brokers.record_requests import (
     fetch_fields,
     list_offsets,
     produce,
-    wait_led,
 )
 from support.brokers.two_brokers import Plain, Side, batch, produce_fields
 from support.eventually import eventually
@@ -192,8 +191,6 @@ def test_produce_within_limits(sides: tuple[Side, Side], what: str) -> None:
 
     def scenario(side: Side) -> Plain:
         name = side.create(f"limits-{what.replace(' ', '-').replace(',', '')}", **configs)
-        eventually(lambda: list_offsets(side, 7, name, 0, -1) is not None, "it is led")
-        wait_led(side, name)
         told = produce(side, 9, name, records)
         return {"answer": told, "read": fetch(side, 11, name, [(0, 0)])}
 
@@ -203,7 +200,6 @@ def test_produce_within_limits(sides: tuple[Side, Side], what: str) -> None:
 def test_log_append_time(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         name = side.create("append-time", message_timestamp_type="LogAppendTime")
-        wait_led(side, name)
         before = int(time.time() * 1000)
         fields = produce_fields(9, name, {0: batch(b"x")})
         outcome = side.message(ApiKey.PRODUCE, 9, **fields).responses[0].partition_responses[0]

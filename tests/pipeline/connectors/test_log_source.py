@@ -351,7 +351,7 @@ def test_a_topic_that_apache_kafka_compacted(spark, kafka, tmp_path):
         kept = sum(batch.records_count for batch in stored_batches(kafka.data_dir, name, 0))
         return kept < 60 and not list(folder.glob("*.swap"))
 
-    eventually(is_compacted, "the log is compacted", 40)
+    eventually(is_compacted, "the log is compacted")
     end = stored_batches(kafka.data_dir, name, 0)[-1].last_offset + 1
     wait_for_checkpoint(kafka.data_dir, name, {0: end})
     bounds = {"endingOffsets": json.dumps({name: {"0": end}})}

@@ -89,7 +89,6 @@ def _wait_for_load(writers: list[Writer]) -> None:
     eventually(
         lambda: all(writer.acknowledged > count for writer, count in zip(writers, before, strict=True)),
         "every producer gets acknowledgements",
-        timeout_s=30,
     )
 
 

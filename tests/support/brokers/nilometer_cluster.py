@@ -248,7 +248,7 @@ class NilometerCluster:
         )
 
     def wait_leader(
-        self, topic: str, partition: int = 0, *, other_than: int | None = None, timeout_s: float = 20.0
+        self, topic: str, partition: int = 0, *, other_than: int | None = None, timeout_s: float = 60.0
     ) -> int:
         """Wait for a running leader (other than ``other_than``) and return its broker id."""
         found: list[int] = []

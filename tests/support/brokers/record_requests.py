@@ -7,7 +7,6 @@ from uuid import UUID
 from nilometer.wire.api_keys import ApiKey
 from support.brokers.comparison import NOWHERE
 from support.brokers.two_brokers import CLOSED, Plain, Side, produce_fields
-from support.eventually import eventually
 from support.wire.wire_peer import make
 
 FIRST_BY_ID = 13
@@ -41,13 +40,6 @@ def _told(outcome: Plain) -> Plain:
     return {
         name: value for name, value in outcome.items() if name in ("error_code", "index", "partition_index")
     }
-
-
-def wait_led(side: Side, name: str) -> None:
-    def led() -> bool:
-        return list_offsets(side, 7, name, 0, -1)["topics"][0]["partitions"][0]["error_code"] == "none"
-
-    eventually(led, f"{side.name} leads {name}")
 
 
 def list_offsets(

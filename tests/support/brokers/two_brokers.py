@@ -97,7 +97,7 @@ class Side:
             return CLOSED
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> str:
-        """Create a topic and wait for its leaders; underscores in ``configs`` keys stand for dots.
+        """Create a topic and wait until it is led; underscores in ``configs`` keys stand for dots.
 
         Returns its name.
         """
@@ -115,7 +115,24 @@ class Side:
         return name
 
     def wait_leaders(self, name: str, partitions: int) -> None:
-        eventually(lambda: self.leaders(name) == [1] * partitions, f"{self.name} leads {name}")
+        """Wait until each of the topic's partitions is led.
+
+        Metadata is not enough: Apache Kafka names a leader before the broker has become it.
+        """
+        eventually(
+            lambda: self.leaders(name) == [1] * partitions and self._leads(name, partitions),
+            f"{self.name} leads {name}",
+        )
+
+    def _leads(self, name: str, partitions: int) -> bool:
+        key = ApiKey.LIST_OFFSETS
+        asked = tuple(
+            make(key, 7, "ListOffsetsPartition", partition_index=index, timestamp=-1, current_leader_epoch=-1)
+            for index in range(partitions)
+        )
+        topic = make(key, 7, "ListOffsetsTopic", name=name, partitions=asked)
+        answer = self.message(key, 7, replica_id=-1, topics=(topic,), timeout_ms=10_000).topics[0]
+        return all(partition.error_code is ErrorCode.none for partition in answer.partitions)
 
     def leaders(self, name: str) -> list[int]:
         asked = make(ApiKey.METADATA, 12, "MetadataRequestTopic", name=name)

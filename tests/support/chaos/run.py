@@ -221,7 +221,7 @@ class ChaosRun:
     # --- leaders, followers, controller
 
     def leader(self, partition: int = 0) -> int:
-        return self.cluster.wait_leader(TOPIC, partition, timeout_s=40)
+        return self.cluster.wait_leader(TOPIC, partition, timeout_s=60)
 
     def leads_nothing(self, broker_id: int) -> bool:
         """Whether, for all other running brokers, every partition has a leader other than ``broker_id``."""
@@ -272,7 +272,7 @@ class ChaosRun:
             found.append(controller or 0)
             return controller is not None
 
-        eventually(is_known, "the brokers agree on a controller", 30)
+        eventually(is_known, "the brokers agree on a controller")
         return found[-1]
 
     # --- the verdict
@@ -324,7 +324,7 @@ class ChaosRun:
 
     def _compare_replicas(self) -> list[str]:
         """Compare the replicas' batches from the highest log start offset to the lowest high watermark."""
-        eventually(self._are_level, "all replicas know that everything is committed", 20)
+        eventually(self._are_level, "all replicas know that everything is committed")
         wrong: list[str] = []
         for partition in range(self.partitions):
             states = [row.state for row in self.survey().rows if row.partition == partition]

@@ -43,7 +43,7 @@ JVM_AS_SHIPPED = (
 """The JVM options of Kafka's own start script: for benchmarks."""
 
 CLUSTER_ID = "TmlsZU1ldGVyVGVzdDAwMQ"
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from ..ports import HOST
 from .frame_fuzzer import Kind, MutatedFrame
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 _QUESTION_ID = 0x7FFF_FFF0
 _QUESTION_BODY = struct.pack(">hhihii", 21, 0, _QUESTION_ID, -1, 0, 1000)
 _QUESTION = struct.pack(">i", len(_QUESTION_BODY)) + _QUESTION_BODY

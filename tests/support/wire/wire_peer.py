@@ -13,7 +13,7 @@ from types import TracebackType
 
 from nilometer.wire.messages import Message, api, decode_response, encode_request
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class ConnectionEnded(Exception):
