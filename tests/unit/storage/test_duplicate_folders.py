@@ -76,6 +76,46 @@ def test_of_two_copies_of_one_topic_the_one_written_last_is_kept() -> None:
     assert values_of(manager) == 3
 
 
+def write_and_truncate(disk: MemoryDisk, directory: str) -> None:
+    """A folder of 20 records, all flushed and checkpointed, of which 15 are truncated.
+
+    The process dies before the next checkpoint.
+    """
+    manager = open_manager(disk, directory)
+    log = manager.create(KEY, CONFIG, wall_ms=1, topic_id=NEW)
+    for _ in range(20):
+        log.append_as_leader(build_batch((b"x",)), leader_epoch=2, wall_ms=1)
+    flush = log.flush_plan()
+    flush.run()
+    log.mark_flushed(flush, wall_ms=1)
+    (plan,) = manager.plan_checkpoints({KEY: 20})
+    assert plan.run()
+    manager.truncate_to(log, 5, wall_ms=1)
+
+
+@pytest.mark.parametrize("kept", ["/one", "/two"], ids=["found-first", "found-last"])
+def test_the_lines_of_a_copy_that_was_truncated_below_them_are_lowered(kept: str) -> None:
+    """A recovery point above the log would let a later recovery trust records that were never flushed."""
+    disk = MemoryDisk()
+    write_and_truncate(disk, kept)
+    write(disk, "/two" if kept == "/one" else "/one", NEW, [b"stale"] * 3, epoch=1)
+    manager = open_manager(disk)
+    assert manager.resolve_duplicates(lambda _: NEW, wall_ms=1).failures == {}
+    assert manager.directory_of(KEY) == kept
+    assert manager.durable_recovery_point(KEY) <= 5
+    manager.logs[KEY].append_as_leader(build_batch((b"y",)), leader_epoch=3, wall_ms=1)
+    assert values_of(manager) == 6
+
+
+def test_a_directory_whose_lines_cannot_be_lowered_is_named() -> None:
+    disk = MemoryDisk()
+    write(disk, "/one", NEW, [b"stale"] * 2, epoch=1)
+    write_and_truncate(disk, "/two")
+    manager = open_manager(disk)
+    disk.fails = lambda _, verb, path: OSError(5, "EIO") if path.startswith("/two/recovery-point") else None
+    assert list(manager.resolve_duplicates(lambda _: NEW, wall_ms=1).failures) == ["/two"]
+
+
 def test_until_it_is_settled_a_clean_stop_changes_neither_folder() -> None:
     """The metadata could not be read, say: checkpoint lines of the folder that counts must not be dropped."""
     disk = MemoryDisk()

@@ -272,9 +272,10 @@ class LogManager:
     def resolve_duplicates(
         self, topic_ids: Callable[[TopicPartition], uuid.UUID | None], *, wall_ms: int
     ) -> ResolvedDuplicates:
-        """Put one folder of each partition in use, and rename the others.
+        """Put one folder of each partition in use, rename the others, and lower the checkpoint files.
 
-        ``topic_ids`` returns a partition's topic id in the metadata, None if there is no such topic.
+        ``topic_ids`` returns a partition's topic id in the metadata, None if there is no such topic. Call it
+        before the first plan of checkpoints runs.
         """
         found, self.duplicates = self.duplicates, []
         host = DuplicateHost(
@@ -285,7 +286,14 @@ class LogManager:
             load=lambda each: self._load_log(each.directory, each.topic_partition, wall_ms),
             use=lambda copy: self._table.add(copy.directory, copy.log),
         )
-        return resolve(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
+        resolved = resolve(host, found, topic_ids, self._options.entropy, wall_ms=wall_ms)
+        for directory in {each.directory.path: each.directory for each in found}.values():
+            if directory.failure is None and directory.path not in resolved.failures:
+                try:
+                    self._lower_checkpoints(directory)
+                except OSError as error:
+                    resolved.failures[directory.path] = error
+        return resolved
 
     # -- failures
 
@@ -385,7 +393,7 @@ class LogManager:
         """Rewrite the checkpoint files if one has a higher offset than a log in use.
 
         The last process may have ended between a truncation and its checkpoint. While the directory has
-        duplicates, which have lines too, such a log waits for the next checkpoint. Raises OSError.
+        duplicates, which have lines too, such a log only waits. Raises OSError.
         """
         logs = self._table.logs_in(directory)
         for log in logs.values():
