@@ -7,21 +7,23 @@ from collections.abc import Iterator
 import pytest
 
 from support.brokers.nilometer_broker import NilometerBroker
-from support.brokers.two_brokers import Side
+from support.brokers.two_brokers import KEEP_OLD_RECORDS, Side
 from support.kafka.apache_kafka import ApacheKafka
 
-HASTY_GROUPS = {
+BOTH = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "group.consumer.assignment.interval.ms": "0",
+    **KEEP_OLD_RECORDS,
 }
+"""Settings of both brokers."""
 AT_ONCE = {"group.consumer.assignor.offload.enable": "false"}
 """Nilometer never assigns behind a request's back."""
 
 
 @pytest.fixture(scope="package")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    apache = ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides={**HASTY_GROUPS, **AT_ONCE})
+    apache = ApacheKafka(tmp_path_factory.mktemp("kafka"), overrides={**BOTH, **AT_ONCE})
     try:
         apache.start()
         side = Side("Apache Kafka", apache.bootstrap)
@@ -33,7 +35,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
 
 @pytest.fixture(scope="package")
 def nilometer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    with NilometerBroker(tmp_path_factory.mktemp("beside-kafka") / "data", HASTY_GROUPS) as broker:
+    with NilometerBroker(tmp_path_factory.mktemp("beside-kafka") / "data", BOTH) as broker:
         side = Side("Nilometer", broker.bootstrap)
         yield side
         side.hang_up()

@@ -11,6 +11,8 @@ from support.coordination.cluster import Cluster, Zygote
 from support.coordination.virtual_cluster import VirtualCluster
 from support.coordination.zookeeper_server import ZooKeeperEnsemble, running_ensemble
 
+SESSION_MS = 4_500
+"""Session timeout with ZooKeeper: long enough for a busy machine, short enough to wait for the end of one."""
 _numbers = itertools.count()
 
 
@@ -36,7 +38,7 @@ def zookeeper_server() -> Iterator[ZooKeeperEnsemble]:
 def zookeeper(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> Cluster:
     """Each test in a chroot of its own."""
     chroot = f"nilometer-{next(_numbers)}"
-    return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", 1500)
+    return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", SESSION_MS)
 
 
 @pytest.fixture(scope="package")
@@ -55,7 +57,7 @@ def zookeeper_of_three(zygote: Zygote, three_servers: ZooKeeperEnsemble) -> Iter
     for server in three_servers.servers:
         if server is not victim:
             server.wait_ready()
-    yield Cluster(zygote, "zookeeper", f"zookeeper://{three_servers.hosts}/nilometer-{number}", 1500)
+    yield Cluster(zygote, "zookeeper", f"zookeeper://{three_servers.hosts}/nilometer-{number}", SESSION_MS)
     three_servers.heal()
 
 

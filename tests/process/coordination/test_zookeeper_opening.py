@@ -35,7 +35,7 @@ def opened(setting: str) -> str:
     """The cluster id of the store that was found or made."""
 
     async def open_and_close() -> str:
-        store = make_store(setting, Runtime.system(), local_folder="", session_timeout_ms=1500)
+        store = make_store(setting, Runtime.system(), local_folder="", session_timeout_ms=6000)
         await store.open()
         try:
             return store.cluster_id
@@ -97,7 +97,7 @@ def test_brokers_that_start_together_make_one_store(zookeeper_server: ZooKeeperE
     async def open_all() -> set[str]:
         setting = f"zookeeper://{zookeeper_server.hosts}/together/{next(_numbers)}"
         stores = [
-            make_store(setting, Runtime.system(), local_folder="", session_timeout_ms=1500) for _ in range(4)
+            make_store(setting, Runtime.system(), local_folder="", session_timeout_ms=6000) for _ in range(4)
         ]
         await asyncio.gather(*(store.open() for store in stores))
         try:

@@ -8,7 +8,7 @@ from nilometer.cluster.acl import Acl
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 
-from ..brokers.two_brokers import Side
+from ..brokers.two_brokers import KEEP_OLD_RECORDS, Side
 from ..eventually import eventually
 from ..wire.new_topics import new_topic
 from ..wire.wire_peer import make
@@ -23,6 +23,7 @@ AUTHORIZED = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
+    **KEEP_OLD_RECORDS,
 }
 """Settings of both brokers: everyone may create the first ACLs, which end that."""
 K = ApiKey

@@ -24,6 +24,8 @@ from ..wire.wire_peer import ConnectionEnded, WirePeer, make
 
 Plain = Any
 CLOSED = "the connection was closed"
+KEEP_OLD_RECORDS = {"log.retention.hours": "1000000"}
+"""The records written here are of 1970. Otherwise a round of retention may delete one before it is read."""
 _LEFT_OUT = frozenset(
     {
         "throttle_time",
