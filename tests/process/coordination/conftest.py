@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.coordination.cluster import Cluster, Zygote
+from support.coordination.cluster import ZOOKEEPER_SESSION_MS, Cluster, Zygote
 from support.coordination.virtual_cluster import VirtualCluster
 from support.coordination.zookeeper_server import ZooKeeperEnsemble, running_ensemble
 
-SESSION_MS = 4_500
-"""Session timeout with ZooKeeper: long enough for a busy machine, short enough to wait for the end of one."""
 _numbers = itertools.count()
 
 
@@ -38,7 +36,9 @@ def zookeeper_server() -> Iterator[ZooKeeperEnsemble]:
 def zookeeper(zygote: Zygote, zookeeper_server: ZooKeeperEnsemble) -> Cluster:
     """Each test in a chroot of its own."""
     chroot = f"nilometer-{next(_numbers)}"
-    return Cluster(zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", SESSION_MS)
+    return Cluster(
+        zygote, "zookeeper", f"zookeeper://{zookeeper_server.hosts}/{chroot}", ZOOKEEPER_SESSION_MS
+    )
 
 
 @pytest.fixture(scope="package")
@@ -57,7 +57,9 @@ def zookeeper_of_three(zygote: Zygote, three_servers: ZooKeeperEnsemble) -> Iter
     for server in three_servers.servers:
         if server is not victim:
             server.wait_ready()
-    yield Cluster(zygote, "zookeeper", f"zookeeper://{three_servers.hosts}/nilometer-{number}", SESSION_MS)
+    yield Cluster(
+        zygote, "zookeeper", f"zookeeper://{three_servers.hosts}/nilometer-{number}", ZOOKEEPER_SESSION_MS
+    )
     three_servers.heal()
 
 

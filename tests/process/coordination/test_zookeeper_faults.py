@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from support.coordination.cluster import Cluster, Member, Refused, Zygote
+from support.coordination.cluster import PATIENCE_S, ZOOKEEPER_SESSION_MS, Cluster, Member, Refused, Zygote
 from support.coordination.zookeeper_server import ZooKeeperEnsemble, running_ensemble
 
 
@@ -65,14 +65,14 @@ def test_a_server_that_hangs_puts_the_owner_in_doubt_before_its_session_ends(zyg
         member = await cluster.start(1)
         assert await member.call("is_live") is True
         server.signal(signal.SIGSTOP)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await member.call("is_live"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         refused = await member.refusal("append", 0, "x")
         assert refused.kind == "StoreUnavailable"
         assert "nothing was changed" in refused.message
         server.signal(signal.SIGCONT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await appended(member) == []:
                 pass
         assert await member.call("read", 0, 10) == [[0, "y"]]
@@ -91,7 +91,7 @@ def test_a_server_that_hangs_puts_the_owner_in_doubt_before_its_session_ends(zyg
 
     with running_ensemble(1) as ensemble:
         (server,) = ensemble.servers
-        Cluster(zygote, "zookeeper", f"zookeeper://{ensemble.hosts}/hang", 4500).run(scenario)
+        Cluster(zygote, "zookeeper", f"zookeeper://{ensemble.hosts}/hang", ZOOKEEPER_SESSION_MS).run(scenario)
 
 
 def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygote) -> None:
@@ -103,7 +103,7 @@ def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygo
         for server in ensemble.servers:
             if server is not follower:
                 server.signal(signal.SIGSTOP)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await member.call("is_live"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert (await member.refusal("sync")).kind == "StoreUnavailable", "it may lag behind the others"
@@ -113,7 +113,7 @@ def test_a_follower_that_is_cut_off_from_its_leader_renews_no_lease(zygote: Zygo
     with running_ensemble(3, sync_limit=150) as ensemble:
         follower = ensemble.followers()[0]
         setting = f"zookeeper://{follower.host}:{follower.port}/lease"
-        Cluster(zygote, "zookeeper", setting, 4500).run(scenario)
+        Cluster(zygote, "zookeeper", setting, ZOOKEEPER_SESSION_MS).run(scenario)
 
 
 def test_what_the_servers_grant_counts_not_what_was_asked(zygote: Zygote) -> None:
@@ -128,7 +128,7 @@ def test_what_the_servers_grant_counts_not_what_was_asked(zygote: Zygote) -> Non
         """Asked for more than they grant at most, the session ends sooner, and the lease with it."""
         member = await cluster.start(1)
         server.signal(signal.SIGSTOP)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while await member.call("is_live"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -183,7 +183,7 @@ def test_a_broker_never_removes_the_node_of_another_process(
         assert [(one[0], one[2]) for one in await other.call("sessions")] == [(1, "payload of 1")]
 
     setting = f"zookeeper://{zookeeper_server.hosts}/taken"
-    Cluster(zygote, "zookeeper", setting, 4500).run(scenario)
+    Cluster(zygote, "zookeeper", setting, ZOOKEEPER_SESSION_MS).run(scenario)
 
 
 def test_no_server_at_all_is_said_clearly(zygote: Zygote) -> None:

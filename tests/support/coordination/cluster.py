@@ -18,6 +18,8 @@ from typing import Any
 AGENT = Path(__file__).with_name("agent.py")
 PATIENCE_S = 60
 """A wait that takes longer than this fails the test; it measures nothing."""
+ZOOKEEPER_SESSION_MS = 4_500
+"""Session timeout with ZooKeeper: long enough for a busy machine, short enough to wait for the end of one."""
 
 
 class Refused(Exception):

@@ -58,6 +58,26 @@ class LogCheckpoints:
             if state.truncations == truncations:
                 state.checkpoint_written()
 
+    def initial_high_watermark(self, key: TopicPartition) -> int:
+        """Return the checkpointed high watermark, limited to the log's offset range (KAFKA-16452)."""
+        log = self._table.logs[key]
+        saved = self._table.directory_of(key).high_watermarks.get(key, 0)
+        return min(max(saved, log.log_start_offset), log.log_end_offset)
+
+    def lower(self, directory: LogDirectory, *, writes: bool) -> None:
+        """Rewrite the checkpoint files if one has a higher offset than a log in use. Raises OSError.
+
+        The last process may have ended between a truncation and its checkpoint. Unless it ``writes``, such a
+        log only waits. Call it before the first plan runs.
+        """
+        logs = self._table.logs_in(directory)
+        for log in logs.values():
+            self.hold_if_exceeded(log)
+        if writes and any(log.awaits_checkpoint for log in logs.values()):
+            plan = self.plan(directory, {key: self.initial_high_watermark(key) for key in logs})
+            if plan.run():
+                self.note_written(plan)
+
     def hold_if_exceeded(self, log: Log) -> None:
         """Block appends if a checkpoint file on disk may have higher offsets: after a truncation, and when a
         log is opened."""

@@ -119,9 +119,7 @@ class LogManager:
 
     def initial_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the checkpointed high watermark, limited to the log's offset range (KAFKA-16452)."""
-        log = self.logs[topic_partition]
-        saved = self._table.directory_of(topic_partition).high_watermarks.get(topic_partition, 0)
-        return min(max(saved, log.log_start_offset), log.log_end_offset)
+        return self._checkpoints.initial_high_watermark(topic_partition)
 
     def durable_recovery_point(self, topic_partition: TopicPartition) -> int:
         """Return the least recovery point that the checkpoint file on disk may have for this partition."""
@@ -290,7 +288,7 @@ class LogManager:
         for directory in {each.directory.path: each.directory for each in found}.values():
             if directory.failure is None and directory.path not in resolved.failures:
                 try:
-                    self._lower_checkpoints(directory)
+                    self._checkpoints.lower(directory, writes=True)
                 except OSError as error:
                     resolved.failures[directory.path] = error
         return resolved
@@ -382,27 +380,14 @@ class LogManager:
             live = [folder for folder in folders if folder.kind is FolderKind.LIVE]
             for done, folder in enumerate(live):
                 self._open_log(directory, folder.topic_partition, wall_ms, done, len(live))
-            self._lower_checkpoints(directory)
+            # The files may have lines of duplicates: then resolve_duplicates lowers them, and logs wait.
+            is_unsettled = any(duplicate.directory is directory for duplicate in self.duplicates)
+            self._checkpoints.lower(directory, writes=not is_unsettled)
             self.removable_folders += directory.leftovers()
         except (LockHeld, CorruptCheckpoint):
             raise
         except OSError as error:
             self.fail_directory(directory.path, error)
-
-    def _lower_checkpoints(self, directory: LogDirectory) -> None:
-        """Rewrite the checkpoint files if one has a higher offset than a log in use.
-
-        The last process may have ended between a truncation and its checkpoint. While the directory has
-        duplicates, which have lines too, such a log only waits. Raises OSError.
-        """
-        logs = self._table.logs_in(directory)
-        for log in logs.values():
-            self._checkpoints.hold_if_exceeded(log)
-        is_unsettled = any(duplicate.directory is directory for duplicate in self.duplicates)
-        if any(log.awaits_checkpoint for log in logs.values()) and not is_unsettled:
-            plan = self._checkpoints.plan(directory, {key: self.initial_high_watermark(key) for key in logs})
-            if plan.run():
-                self.note_checkpoint(plan)
 
     def _open_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
