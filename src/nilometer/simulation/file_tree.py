@@ -148,6 +148,11 @@ class FolderNode:
         del self._undo[:count]
         self._synced += count
 
+    def durable(self, name: str) -> FileNode | FolderNode | None:
+        """Return what has ``name`` if none of the changes since the last sync survives."""
+        first = next((old for old, _ in self._undo if name in old), None)
+        return self.entries.get(name) if first is None else first[name]
+
     def _kept_changes(self, chance: random.Random) -> int:
         """Choose how many of the unsynced changes survive; a move survives in both its folders or in none."""
         fates = [move.survives if move is not None else None for _, move in self._undo]

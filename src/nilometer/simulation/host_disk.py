@@ -81,6 +81,8 @@ class HostDisk:
         """Called with each error that the disk is about to raise."""
         self.strike: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
         self.aftermath: Callable[[DiskUser, str, str], None] = lambda process, verb, path: None
+        self.on_append: Callable[[str, bytes], None] = lambda path, data: None
+        """Called with (path, data) after each append that was executed."""
         self.between_calls: list[Callable[[DiskUser, str, str], None]] = []
         """Called with (process, verb, path) before each disk call of an offloaded job, and may suspend it."""
 

@@ -17,6 +17,7 @@ from nilometer.client.admin.descriptions import ResourceType
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import compaction, disks, failed_folders, metadata
 from nilometer.simulation.checkers.bounds import Bounds
+from nilometer.simulation.checkers.checkpoint_files import CheckpointFiles
 from nilometer.simulation.checkers.convergence import not_converged
 from nilometer.simulation.checkers.failed_disks import FailedDisks
 from nilometer.simulation.checkers.history import Outcome
@@ -116,6 +117,7 @@ class _Run:
         self._bounds = Bounds(self._cluster)
         self._services = Services(self._cluster)
         self._failed_disks = FailedDisks(self._cluster)
+        self._checkpoint_files = CheckpointFiles(self._cluster)
         self._compactions = compaction.CompactionCounts(self._cluster)
         for host in self._cluster.machines:
             host.disk.on_error = self._failed_disks.on_error
@@ -212,12 +214,19 @@ class _Run:
         self._leader_invariants.look(self._driver.damaged)
         self._retention.look()
         self._failed_disks.look()
+        self._checkpoint_files.look()
         self._breaches.look()
         self._compactions.look()
         if self._clients.transactions is not None:
             self._clients.transactions.look()
         if self.recorder is not None:
-            checkers = (self._leader_invariants, self._retention, self._failed_disks, self._breaches)
+            checkers = (
+                self._leader_invariants,
+                self._retention,
+                self._failed_disks,
+                self._checkpoint_files,
+                self._breaches,
+            )
             self.recorder.look(text for checker in checkers for text in checker.violations)
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> None:
@@ -290,6 +299,7 @@ class _Run:
         verdict.find(Exit.WRONG_RESULT, self._bounds.violations[:FINDINGS_SHOWN])
         verdict.find(Exit.WRONG_RESULT, self._services.violations)
         verdict.find(Exit.CRASH, self._failed_disks.violations)
+        verdict.find(Exit.WRONG_RESULT, self._checkpoint_files.violations)
         verdict.find(Exit.WRONG_RESULT, self._breaches.violations[:FINDINGS_SHOWN])
         verdict.highest = self._bounds.highest
         self._clients.judge_changers(verdict)

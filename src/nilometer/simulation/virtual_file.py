@@ -46,6 +46,7 @@ class VirtualFile:
         self._step("append")
         node = self._to_write("append", len(data), data)
         node.append(data)
+        self._disk.on_append(self._path, data)
         return len(data)
 
     def write_at(self, position: int, data: Buffer) -> None:

@@ -21,6 +21,7 @@ from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles
+from nilometer.storage.directories.log_checkpoints import LogCheckpoints
 
 
 def believe_lines_of_earlier_topics(patch: Patch) -> None:
@@ -57,6 +58,14 @@ def write_checkpoints_at_once(patch: Patch) -> None:
 
     patch.setattr(VirtualDisk, "replace_file", one_temporary_name)
     patch.setattr(CheckpointWriter, "request", at_once)
+
+
+def append_before_the_checkpoint(patch: Patch) -> None:
+    patch.setattr(LogCheckpoints, "hold_if_exceeded", lambda self, log: None)
+
+
+def open_below_the_checkpoint(patch: Patch) -> None:
+    patch.setattr(LogCheckpoints, "lower", lambda self, directory, *, writes: None)
 
 
 def take_over_earlier_logs(patch: Patch) -> None:
@@ -112,6 +121,26 @@ FAULTS = (
         reuses_names=True,
         settings={"replica.high.watermark.checkpoint.interval.ms": "200"},
         pace=Pace(pause_share=0.2, pause_ms=(0.01, 3.0), sync_ms=(5.0, 40.0)),
+    ),
+    PlantedFault(
+        name="append-before-the-checkpoint",
+        what="a truncated log is appended to while a checkpoint file has a higher offset",
+        plant=append_before_the_checkpoint,
+        kinds=(Kind.CRASH, Kind.PAUSE, Kind.CUT),
+        seeds=20,
+        flushes=True,
+        settings={"replica.high.watermark.checkpoint.interval.ms": "1000"},
+    ),
+    PlantedFault(
+        name="open-below-the-checkpoint",
+        what="a log that was truncated and killed before its checkpoint is appended to as it is opened",
+        plant=open_below_the_checkpoint,
+        kinds=(Kind.CRASH, Kind.SESSION, Kind.CUT),
+        seeds=40,
+        flushes=True,
+        mean_gap_s=0.7,
+        settings={"replica.high.watermark.checkpoint.interval.ms": "3000"},
+        pace=Pace(pause_share=0.3, pause_ms=(1.0, 20.0), sync_ms=(20.0, 80.0)),
     ),
     PlantedFault(
         name="take-over-earlier-logs",

@@ -1,0 +1,89 @@
+"""Checking each append against the checkpoint files of its log directory.
+
+No record may be appended at an offset below one that a checkpoint file has for its partition. After a crash
+that offset would apply to the record: recovery would take it for flushed, or the replica for committed. So a
+log that was truncated below a checkpointed offset accepts no appends until the file has been rewritten.
+
+The files are read with a separate parser, as a killed process leaves them and as a power loss may do.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+from collections.abc import Iterator
+
+from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import HostDisk
+
+FILES = (
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+VOID_MARKER = "checkpoints-void."
+"""Start of the name of a file in a partition's folder: its lines are those of an earlier folder."""
+BASE_OFFSET_BYTES = 8
+PARSED_MAX = 256
+VIOLATIONS_MAX = 10
+
+
+class CheckpointFiles:
+    """Checks appends on the disks of all machines; ``violations`` are the findings."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.violations: list[str] = []
+        self.checked = 0
+        """How many appends were compared with a line of a checkpoint file."""
+        self.look()
+
+    def look(self) -> None:
+        """Observe the appends on machines that were added."""
+        for host in self._cluster.machines:
+            host.disk.on_append = functools.partial(self._on_append, host.name, host.disk)
+
+    def _on_append(self, machine: str, disk: HostDisk, path: str, data: bytes) -> None:
+        if not path.endswith(".log"):
+            return
+        base_offset = int.from_bytes(data[:BASE_OFFSET_BYTES], "big")
+        folder = posixpath.dirname(path)
+        found = disk.find(folder)
+        if not isinstance(found, FolderNode) or any(name.startswith(VOID_MARKER) for name in found.entries):
+            return
+        directory, partition = posixpath.split(folder)
+        for name, offset in _lines(disk, directory, partition):
+            self.checked += 1
+            if offset > base_offset and len(self.violations) < VIOLATIONS_MAX:
+                self.violations.append(
+                    f"checkpoint: {machine} appends at {base_offset} to {folder}, although {name} has "
+                    f"{offset}"
+                )
+
+
+def _lines(disk: HostDisk, directory: str, partition: str) -> Iterator[tuple[str, int]]:
+    """Yield (file name, offset) for each line of the partition that may be there after a crash."""
+    found = disk.find(directory)
+    assert isinstance(found, FolderNode), "it contains the partition's folder"
+    topic, _, index = partition.rpartition("-")
+    for name in FILES:
+        now, durable = found.entries.get(name), found.durable(name)
+        for content in {
+            *((bytes(now.data),) if isinstance(now, FileNode) else ()),
+            *((durable.durable(),) if isinstance(durable, FileNode) else ()),
+        }:
+            offset = _parse(content).get(f"{topic} {index}")
+            if offset is not None:
+                yield name, offset
+
+
+@functools.lru_cache(PARSED_MAX)
+def _parse(content: bytes) -> dict[str, int]:
+    """Return the offsets by "topic partition"; none if the file is incomplete, as for the broker."""
+    lines = content.decode(errors="replace").split("\n")
+    if len(lines) < 3 or lines[-1] or not lines[1].isdigit() or int(lines[1]) != len(lines) - 3:
+        return {}
+    pairs = (line.rpartition(" ") for line in lines[2:-1])
+    return {partition: int(offset) for partition, _, offset in pairs}

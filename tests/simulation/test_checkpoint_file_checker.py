@@ -1,0 +1,135 @@
+"""An append below an offset of a checkpoint file is found, and does not happen after a kill that came between
+a truncation and the checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.producer.producer import Producer
+from nilometer.runtime import Runtime
+from nilometer.simulation.checkers.checkpoint_files import CheckpointFiles
+from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.during_work import wait_until
+from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.offloaded_job import Pace
+from nilometer.simulation.world import Host, World
+from nilometer.storage.directories.log_checkpoints import LogCheckpoints
+
+SLOW_SYNCS = Pace(sync_ms=(30.0, 30.0))
+"""A truncated log waits so long for its checkpoint that it can be killed meanwhile."""
+LIMIT_S = 60.0
+
+
+async def _produce(cluster: Cluster, host: Host, count: int, acks: str) -> None:
+    async def main(runtime: Runtime) -> None:
+        settings = {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "acks": acks,
+            "enable.idempotence": "false",
+        }
+        async with Producer(runtime, settings) as producer:
+            for number in range(count):
+                await producer.send_and_wait("t", b"%d" % number, partition=0)
+
+    assert await host.start("produce", main).exited is None
+
+
+def _recovery_point(node: BrokerNode) -> int:
+    file = node.host.disk.find(f"{node.folders[0]}/recovery-point-offset-checkpoint")
+    lines = file.data.decode().splitlines() if isinstance(file, FileNode) else []
+    return next((int(line.split()[2]) for line in lines if line.startswith("t 0 ")), 0)
+
+
+def _leader(cluster: Cluster) -> int | None:
+    image = cluster.newest_image
+    state = image.partition("t", 0) if image is not None else None
+    return state.leader if state is not None else None
+
+
+async def _killed_between_truncation_and_checkpoint(world: World) -> CheckpointFiles:
+    cluster, clients = Cluster(world, pace=SLOW_SYNCS), world.host("clients")
+    checker = CheckpointFiles(cluster)
+    await cluster.set_up()
+    node, others = cluster.nodes[1], [cluster.nodes[2].host.name, cluster.nodes[3].host.name]
+
+    async def create(runtime: Runtime) -> None:
+        async with Admin(runtime, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+            await admin.create_topic(
+                NewTopic("t", assignments={0: (1, 2, 3)}, configs={"flush.messages": "1"})
+            )
+
+    assert await clients.start("create", create).exited is None
+    await _produce(cluster, clients, 3, "all")
+    world.network.separate([node.host.name], others)
+    await _produce(cluster, clients, 5, "1")
+    assert await wait_until(lambda: _recovery_point(node) == 8, LIMIT_S), "the leader has flushed them"
+    node.expire_session()
+    assert await wait_until(lambda: _leader(cluster) in (2, 3), LIMIT_S)
+    world.network.heal_all()
+    held = await wait_until(lambda: any(each.log.awaits_checkpoint for each in node.partitions), LIMIT_S)
+    assert held, "its log was truncated to 3"
+    node.crash()
+    assert _recovery_point(node) == 8
+    await _produce(cluster, clients, 5, "all")
+    node.start()
+    await cluster.until_serving([1])
+    assert await wait_until(lambda: all(each.is_in_sync() for each in cluster.nodes.values()), LIMIT_S)
+    return checker
+
+
+def test_a_log_killed_between_its_truncation_and_the_checkpoint_is_appended_to_after_the_checkpoint() -> None:
+    world = World(5)
+    checker = world.run(_killed_between_truncation_and_checkpoint)
+    assert world.failures == []
+    assert checker.violations == []
+    assert checker.checked > 10
+
+
+def test_a_log_that_is_opened_below_its_checkpoint_and_appended_to_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LogCheckpoints, "lower", lambda self, directory, *, writes: None)
+    violations = World(5).run(_killed_between_truncation_and_checkpoint).violations
+    assert violations[0] == (
+        "checkpoint: machine-1 appends at 3 to /data/1/t-0, although recovery-point-offset-checkpoint has 8"
+    )
+
+
+def test_lines_of_an_earlier_folder_and_of_incomplete_files_do_not_count() -> None:
+    async def appends(world: World) -> CheckpointFiles:
+        cluster = Cluster(world, brokers=1)
+        checker, disk = CheckpointFiles(cluster), cluster.nodes[1].host.disk
+        directory, folder = FolderNode(), FolderNode()
+        disk.root.entries["data"] = directory
+        directory.entries["t-0"] = folder
+
+        def append(checkpoint: bytes) -> int:
+            directory.entries["recovery-point-offset-checkpoint"] = FileNode(checkpoint)
+            before = len(checker.violations)
+            disk.on_append("/data/t-0/00000000000000000000.log", (6).to_bytes(8, "big"))
+            return len(checker.violations) - before
+
+        assert append(b"0\n1\nt 0 7\n") == 1
+        assert append(b"0\n1\nt 0 6\n") == 0
+        assert append(b"0\n2\nt 0 7\n") == 0
+        assert append(b"0\n1\nt 0 7") == 0
+        assert append(b"0\n1\nt-0 0 7\n") == 0
+        folder.entries["checkpoints-void.1"] = FileNode()
+        assert append(b"0\n1\nt 0 7\n") == 0
+        return checker
+
+    assert World(1).run(appends).checked == 2
+
+
+def test_the_content_before_an_unsynced_replacement_counts_too() -> None:
+    folder, before, after = FolderNode(), FileNode(), FileNode()
+    folder.change({"name": before})
+    assert folder.durable("name") is None
+    folder.sync()
+    folder.change({"name": None})
+    folder.change({"name": after})
+    assert folder.durable("name") is before
+    assert folder.entries["name"] is after
+    assert folder.durable("other") is None
