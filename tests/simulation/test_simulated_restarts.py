@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -66,6 +68,30 @@ def test_a_topic_created_again_under_its_name_outlives_restarts() -> None:
     world = World(1)
     world.run(scenario)
     assert world.failures == []
+
+
+def test_a_damaged_checkpoint_file_is_named_and_no_record_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    path = "/data/1/replication-offset-checkpoint"
+
+    async def scenario(world: World) -> None:
+        cluster, clients = Cluster(world, brokers=1, one_machine=True), world.host("clients")
+        await cluster.set_up()
+        await _create(cluster, clients, "t", 1)
+        await _produce(cluster, clients, "t", [b"kept"])
+        node = cluster.nodes[1]
+        node.stop()
+        while node.is_running:  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+        node.host.disk.file(path).truncate(3)
+        node.start()
+        await cluster.until_serving([1])
+        assert await _read(cluster, clients, "t") == ["kept"]
+
+    world = World(4)
+    world.run(scenario)
+    assert world.failures == []
+    expected = f"Damaged checkpoint file is treated as empty: {path}: "
+    assert sum(record.getMessage().startswith(expected) for record in caplog.records) == 1
 
 
 def test_former_leaders_do_not_lead_again_while_the_log_is_read() -> None:

@@ -305,12 +305,10 @@ class LocalLog:
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
-    def emptied_at(self, offset: int, log_start_offset: int) -> None:
+    def emptied_at(self, offset: int) -> None:
         """All records were removed; the next one gets ``offset``."""
-        check(log_start_offset <= offset, LOG_START_IN_ORDER, log_start_offset, offset)
         self.unsynced_sealed.clear()
-        self.log_end_offset = self.flushed_offset = offset
-        self.log_start_offset = log_start_offset
+        self.log_end_offset = self.flushed_offset = self.log_start_offset = offset
         self.cleaned_offset = 0
         self.first_unflushed_ms = None
 

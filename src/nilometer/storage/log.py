@@ -271,11 +271,9 @@ class Log:
         """Remove the records at or above ``offset``; :mod:`truncation` says what the caller must do next."""
         return cuts.truncate_to(self.state, offset, wall_ms)
 
-    def truncate_fully_and_start_at(
-        self, offset: int, *, wall_ms: int, log_start_offset: int | None = None
-    ) -> Truncation:
-        """Remove all records; the next record gets ``offset``, also the log start unless another is given."""
-        return cuts.truncate_fully_and_start_at(self.state, offset, log_start_offset, wall_ms)
+    def truncate_fully_and_start_at(self, offset: int, *, wall_ms: int) -> Truncation:
+        """Remove all records; the next record gets ``offset``, which is the log start offset, too."""
+        return cuts.truncate_fully_and_start_at(self.state, offset, wall_ms)
 
     def resolve_gap(self, *, wall_ms: int) -> Damage | None:
         """End the log before the gap that was found when it was opened; return the damage, None without gap.

@@ -43,6 +43,7 @@ copied from: offsets may be missing in it. Not Kafka's."""
 
 _FOLDER_NAME_MAX = 255
 _OFFSET_FILE = re.compile(r"^(\d{20})(\.[a-z]+)$")
+_PARTITION_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})$")
 _SUFFIXED_FOLDER = re.compile(r"^(?P<partition>\S+)\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray)$")
 
 
@@ -81,16 +82,19 @@ class PartitionFolder(msgspec.Struct, frozen=True):
 
 
 def parse_folder_name(name: str) -> PartitionFolder | None:
-    """Parse a folder's name; None if it is not the name of a partition's folder."""
+    """Parse a folder's name; None if it is not one that a broker gives to a partition's folder.
+
+    So ``t-00`` and ``copy of t-0`` are not folders of ``t-0``.
+    """
     kind = FolderKind.LIVE
     partition_name = name
     if suffixed := _SUFFIXED_FOLDER.match(name):
         kind = FolderKind(suffixed["kind"])
         partition_name = suffixed["partition"]
-    topic, dash, partition = partition_name.rpartition("-")
-    if not dash or not topic or not (partition.isascii() and partition.isdigit()):
+    found = _PARTITION_FOLDER.fullmatch(partition_name)
+    if found is None:
         return None
-    return PartitionFolder(name, TopicPartition(topic, int(partition)), kind)
+    return PartitionFolder(name, TopicPartition(found["topic"], int(found["partition"])), kind)
 
 
 def delete_folder_name(topic_partition: TopicPartition, unique_hex: str) -> str:

@@ -2,8 +2,8 @@
 
 Epoch cache and producer state are truncated too (KAFKA-10706, KAFKA-12153). Segments above the offset are
 removed first, from the last one down, then the one that contains it is truncated: if the process dies at any
-moment, a prefix of the log remains. If the recovery point was lowered, the caller must have it checkpointed
-before the next append, or a machine crash could leave torn bytes below a checkpointed recovery point.
+moment, a prefix of the log remains. The caller must hold the log until no checkpoint file has a higher offset
+(:meth:`LogCheckpoints.hold_if_exceeded`), or a machine crash could leave torn bytes below a recovery point.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ class Truncation(NamedTuple):
     """The result of a truncation. ``removable``: files renamed to ``.deleted``, which the caller removes."""
 
     log_end_offset: int
-    recovery_point_lowered: bool
-    """Whether the recovery point or log start offset decreased: the checkpoint files must be rewritten."""
     removable: list[str]
 
 
@@ -40,23 +38,21 @@ def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
         # An epoch that starts at the log end offset has no record; it may contradict the leader (KAFKA-10706)
         log.epochs.truncate_from_end(log.log_end_offset)
         log.epochs_written()
-        return Truncation(log.log_end_offset, False, [])
+        return Truncation(log.log_end_offset, [])
     try:
         if offset < log.segments.first.base_offset:
-            return truncate_fully_and_start_at(log, offset, None, wall_ms)
+            return truncate_fully_and_start_at(log, offset, wall_ms)
         return _cut(log, offset, wall_ms)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
 
 
-def truncate_fully_and_start_at(
-    log: LocalLog, offset: int, log_start_offset: int | None, wall_ms: int
-) -> Truncation:
-    """Remove all records; the next record gets ``offset``.
+def truncate_fully_and_start_at(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
+    """Remove all records; the next record gets ``offset``, which is the log start offset, too.
 
-    For a follower whose log end offset is no longer in the leader's log. ``log_start_offset`` None means
-    ``offset``. Rare; syncs the folder, so it may block. Raises LogFenced.
+    For a follower whose log end offset is no longer in the leader's log. Rare; syncs the folder, so it may
+    block. Raises LogFenced.
     """
     log.check_writable()
     try:
@@ -65,13 +61,12 @@ def truncate_fully_and_start_at(
         for segment in reversed(tuple(log.segments)):
             log.segments.remove([segment])
             removable += segment.mark_deleted()
-        lowered = log.recovery_point != offset or log.log_start_offset != offset
         log.epochs.clear()
         log.producers.truncate_fully(offset)
-        log.emptied_at(offset, offset if log_start_offset is None else log_start_offset)
+        log.emptied_at(offset)
         log.new_segment(offset, wall_ms)
         log.files.disk.sync_directory(log.folder)  # or a power failure could bring the old segments back
-        return Truncation(offset, lowered, removable)
+        return Truncation(offset, removable)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
@@ -89,7 +84,6 @@ def cut_at_gap(log: LocalLog, gap: SegmentGap, wall_ms: int) -> list[str]:
 
 def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_SUFFIX) -> Truncation:
     log.truncation_begins()
-    recovery_point, log_start_offset = log.recovery_point, log.log_start_offset
     removable: list[str] = []
     gone = [segment for segment in log.segments if segment.base_offset > offset]
     for segment in reversed(gone):
@@ -104,8 +98,7 @@ def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_S
     log.shortened_to(end_offset)
     log.epochs.truncate_from_end(end_offset)
     replay_producers(log, wall_ms)
-    lowered = log.recovery_point < recovery_point or log.log_start_offset < log_start_offset
-    return Truncation(end_offset, lowered, removable)
+    return Truncation(end_offset, removable)
 
 
 def _find_cut(segment: LogSegment, offset: int, may_have_gaps: bool) -> tuple[int, int]:

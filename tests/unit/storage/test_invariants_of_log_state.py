@@ -28,7 +28,6 @@ def state() -> LocalLog:
     ("transition", "sentence"),
     [
         (lambda log: log.move_log_start(END + 1), "log start offset <= log end offset"),
-        (lambda log: log.emptied_at(2, 3), "log start offset <= log end offset"),
         (lambda log: log.extended_to(END - 1, 1), "an append does not shorten the log"),
         (lambda log: log.shortened_to(END + 1), "a truncation does not extend the log"),
         (

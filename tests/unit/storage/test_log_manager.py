@@ -7,8 +7,10 @@ import random
 import pytest
 from log_model import build_batch, read_from
 
+from nilometer.runtime import LockHeld
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import (
+    CorruptCheckpoint,
     LogConfig,
     LogFenced,
     LogManager,
@@ -106,6 +108,43 @@ def test_an_error_while_closing_leaves_no_marker() -> None:
     assert len(read_from(manager.logs[FIRST], 0, 3)) == 3
 
 
+@pytest.mark.parametrize("refusal", ["locked", "of another node"])
+def test_a_refused_start_leaves_the_other_directories_as_cleanly_shut_down(refusal: str) -> None:
+    disk = MemoryDisk()
+    manager = open_manager(disk)
+    manager.create(FIRST, CONFIG, wall_ms=1)
+    append(manager, FIRST, 3)
+    manager.close({}, broker_epoch=7, wall_ms=1)
+    if refusal == "locked":
+        lock = disk.lock("/two/.lock")
+        with pytest.raises(LockHeld):
+            LogManager.open(disk, options(), wall_ms=1)
+        lock.release()
+    else:
+        own = disk.read_file("/two/meta.properties")
+        disk.replace_file("/two/meta.properties", b"node.id=77\n")
+        with pytest.raises(CorruptCheckpoint, match="belongs to node 77"):
+            LogManager.open(disk, options(), wall_ms=1)
+        disk.replace_file("/two/meta.properties", own)
+    assert open_manager(disk).previous_broker_epoch == 7
+
+
+def test_a_folder_that_only_looks_like_a_partitions_is_left_alone() -> None:
+    disk = MemoryDisk()
+    manager = open_manager(disk)
+    manager.create(FIRST, CONFIG, wall_ms=1)
+    append(manager, FIRST, 3)
+    manager.close({}, broker_epoch=7, wall_ms=1)
+    folder = manager.logs[FIRST].folder
+    lookalike = f"{folder[:-1]}00"
+    disk.make_directories(lookalike)
+    manager = open_manager(disk)
+    assert list(manager.logs) == [FIRST]
+    assert manager.duplicates == []
+    assert len(read_from(manager.logs[FIRST], 0, 3)) == 3
+    assert disk.is_directory(lookalike)
+
+
 def test_many_logs_share_few_descriptors_and_cold_reads_are_left_to_another_thread() -> None:
     disk = MemoryDisk()
     manager = open_manager(disk)
@@ -137,7 +176,8 @@ def test_folder_names(name: str, topic: str, partition: int, kind: FolderKind) -
 
 
 def test_other_folders_are_no_partitions_and_long_topics_can_be_deleted() -> None:
-    assert [parse_folder_name(name) for name in ("snapshots", "t-x", "-3", "t-", "remote-log")] == [None] * 5
+    others = ("snapshots", "t-x", "-3", "t-", "remote-log", "t-00", "t-07", "copy of t-0", "ä-0", "t-0\n")
+    assert [parse_folder_name(name) for name in others] == [None] * len(others)
     assert len(delete_folder_name(TopicPartition("t" * 249, 0), "0a" * 16)) == 255
 
 

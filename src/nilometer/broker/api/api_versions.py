@@ -40,7 +40,7 @@ def handle(services: Services, request: Request) -> Reply:
 
 @lru_cache(maxsize=16)
 def _listed(api: Api, advertised: tuple[tuple[int, tuple[int, int]], ...]) -> tuple[Message, ...]:
-    """Made once: each new connection asks for these 70 parts, and so does each probe of a leader."""
+    """Made once: each new connection asks for these parts, and so does each probe of a leader."""
     return tuple(
         api.make("ApiVersion", api_key=key, min_version=low, max_version=high)
         for key, (low, high) in advertised

@@ -93,6 +93,8 @@ class LogDirectories:
     def log_findings(self) -> None:
         """Log which directories failed, and the damage found."""
         for directory in self.logs.directories:
+            for error in directory.checkpoints.errors:
+                logger.warning("Damaged checkpoint file is treated as empty: %s", error)
             if directory.failure is not None:
                 logger.error("Log directory %s failed, taken offline: %s", directory.path, directory.failure)
         for damage in self.logs.damages:

@@ -91,16 +91,20 @@ class LocalPartitionHost:
         self._isr_requests.send(partition, request)
 
     def truncate_to(self, partition: Partition, offset: int) -> None:
-        log, wall_ms = partition.log, self.clock.wall_ms()
-        before = log.log_end_offset
-        self._dispose(partition, self._logs.truncate_to(log, offset, wall_ms=wall_ms))
-        if log.log_end_offset < before:  # else only leader epochs without records were removed
+        before = partition.log.log_end_offset
+        self.cut(partition, offset)
+        if partition.log.log_end_offset < before:  # else only leader epochs without records were removed
             logger.info(
                 "%s is truncated from offset %d to %d, where its log and its leader's diverge",
                 partition,
                 before,
-                log.log_end_offset,
+                partition.log.log_end_offset,
             )
+
+    def cut(self, partition: Partition, offset: int) -> None:
+        """Remove the records at or above ``offset``, for whatever reason; the caller logs it."""
+        truncation = self._logs.truncate_to(partition.log, offset, wall_ms=self.clock.wall_ms())
+        self._dispose(partition, truncation)
 
     def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
         log, wall_ms = partition.log, self.clock.wall_ms()

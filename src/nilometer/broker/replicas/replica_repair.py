@@ -21,7 +21,7 @@ import posixpath
 
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.partition_host import PartitionHost
+from nilometer.broker.replicas.partition_host import LocalPartitionHost
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
@@ -44,7 +44,7 @@ class ReplicaRepair:
         tasks: Tasks,
         replicas: ReplicaManager,
         link: ControllerLink,
-        host: PartitionHost,
+        host: LocalPartitionHost,
     ) -> None:
         self._disk = runtime.disk
         self._tasks = tasks
@@ -134,7 +134,7 @@ class ReplicaRepair:
             return
         end_offset = partition.log.log_end_offset
         try:
-            self._host.truncate_to(partition, damage.offset)
+            self._host.cut(partition, damage.offset)
         except LogFenced as reason:
             self._host.log_failed(partition, reason)
             return

@@ -37,6 +37,8 @@ class LogDirectory:
         self.failure: Exception | None = None
         """The error that took the directory offline; None while it is in use."""
         self.identity = MetaProperties()
+        self._is_new = True
+        """Whether it has no ``meta.properties``."""
         self.clean_broker_epoch: int | None = None
         """The broker epoch at the last shutdown (-1: unknown); None if that was not clean."""
         self.recovery_points: Offsets = {}
@@ -61,18 +63,26 @@ class LogDirectory:
         """Raise CorruptCheckpoint if a later version wrote the directory's files; nothing is changed."""
         format_versions.check_versions(self._disk, self.path)
 
-    def load(self, node_id: int, cluster_id: str | None, entropy: Entropy) -> None:
-        """Read ``meta.properties`` (written if missing), the checkpoints and the clean shutdown marker.
+    def check_identity(self, node_id: int, cluster_id: str | None) -> None:
+        """Raise CorruptCheckpoint if the directory belongs to another node or cluster; nothing is changed.
 
-        The marker is removed. Raises OSError, CorruptCheckpoint (the directory belongs to another node or
-        cluster).
+        Raises OSError.
         """
         path = self._join(names.META_PROPERTIES)
         found = meta_properties.read(self._disk, path)
+        self._is_new = found is None
         if found is not None:
             found.check(path, node_id, cluster_id)
             self.identity = found
-        else:
+
+    def load(self, node_id: int, cluster_id: str | None, entropy: Entropy) -> None:
+        """Read the checkpoints and the clean shutdown marker, which is removed; write ``meta.properties`` if
+        it is missing.
+
+        Call :meth:`check_identity` before. Raises OSError.
+        """
+        if self._is_new:
+            path = self._join(names.META_PROPERTIES)
             directory_id = meta_properties.new_directory_id(entropy.uuid())
             self.identity = MetaProperties(node_id, cluster_id, directory_id)
             meta_properties.write(self._disk, path, self.identity)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from nilometer.runtime import Disk, LockHeld
+from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.directories import void_checkpoints
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
@@ -36,7 +36,6 @@ from nilometer.storage.directories.manager_options import (
     ManagerOptions,
 )
 from nilometer.storage.directories.new_folder import NewFolder
-from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.log import Log
 from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import FolderKind, TopicPartition
@@ -78,7 +77,10 @@ class LogManager:
         try:
             for directory in manager.directories:
                 directory.check_versions()
+            # First every check that may refuse the start: until then nothing in a directory is changed.
             for directory in manager.directories:
+                manager._lock_directory(directory)
+            for directory in manager._online():
                 manager._open_directory(directory, wall_ms)
             if all(directory.failure is not None for directory in manager.directories):
                 reasons = "; ".join(f"{each.path}: {each.failure}" for each in manager.directories)
@@ -210,12 +212,8 @@ class LogManager:
         self._checkpoints.hold_if_exceeded(log)
         return truncation
 
-    def truncate_fully_and_start_at(
-        self, log: Log, offset: int, *, wall_ms: int, log_start_offset: int | None = None
-    ) -> Truncation:
-        truncation = log.truncate_fully_and_start_at(
-            offset, wall_ms=wall_ms, log_start_offset=log_start_offset
-        )
+    def truncate_fully_and_start_at(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
+        truncation = log.truncate_fully_and_start_at(offset, wall_ms=wall_ms)
         self._checkpoints.hold_if_exceeded(log)
         return truncation
 
@@ -371,10 +369,17 @@ class LogManager:
 
     # -- helpers
 
+    def _lock_directory(self, directory: LogDirectory) -> None:
+        """Raises LockHeld, CorruptCheckpoint."""
+        try:
+            directory.lock()
+            directory.check_identity(self._options.node_id, self._options.cluster_id)
+        except OSError as error:
+            self.fail_directory(directory.path, error)
+
     def _open_directory(self, directory: LogDirectory, wall_ms: int) -> None:
         options = self._options
         try:
-            directory.lock()
             directory.load(options.node_id, options.cluster_id, options.entropy)
             folders = directory.partition_folders()
             live = [folder for folder in folders if folder.kind is FolderKind.LIVE]
@@ -384,8 +389,6 @@ class LogManager:
             is_unsettled = any(duplicate.directory is directory for duplicate in self.duplicates)
             self._checkpoints.lower(directory, writes=not is_unsettled)
             self.removable_folders += directory.leftovers()
-        except (LockHeld, CorruptCheckpoint):
-            raise
         except OSError as error:
             self.fail_directory(directory.path, error)
 
