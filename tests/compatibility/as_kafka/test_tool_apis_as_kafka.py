@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -316,15 +317,22 @@ def test_there_are_no_scram_credentials(sides: tuple[Side, Side]) -> None:
 def test_scram_credentials_are_altered_and_described(sides: tuple[Side, Side]) -> None:
     key = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
 
-    def put(name: str, mechanism: int = 1, iterations: int = 4096, salt: bytes = b"salt") -> object:
+    def put(name: str, mechanism: int = 1, iterations: int = 4096, salt: bytes = b"salt") -> Any:
         fields = {"iterations": iterations, "salt": salt, "salted_password": bytes(32)}
         return make(key, 0, "ScramCredentialUpsertion", name=name, mechanism=mechanism, **fields)
 
-    def drop(name: str, mechanism: int = 1) -> object:
+    def drop(name: str, mechanism: int = 1) -> Any:
         return make(key, 0, "ScramCredentialDeletion", name=name, mechanism=mechanism)
+
+    describe = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+
+    def described(side: Side) -> set[tuple[str, int]]:
+        results = side.message(describe, 0, users=()).results
+        return {(each.user, info.mechanism) for each in results for info in each.credential_infos}
 
     def scenario(side: Side, version: int) -> Plain:
         told: list[Plain] = []
+        there: set[tuple[str, int]] = set()
         for deletions, upsertions in (
             ((), (put("a"), put("b", 2), put("c"), put("c", 2, 16_384))),
             ((), (put("d", iterations=4095),)),
@@ -339,9 +347,13 @@ def test_scram_credentials_are_altered_and_described(sides: tuple[Side, Side]) -
             ((drop("c"), drop("eve")), ()),
             ((drop("b", 7), drop("")), ()),
         ):
-            told.append(side.ask(key, version, deletions=deletions, upsertions=upsertions))
-            describe = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
-            told.append(side.ask(describe, 0, users=()))
+            answer: Any = side.ask(key, version, deletions=deletions, upsertions=upsertions)
+            done = {each["user"] for each in answer["results"] if each["error_code"] == "none"}
+            there -= {(each.name, each.mechanism) for each in deletions if each.name in done}
+            there |= {(each.name, each.mechanism) for each in upsertions if each.name in done}
+            # Kafka's broker applies the change after the response.
+            eventually(lambda there=frozenset(there): described(side) == there, f"{side.name} has {there}")
+            told += [answer, side.ask(describe, 0, users=())]
         return told
 
     same(sides, scenario, 0)
