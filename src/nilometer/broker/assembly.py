@@ -66,6 +66,7 @@ from nilometer.broker.transactions.marker_sender import MarkerSender
 from nilometer.broker.transactions.markers import MarkerWriter
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
+from nilometer.broker.turns import Turns
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC
 from nilometer.coordination import CoordinationStore
 from nilometer.runtime import Runtime
@@ -80,6 +81,7 @@ class Prerequisites(msgspec.Struct, frozen=True, kw_only=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
+    turns: Turns
     directories: LogDirectories
     store: CoordinationStore
     secrets: SecretKeeper
@@ -190,7 +192,7 @@ def _acceptor(
         for name, settings in given.config.sasl.items()
     }
     frame_bytes_max = given.config.socket_request_max_bytes
-    return Acceptor(dispatcher, frame_bytes_max, sasl, given.config.tls, admission)
+    return Acceptor(dispatcher, frame_bytes_max, sasl, given.config.tls, admission, given.turns)
 
 
 def _control(given: Prerequisites) -> ControlParts:
@@ -300,6 +302,7 @@ def _services(
         config=config,
         runtime=given.runtime,
         tasks=given.tasks,
+        turns=given.turns,
         metadata=control.metadata,
         controller=control.controller,
         controller_channel=control.channel,

@@ -31,6 +31,7 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.metrics_listener import HttpEndpoint
 from nilometer.broker.tasks import Tasks, describe
+from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
@@ -62,7 +63,8 @@ class Broker:
         """``store``: used instead of the coordination store that the settings name."""
         self._config = config
         self._runtime = runtime
-        self._tasks = Tasks(self._on_service_died)
+        self._turns = Turns(runtime.clock)
+        self._tasks = Tasks(self._on_service_died, self._turns)
         # What the startup has opened so far; stop() closes these.
         self._listeners = OpenListeners(config.listeners, config.tls)
         self._monitoring: MonitoringEndpoint | None = None
@@ -142,6 +144,7 @@ class Broker:
 
     async def wait_stopped(self, stop: asyncio.Event) -> None:
         """Wait until ``stop`` is set, or the broker has failed (``failure`` has the reason then)."""
+        self._turns.begin()
         waiting = asyncio.ensure_future(stop.wait())
         waiting.add_done_callback(lambda _: self._stopping.set())
         await self._stopping.wait()
@@ -269,6 +272,7 @@ class Broker:
                 config=self._config,
                 runtime=self._runtime,
                 tasks=self._tasks,
+                turns=self._turns,
                 directories=directories,
                 store=store,
                 secrets=secrets,

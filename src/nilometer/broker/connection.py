@@ -22,11 +22,14 @@ from typing import Protocol, cast
 from typing_extensions import Buffer
 
 from nilometer.broker.rejected_batches import RejectedBatches
-from nilometer.broker.replies import CloseConnection, Reply, WaitingReply
+from nilometer.broker.replies import CloseConnection, LongReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.broker.reserve import Reserve
+from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
+from nilometer.runtime.clock import SystemClock
+from nilometer.wire.api_keys import api_name
 from nilometer.wire.compression import Bytes
 
 SCRATCH_BYTES = 256 * 1024
@@ -75,9 +78,11 @@ class Connection(asyncio.BufferedProtocol):
         log: Callable[[str], None],
         reserve: Reserve | None = None,
         context: RequestContext = ANONYMOUS_CONTEXT,
+        turns: Turns | None = None,
     ) -> None:
-        """``context``: of the listener, without the client's address."""
+        """``context``: of the listener, without the client's address. ``turns``: of all connections."""
         self._dispatcher = dispatcher
+        self._turns = Turns(SystemClock()) if turns is None else turns
         self._reserve = Reserve() if reserve is None else reserve
         self._reserved_bytes = 0
         self._frame_bytes_max = frame_bytes_max
@@ -94,6 +99,11 @@ class Connection(asyncio.BufferedProtocol):
         self._must_process_alone = False
         self._outgoing: list[Bytes] = []
         self._outgoing_bytes = 0
+        self._last_head = b""
+        """Of the last request: the API key."""
+        self._last_bytes = 0
+        self._long: LongReply | None = None
+        """The response that is being sent piece by piece; the next ones follow it."""
         self._write_paused = False
         self._read_paused = False
         self._draining = False
@@ -140,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         for future in self._waiting:
             future.cancel()
         self._waiting.clear()
+        self._long = None
         self._dispatcher.connection_closed(self)
         # A transport with TLS holds its protocol: the two, and OpenSSL's buffers, would stay until they are
         # found as garbage.
@@ -165,6 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch_queued()
         if self._close_reason:
             self.close(self._close_reason)
+        self._note_turn()
 
     def eof_received(self) -> bool:
         return False
@@ -175,6 +187,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        if self._long is not None:
+            self._turns.call(self._send_long)
+            return
         self._send_replies()
         self._dispatch_queued()
 
@@ -263,10 +278,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._draining or self._is_ending:
             return
         self._draining = True
-        taken = 0
+        taken, now_us = 0, self._turns.now_us
+        began_us = now_us()
         try:
-            while self._queue and self._muted is None and not self._write_paused and not self.closed:
-                if taken == FRAMES_PER_TURN_MAX:
+            while self._queue and self._muted is None and self._may_write and not self.closed:
+                if taken == FRAMES_PER_TURN_MAX or (taken and now_us() - began_us >= SLICE_US):
                     self._schedule_next_turn()
                     break
                 frame = self._queue[0]
@@ -285,15 +301,34 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         self._balance_reading()
 
+    @property
+    def _may_write(self) -> bool:
+        """Whether the client reads, and no earlier response is being sent piece by piece."""
+        return not self._write_paused and self._long is None
+
     def _schedule_next_turn(self) -> None:
         if not self._is_next_turn_scheduled:
             self._is_next_turn_scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._turns.call(self._next_turn)
 
     def _next_turn(self) -> None:
         self._is_next_turn_scheduled = False
         if not self.closed:
             self._dispatch_queued()
+            self._note_turn()
+
+    def _note_turn(self) -> None:
+        """Note that a turn has ended which was about the last request of this connection."""
+        self._turns.note(api_name(int.from_bytes(self._last_head, "big")), self._describe_work)
+
+    @property
+    def client(self) -> str:
+        """Who the client is, for messages."""
+        return f"{self.context.principal} at {self.peer[0]}:{self.peer[1]}"
+
+    def _describe_work(self) -> str:
+        name = api_name(int.from_bytes(self._last_head, "big"))
+        return f"{name} of {self._last_bytes} bytes from {self.client}"
 
     def _complete_waiting_fetch(self) -> None:
         """Send the response to a fetch that only waits for more data: another request has arrived after
@@ -343,6 +378,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, frame: Bytes) -> None:
         self._must_process_alone = False
+        self._last_head, self._last_bytes = bytes(frame[:2]), len(frame)
         try:
             reply = self._dispatcher.dispatch(frame, self)
         except CloseConnection as reason:
@@ -355,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
                 reply.add_listener(self._on_reply)
             else:
                 reply.add_done_callback(self._on_reply)
-        elif not self._waiting:
+        elif not self._waiting and self._long is None:
             if reply is not None:
                 self._write(reply)
         else:
@@ -373,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
             self._schedule_next_turn()
 
     def _send_replies(self) -> None:
-        while self._waiting and self._waiting[0].done() and not self._write_paused and not self.closed:
+        while self._waiting and self._waiting[0].done() and self._may_write and not self.closed:
             if not self._write_next_reply():
                 error = self._waiting[0].exception()
                 assert error is not None
@@ -392,13 +428,37 @@ class Connection(asyncio.BufferedProtocol):
             self._write(reply)
         return True
 
-    def _write(self, buffers: Sequence[Bytes]) -> None:
+    def _write(self, reply: Sequence[Bytes] | LongReply) -> None:
         """Gather responses that are ready together, so that many small ones take one system call."""
-        for buffer in buffers:
+        if not isinstance(reply, (tuple, list)):
+            self._long = cast(LongReply, reply)
+            self._turns.call(self._send_long)
+            return
+        for buffer in reply:
             self._outgoing.append(buffer)
             self._outgoing_bytes += len(buffer)
         if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
             self._flush()
+
+    def _send_long(self) -> None:
+        """Send the next piece of a long response; those after it when the client has read this one."""
+        if self._long is None or self._write_paused or self.closed:
+            return
+        try:
+            buffers = self._long.next()
+        except CloseConnection as reason:
+            self.abort(str(reason))
+            return
+        if buffers is None:
+            self._long = None
+            self._send_replies()
+            self._dispatch_queued()
+        else:
+            self._outgoing += buffers
+            self._flush()
+            if not self._write_paused:
+                self._turns.call(self._send_long)
+        self._note_turn()
 
     def _flush(self) -> None:
         outgoing, transport = self._outgoing, self._transport
@@ -415,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
     def _balance_reading(self) -> None:
         full = (
             self._is_ending
-            or self._write_paused
+            or not self._may_write
             or self._muted is not None
             or len(self._queue) >= FRAMES_QUEUED_MAX
             or self._queued_bytes >= BYTES_QUEUED_MAX
@@ -434,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         # Responses finished in this step of the event loop are not written yet.
-        while self._waiting and self._waiting[0].done() and self._write_next_reply():
+        while self._may_write and self._waiting and self._waiting[0].done() and self._write_next_reply():
             pass
         self._flush()
         self._end(reason)

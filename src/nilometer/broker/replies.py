@@ -2,13 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Protocol
 
+from nilometer.broker.turns import Turns
 from nilometer.runtime.direct_future import DirectFuture
+from nilometer.wire.api import Api
+from nilometer.wire.building import Message
 from nilometer.wire.compression import Bytes
+from nilometer.wire.messages import response_header
 
-Reply = Sequence[Bytes] | None
+SENT_BYTES = 256 * 1024
+"""A long response is sent in pieces of about this size, each when the client has read those before."""
+
+
+class LongReply(Protocol):
+    """A response that is too large to be made at once: the connection sends it piece by piece."""
+
+    def next(self) -> Sequence[Bytes] | None:
+        """Do a bounded part of the work; return the buffers to send next, perhaps none yet, or None after the
+        last ones. Raises CloseConnection if the response cannot be completed."""
+        ...
+
+    def with_throttle_ms(self, throttle_ms: int) -> LongReply:
+        """Return the same response with this time to wait in it. Call it before :meth:`next`."""
+        ...
+
+
+Reply = Sequence[Bytes] | LongReply | None
 """The response to one request: buffers that form a frame, or None for no response (acks=0)."""
+
+
+def whole(reply: Sequence[Bytes] | LongReply) -> bytes:
+    """Return the frame of ``reply``, with its length, in one piece: for what is never large."""
+    if isinstance(reply, Sequence):
+        return b"".join(reply)
+    pieces: list[Bytes] = []
+    while (more := reply.next()) is not None:
+        pieces += more
+    return b"".join(pieces)
+
+
+async def wait_whole(reply: Sequence[Bytes] | LongReply, turns: Turns) -> bytes:
+    """Return the frame of ``reply``, with its length, in one piece; a long one is made slice by slice."""
+    if isinstance(reply, Sequence):
+        return b"".join(reply)
+    pieces: list[Bytes] = []
+    while (more := reply.next()) is not None:
+        pieces += more
+        await turns.wait_next()
+    return b"".join(pieces)
+
+
+class EncodedReply:
+    """A response whose message is encoded in slices. A :class:`LongReply`."""
+
+    def __init__(self, api: Api, correlation_id: int, response: Message) -> None:
+        self._api, self._correlation_id, self._response = api, correlation_id, response
+        self._slices: Iterator[bytes] | None = api.response_slices(response)
+        self._encoded: list[bytes] = [response_header(api, correlation_id)]
+        self._left: Iterator[bytes] = iter(())
+        self._on_frame: Callable[[bytes], None] | None = None
+
+    def on_frame(self, listener: Callable[[bytes], None]) -> None:
+        """Call ``listener`` with the whole frame once it is encoded. Call this before :meth:`ready`."""
+        self._on_frame = listener
+
+    def ready(self) -> Sequence[Bytes] | EncodedReply:
+        """Return the frame if it takes one slice, else this object, which makes it later."""
+        if self._encode_slice() and self._encode_slice():
+            return self
+        return (self._frame(),)
+
+    def _frame(self) -> bytes:
+        frame = _framed(self._encoded)
+        if self._on_frame is not None:
+            self._on_frame(frame)
+        return frame
+
+    def next(self) -> Sequence[Bytes] | None:
+        if self._slices is not None:
+            if not self._encode_slice():
+                whole = [self._frame()] if self._on_frame else [_size_of(self._encoded), *self._encoded]
+                self._left = iter(whole)
+                self._encoded = []
+            return ()
+        pieces: list[bytes] = []
+        size = 0
+        for piece in self._left:
+            pieces.append(piece)
+            size += len(piece)
+            if size >= SENT_BYTES:
+                break
+        return (b"".join(pieces),) if pieces else None
+
+    def _encode_slice(self) -> bool:
+        """Encode one slice; return false if there was none left."""
+        assert self._slices is not None
+        piece = next(self._slices, None)
+        if piece is None:
+            self._slices = None
+            return False
+        self._encoded.append(piece)
+        return True
+
+    def with_throttle_ms(self, throttle_ms: int) -> LongReply:
+        if not hasattr(self._response, "throttle_time"):
+            return self
+        longer = max(self._response.throttle_time, timedelta(milliseconds=throttle_ms))
+        changed = dataclasses.replace(self._response, throttle_time=longer)
+        return EncodedReply(self._api, self._correlation_id, changed)
+
+
+class KeptReply(EncodedReply):
+    """A response that is kept as a message, and never encoded."""
+
+    def __init__(self, kept: list[Message], api: Api, response: Message) -> None:
+        """``kept`` gets ``response`` as its only element."""
+        super().__init__(api, 0, response)
+        self._kept, self._message = kept, response
+
+    def ready(self) -> Sequence[Bytes] | EncodedReply:
+        self._kept[:] = [self._message]
+        return ()
+
+
+def _size_of(pieces: Sequence[bytes]) -> bytes:
+    return sum(map(len, pieces)).to_bytes(4, "big")
+
+
+def _framed(pieces: Sequence[bytes]) -> bytes:
+    return b"".join((_size_of(pieces), *pieces))
 
 
 class CloseConnection(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nilometer.metrics import Distribution
-from nilometer.wire.api_keys import AnyApiKey, ApiKey
+from nilometer.wire.api_keys import AnyApiKey, ApiKey, api_name
 
 
 class ApiStatistics:
@@ -44,7 +44,7 @@ class RequestStatistics:
     """The statistics of all APIs served. Fetches of followers are counted apart from those of consumers."""
 
     def __init__(self, keys: Mapping[int, AnyApiKey]) -> None:
-        self.of_clients = {number: ApiStatistics(kafka_name(key)) for number, key in keys.items()}
+        self.of_clients = {number: ApiStatistics(api_name(key)) for number, key in keys.items()}
         """By API key, for requests of clients."""
         self.of_brokers = dict(self.of_clients)
         """By API key, for requests of brokers: the same objects, but for Fetch."""
@@ -62,8 +62,3 @@ class RequestStatistics:
         """Return the statistics of all APIs, each once, by name."""
         found = {one.name: one for one in (*self.of_clients.values(), *self.of_brokers.values())}
         return [found[name] for name in sorted(found)]
-
-
-def kafka_name(key: AnyApiKey) -> str:
-    """Return the name of an API as Kafka's metrics have it: ``InitProducerId`` for INIT_PRODUCER_ID."""
-    return "".join(word.capitalize() for word in key.name.split("_"))

@@ -29,6 +29,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.markers import MarkerWriter
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
+from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage
 from nilometer.config.definition import ConfigValue
@@ -42,6 +43,7 @@ class Services(msgspec.Struct, kw_only=True):
     config: BrokerConfig
     runtime: Runtime
     tasks: Tasks
+    turns: Turns
     metadata: MetadataLog
     controller: Controller
     controller_channel: ControllerChannel

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from nilometer.broker.turns import Turns
+
 T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker")
 
@@ -63,7 +65,13 @@ class Service(msgspec.Struct):
 
 
 class Tasks:
-    def __init__(self, on_service_died: Callable[[str, BaseException], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_service_died: Callable[[str, BaseException], None] | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        """``turns`` measures each step of each task."""
+        self.turns = turns
         self._tasks: dict[
             asyncio.Task[Any], None
         ] = {}  # ordered, so that they end in the same order in replay
@@ -72,9 +80,14 @@ class Tasks:
         self.services: dict[str, Service] = {}
         """All services started so far, by name."""
 
-    def spawn(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Run ``work`` as a job, and return its task; the failure of a named job is logged."""
-        task = self._start(work, name)
+    def spawn(
+        self, work: Coroutine[Any, Any, T], *, name: str | None = None, kind: str | None = None
+    ) -> asyncio.Task[T]:
+        """Run ``work`` as a job, and return its task; the failure of a named job is logged.
+
+        ``kind``: under what its turns are measured, if not under its name.
+        """
+        task = self._start(work, name, kind)
         task.add_done_callback(self._job_done if name else self._forget)
         return task
 
@@ -127,8 +140,13 @@ class Tasks:
             else:
                 service.note_round(_now_ms())
 
-    def _start(self, work: Coroutine[Any, Any, T], name: str | None) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
+    def _start(
+        self, work: Coroutine[Any, Any, T], name: str | None, kind: str | None = None
+    ) -> asyncio.Task[T]:
+        measured = work
+        if self.turns is not None:
+            measured = self.turns.noted(work, kind or name or work.__qualname__)
+        task = asyncio.get_running_loop().create_task(measured, name=name)
         self._tasks[task] = None
         return task
 

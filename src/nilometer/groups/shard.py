@@ -189,8 +189,7 @@ class GroupShard:
         return [group.listed().group_state for group in self._state.groups.values()]
 
     def _list(self, request: ListGroups) -> ListGroupsReply:
-        states = {state.lower() for state in request.states_filter}
-        types = {group_type.lower() for group_type in request.types_filter}
+        states, types = request.states_filter, request.types_filter
         listed = (group.listed() for group in self._state.groups.values())
         return ListGroupsReply(
             tuple(

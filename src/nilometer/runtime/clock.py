@@ -24,6 +24,10 @@ class Clock(Protocol):
         """Return the time of :meth:`monotonic_ms` in microseconds, for short durations."""
         ...
 
+    def thread_cpu_us(self) -> int:
+        """Return the processor time that the calling thread has used, in microseconds."""
+        ...
+
 
 class SystemClock:
     """The operating system's clocks."""
@@ -36,3 +40,6 @@ class SystemClock:
 
     def monotonic_us(self) -> int:
         return time.monotonic_ns() // 1_000
+
+    def thread_cpu_us(self) -> int:
+        return time.thread_time_ns() // 1_000

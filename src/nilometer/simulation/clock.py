@@ -31,3 +31,7 @@ class HostClock:
 
     def monotonic_us(self) -> int:
         return self.boot_ms * 1000 + int(self.loop.time() * 1_000_000 * self.rate)
+
+    def thread_cpu_us(self) -> int:
+        """Return 0: what code computes takes no time in a simulation."""
+        return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from nilometer.wire.api_keys import AnyApiKey
@@ -55,3 +56,7 @@ class Api(Protocol):
     def write_request(self, request: Message) -> bytes: ...
 
     def write_response(self, response: Message) -> bytes: ...
+
+    def response_slices(self, response: Message) -> Iterator[bytes]:
+        """Yield what :meth:`write_response` returns in parts, each after a bounded amount of work."""
+        ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from typing import TypeAlias
 
 
@@ -114,3 +115,12 @@ AnyApiKey: TypeAlias = ApiKey | NilometerApiKey
 def any_api_key(number: int) -> AnyApiKey:
     """Return the API key with this number. Raises ValueError if it is unknown."""
     return NilometerApiKey(number) if number >= NilometerApiKey.DESCRIBE_REPLICAS else ApiKey(number)
+
+
+@functools.cache
+def api_name(number: int) -> str:
+    """Return the name of an API as Kafka's documentation has it: ``InitProducerId`` for 22."""
+    try:
+        return "".join(word.capitalize() for word in any_api_key(number).name.split("_"))
+    except ValueError:
+        return f"API {number}"

@@ -4,6 +4,11 @@ A writer is composed once per message type: adjacent fields of fixed size become
 other field one step, in the legacy or compact encoding. The output is a list of pieces, joined at the end, so
 that record sets are copied only once.
 
+A large message is encoded in slices (:func:`encode_slices`): once a slice has ``PIECES_MAX`` pieces, each
+array that is being written leaves a :class:`_Rest` in the list, in place of its other elements, which the
+next slice goes on with. The elements of an array may be a :class:`LazySequence`, which makes each when it is
+encoded.
+
 Invariant: the bytes are the same as those of kio's own (slower) writer.
 """
 
@@ -11,10 +16,11 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from nilometer.wire.building import implicit_default, milliseconds, milliseconds_since_epoch
@@ -22,9 +28,19 @@ from nilometer.wire.primitives import NULL_UUID, unsigned
 from nilometer.wire.schema import EntityShape, FieldShape, shape_of
 from nilometer.wire.varint import encode_unsigned
 
-Pieces = list[bytes]
+S = TypeVar("S")
+T = TypeVar("T")
+
+Pieces = list[Any]
+"""Bytes, and in those of an unfinished slice objects of type :class:`_Rest`."""
 Write = Callable[[Pieces, Any], None]
 """``write(pieces, value)`` appends the encoding of ``value`` to ``pieces``."""
+
+PIECES_MAX = 2048
+"""About how many pieces one slice of a message has: those of some hundred elements, in a millisecond."""
+SLICE_BYTES = 1024 * 1024
+FEW = 16
+"""Arrays of so many elements are not divided."""
 
 _FORMATS = {
     "bool": "?",
@@ -41,6 +57,81 @@ _FORMATS = {
 }
 _PADDING = "x"
 """A zero byte: an empty section of tagged fields."""
+
+
+class LazySequence(Sequence[T], Generic[S, T]):
+    """The elements of an array that are made from ``items`` one by one, when they are encoded."""
+
+    __slots__ = ("_items", "_make")
+
+    def __init__(self, make: Callable[[S], T], items: Sequence[S]) -> None:
+        self._make, self._items = make, items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return LazySequence(self._make, self._items[index])
+        return self._make(self._items[index])
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, self._items)
+
+
+class EncodedItems:
+    """The elements of an array in their encoded form. It may be the value of an array in a message."""
+
+    __slots__ = ("count", "pieces")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.pieces: list[bytes] = []
+
+
+class _Rest:
+    """The elements of an array from ``position`` on, which a later slice encodes."""
+
+    __slots__ = ("_item", "_position", "_values")
+
+    def __init__(self, item: Write, values: Sequence[Any], position: int) -> None:
+        self._item, self._values, self._position = item, values, position
+
+    def write(self, pieces: Pieces) -> None:
+        _write_items(pieces, self._item, self._values, self._position)
+
+
+def _write_items(pieces: Pieces, item: Write, values: Sequence[Any], start: int) -> None:
+    for position in range(start, len(values)):
+        if len(pieces) >= PIECES_MAX:
+            pieces.append(_Rest(item, values, position))
+            return
+        item(pieces, values[position])
+
+
+def encode_slices(write: Write, message: Any) -> Iterator[bytes]:
+    """Yield the encoding of ``message`` in parts, each after a bounded amount of work."""
+    pieces: Pieces = []
+    write(pieces, message)
+    if len(pieces) < PIECES_MAX:
+        yield b"".join(pieces)
+        return
+    left: deque[Any] = deque(pieces)
+    while left:
+        if isinstance(left[0], _Rest):
+            pieces = []
+            left.popleft().write(pieces)
+            left.extendleft(reversed(pieces))
+        ready: list[bytes] = []
+        size = 0
+        while left and not isinstance(left[0], _Rest) and size < SLICE_BYTES:
+            ready.append(left.popleft())
+            size += len(ready[-1])
+        yield b"".join(ready)
 
 
 @functools.cache
@@ -138,24 +229,39 @@ def _check_nullable(nullable: bool) -> None:
         raise TypeError("None for a field that cannot be null")
 
 
+def item_writer(field: FieldShape, *, flexible: bool) -> Write:
+    """Return the writer of one element of an array."""
+    if field.entity is not None:
+        return writer(field.entity)
+    if field.kafka_type in _OTHERS:
+        return _OTHERS[field.kafka_type]
+    return _blob_writer(field.kafka_type == "string", flexible=flexible, nullable=field.nullable)
+
+
+def _write_encoded(pieces: Pieces, items: EncodedItems, *, flexible: bool) -> None:
+    pieces.append(unsigned(items.count + 1) if flexible else items.count.to_bytes(4, "big"))
+    pieces += items.pieces
+
+
 def _array_writer(field: FieldShape, *, flexible: bool) -> Write:
     if field.entity is None and field.kafka_type in _FORMATS:
         return _numbers_writer(_FORMATS[field.kafka_type], flexible=flexible)
-    if field.entity is not None:
-        item = writer(field.entity)
-    elif field.kafka_type in _OTHERS:
-        item = _OTHERS[field.kafka_type]
-    else:
-        item = _blob_writer(field.kafka_type == "string", flexible=flexible, nullable=field.nullable)
+    item = item_writer(field, flexible=flexible)
 
-    def write_array(pieces: Pieces, values: Sequence[Any] | None) -> None:
+    def write_array(pieces: Pieces, values: Sequence[Any] | EncodedItems | None) -> None:
         if values is None:
             pieces.append(b"\x00" if flexible else b"\xff\xff\xff\xff")
             return
+        if isinstance(values, EncodedItems):
+            _write_encoded(pieces, values, flexible=flexible)
+            return
         count = len(values)
         pieces.append(unsigned(count + 1) if flexible else count.to_bytes(4, "big"))
-        for value in values:
-            item(pieces, value)
+        if count <= FEW and len(pieces) < PIECES_MAX:
+            for value in values:
+                item(pieces, value)
+        else:
+            _write_items(pieces, item, values, 0)
 
     return write_array
 
@@ -208,9 +314,7 @@ def _tags_writer(tagged: Sequence[FieldShape]) -> Write:
             value = get(entity)
             if value is default or value == default:
                 continue
-            inner: Pieces = []
-            write(inner, value)
-            encoded = b"".join(inner)
+            encoded = b"".join(encode_slices(write, value))
             present += (tag, unsigned(len(encoded)), encoded)
             count += 1
         pieces.append(unsigned(count))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from kio.static.constants import EntityType
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, build, milliseconds
-from nilometer.wire.encoder import writer
+from nilometer.wire.encoder import encode_slices, writer
 from nilometer.wire.errors import (
     ErrorCode,
     MalformedMessage,
@@ -41,6 +41,7 @@ __all__ = [
     "Message",
     "RequestHeader",
     "api",
+    "body_position",
     "build",
     "decode_correlation_id",
     "decode_request",
@@ -131,14 +132,13 @@ class KafkaApi:
         return _read(MalformedResponse, self.response_type, self._read_response, body, position)
 
     def write_request(self, request: Message) -> bytes:
-        pieces: list[bytes] = []
-        self._write_request(pieces, request)
-        return b"".join(pieces)
+        return b"".join(encode_slices(self._write_request, request))
 
     def write_response(self, response: Message) -> bytes:
-        pieces: list[bytes] = []
-        self._write_response(pieces, response)
-        return b"".join(pieces)
+        return b"".join(encode_slices(self._write_response, response))
+
+    def response_slices(self, response: Message) -> Iterator[bytes]:
+        return encode_slices(self._write_response, response)
 
 
 def decode_request_header(frame: bytes) -> RequestHeader:
@@ -163,10 +163,14 @@ def decode_request(frame: bytes) -> tuple[RequestHeader, Message]:
     """
     header = decode_request_header(frame)
     codec = api(header.api_key, header.api_version)
-    position = header.size
-    if codec.flexible:
-        position = _after_tagged_fields(MalformedRequest, frame, position)
-    return header, codec.read_request(frame, position)
+    return header, codec.read_request(frame, body_position(header, frame))
+
+
+def body_position(header: RequestHeader, frame: bytes) -> int:
+    """Return where the request's body begins. Raises MalformedRequest, UnsupportedVersion."""
+    if not api(header.api_key, header.api_version).flexible:
+        return header.size
+    return _after_tagged_fields(MalformedRequest, frame, header.size)
 
 
 def encode_request(correlation_id: int, client_id: str | None, request: Message) -> bytes:
@@ -251,14 +255,21 @@ def _read(
         if (cleaned := survey(message_type, body, position)) is not None:
             body, position = cleaned, 0
         return read(body, position)[0]
-    except MalformedMessage as error:
-        raise failure(error.message) from None
-    except Exception as error:
-        raise failure(f"{message_type.__name__}: {error}") from error
     except BaseException as error:
-        if type(error).__name__ != _PANIC:
-            raise
-        raise failure(f"{message_type.__name__}: the reader panicked, {error}") from error
+        raise as_malformed(error, failure, message_type) from error
+
+
+def as_malformed(
+    error: BaseException, failure: type[MalformedMessage], message_type: type[Any]
+) -> MalformedMessage:
+    """Return what a reader of ``message_type`` raises for ``error``. Raises what is not about the bytes."""
+    if isinstance(error, MalformedMessage):
+        return failure(error.message)
+    if isinstance(error, Exception):
+        return failure(f"{message_type.__name__}: {error}")
+    if type(error).__name__ != _PANIC:
+        raise error
+    return failure(f"{message_type.__name__}: the reader panicked, {error}")
 
 
 def _after_tagged_fields(failure: type[MalformedMessage], frame: bytes, position: int) -> int:

@@ -10,7 +10,7 @@ proportional to the frame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -70,6 +70,9 @@ class OwnApi:
 
     def write_response(self, response: Message) -> bytes:
         return msgspec.json.encode(response)
+
+    def response_slices(self, response: Message) -> Iterator[bytes]:
+        yield self.write_response(response)
 
 
 def _decode(

@@ -55,7 +55,7 @@ def survey(entity: type[Any], buffer: bytes, position: int) -> bytes | None:
         stop = end + 1
     if stop > end:
         raise MalformedMessage(f"{entity.__name__} exceeds its {end - position} bytes")
-    return _apply(buffer, position, stop, cuts) if cuts else None
+    return apply_cuts(buffer, position, stop, cuts) if cuts else None
 
 
 def decode_unsigned(buffer: bytes, position: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def _steps(shape: EntityShape) -> tuple[Survey, ...]:
         if run:
             steps.append(_skip(run))
             run = 0
-        steps.append(_field_surveyor(field, flexible=shape.flexible))
+        steps.append(field_surveyor(field, flexible=shape.flexible))
     if run:
         steps.append(_skip(run))
     return tuple(steps)
@@ -134,7 +134,8 @@ def _skip(size: int) -> Survey:
     return skip
 
 
-def _field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
+def field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
+    """Return the surveyor of one field's value."""
     if field.is_array:
         return _array_surveyor(field, flexible=flexible)
     if field.entity is not None:
@@ -152,21 +153,39 @@ def _field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
 
 
 def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
-    read_count = _compact_count if flexible else _count
+    read_count = _count_reader(field, flexible=flexible)
     item_min = _size_min(field, flexible=flexible)
     survey_items = _items_surveyor(field, item_min, flexible=flexible)
 
     def survey_array(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
-        count, position = read_count(buffer, position)
-        if count <= 0:
-            if count < 0 and not field.nullable:
-                raise MalformedMessage(f"{field.name} is null, but not nullable")
-            return position
-        if count * item_min > end - position:
-            raise MalformedMessage(f"{count} elements of {field.name} in {end - position} bytes")
-        return survey_items(buffer, position, end, cuts, count)
+        count, position = read_count(buffer, position, end)
+        return survey_items(buffer, position, end, cuts, count) if count > 0 else position
 
     return survey_array
+
+
+def _count_reader(field: FieldShape, *, flexible: bool) -> Callable[[bytes, int, int], tuple[int, int]]:
+    """Return what reads the number of an array's elements, -1 for null, and checks that they can follow."""
+    read = _compact_count if flexible else _count
+    item_min = _size_min(field, flexible=flexible)
+
+    def read_count(buffer: bytes, position: int, end: int) -> tuple[int, int]:
+        count, position = read(buffer, position)
+        if count < 0 and not field.nullable:
+            raise MalformedMessage(f"{field.name} is null, but not nullable")
+        if count * item_min > end - position:
+            raise MalformedMessage(f"{count} elements of {field.name} in {end - position} bytes")
+        return count, position
+
+    return read_count
+
+
+def array_count(field: FieldShape, buffer: bytes, position: int, *, flexible: bool) -> tuple[int, int]:
+    """Return the number of an array's elements, -1 for null, and the position after it.
+
+    Raises MalformedMessage if so many elements cannot be in the rest of the buffer.
+    """
+    return _count_reader(field, flexible=flexible)(buffer, position, len(buffer))
 
 
 def _items_surveyor(field: FieldShape, item_min: int, *, flexible: bool) -> SurveyItems:
@@ -209,7 +228,7 @@ def _fixed_items_surveyor(shape: EntityShape, item_min: int) -> SurveyItems:
 
 def _tag_surveyors(shape: EntityShape) -> dict[int, Survey]:
     return {
-        field.tag: _field_surveyor(field, flexible=True) for field in shape.tagged if field.tag is not None
+        field.tag: field_surveyor(field, flexible=True) for field in shape.tagged if field.tag is not None
     }
 
 
@@ -319,7 +338,7 @@ def _survey_tags(tagged: dict[int, Survey], buffer: bytes, position: int, end: i
             if tagged[tag](buffer, position, stop, inner) != stop:
                 raise MalformedMessage(f"tagged field {tag} does not fill its {size} bytes")
             changed = changed or bool(inner)
-            value = _apply(buffer, position, stop, inner)
+            value = apply_cuts(buffer, position, stop, inner)
             kept.append(encode_unsigned(tag) + encode_unsigned(len(value)) + value)
         position = stop
     if changed:
@@ -327,7 +346,8 @@ def _survey_tags(tagged: dict[int, Survey], buffer: bytes, position: int, end: i
     return position
 
 
-def _apply(buffer: bytes, position: int, stop: int, cuts: list[Cut]) -> bytes:
+def apply_cuts(buffer: bytes, position: int, stop: int, cuts: list[Cut]) -> bytes:
+    """Return the bytes ``[position, stop)`` with their cuts replaced."""
     parts: list[bytes] = []
     for cut_start, cut_stop, replacement in cuts:
         parts += (buffer[position:cut_start], replacement)

@@ -16,7 +16,7 @@ from nilometer.broker.connection import (
     Reply,
     Reserve,
 )
-from nilometer.broker.replies import WaitingReply
+from nilometer.broker.replies import CloseConnection, WaitingReply
 from support.eventually import becomes
 
 FRAME_BYTES_MAX = 3_000_000
@@ -464,3 +464,81 @@ def test_a_connection_that_is_to_end_reads_nothing_until_then():
         assert "too many" in said[0]
 
     asyncio.run(run())
+
+
+class Pieces:
+    """A long response in pieces; the empty ones are work without a result."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.left = list(pieces)
+
+    def next(self) -> tuple[bytes, ...] | None:
+        if not self.left:
+            return None
+        piece = self.left.pop(0)
+        return (piece,) if piece else ()
+
+    def with_throttle_ms(self, throttle_ms: int) -> Pieces:
+        return self
+
+
+async def test_a_long_response_is_sent_piece_by_piece_and_the_next_ones_follow_it() -> None:
+    connection, transport, recorder, _ = open_connection()
+    long = Pieces(b"", b"one ", b"", b"two ")
+    feed(connection, frame(b"wait") + frame(b"wnext") + frame(b"last"))
+    recorder.futures[1].set_result((b"next ",))
+    recorder.futures[0].set_result(long)
+    await becomes(lambda: b"".join(transport.written).endswith(b"last"), "all responses are sent")
+    assert b"".join(transport.written) == b"one two next last"
+
+
+async def test_a_long_response_waits_for_its_reader_and_no_request_is_served_meanwhile() -> None:
+    connection, transport, recorder, _ = open_connection()
+    long = Pieces(b"one ", b"two ", b"three ")
+    write = transport.write
+
+    def write_and_pause(data: bytes) -> None:
+        write(data)
+        connection.pause_writing()
+
+    transport.write = write_and_pause  # type: ignore[method-assign]
+    feed(connection, frame(b"wait"))
+    recorder.futures[0].set_result(long)
+    await becomes(lambda: transport.written, "the first piece is sent")
+    feed(connection, frame(b"last"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert long.left == [b"two ", b"three "]
+    assert recorder.frames == [b"wait"]
+    assert not transport.reading
+    transport.write = write  # type: ignore[method-assign]
+    connection.resume_writing()
+    await becomes(lambda: recorder.frames == [b"wait", b"last"], "the next request is served")
+    await becomes(lambda: transport.reading, "the socket is read again")
+    assert b"".join(transport.written) == b"one two three last"
+
+
+async def test_a_long_response_that_fails_ends_its_connection() -> None:
+    connection, transport, recorder, said = open_connection()
+
+    class Failing(Pieces):
+        def next(self) -> tuple[bytes, ...] | None:
+            raise CloseConnection("the log is gone")
+
+    feed(connection, frame(b"wait"))
+    recorder.futures[0].set_result(Failing())
+    await becomes(lambda: transport.aborted, "the connection is ended")
+    assert said == ["Closing the connection from 127.0.0.1:1: the log is gone"]
+
+
+async def test_a_long_response_ends_with_its_connection() -> None:
+    connection, transport, recorder, _ = open_connection()
+    long = Pieces(*[b"piece"] * 100)
+    feed(connection, frame(b"wait"))
+    recorder.futures[0].set_result(long)
+    await becomes(lambda: transport.written, "the first piece is sent")
+    connection.connection_lost(None)
+    left = len(long.left)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(long.left) == left

@@ -22,8 +22,10 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
 from nilometer.client.network.connection import Connection
 from nilometer.runtime import Runtime
+from nilometer.runtime.clock import SystemClock
 from nilometer.security.principal import Principal
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire import forward_request as wire
@@ -118,7 +120,7 @@ def test_a_forwarded_request_is_handled_under_its_clients_context() -> None:
     header = messages.RequestHeader(int(codec.key), 0, 5, "broker", 0)
 
     async def ask() -> Reply:
-        services = cast(Services, SimpleNamespace(tasks=Tasks()))
+        services = cast(Services, SimpleNamespace(tasks=Tasks(), turns=Turns(SystemClock())))
         request = Request(header, envelope, codec, cast(ServedConnection, None), broker)
         return await cast("asyncio.Future[Reply]", carrier.handle(services, request))
 

@@ -42,6 +42,9 @@ class StandingClock:
     def monotonic_us(self) -> int:
         return 1000
 
+    def thread_cpu_us(self) -> int:
+        return 0
+
 
 class Host:
     """Flushes when the test says so."""

@@ -27,6 +27,9 @@ class StepClock(Clock):
     def monotonic_us(self) -> int:
         return self.monotonic_ms() * 1000
 
+    def thread_cpu_us(self) -> int:
+        return 0
+
 
 class Store:
     def __init__(self, *failures: Exception) -> None:

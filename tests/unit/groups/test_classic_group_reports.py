@@ -78,9 +78,9 @@ def test_groups_are_listed_by_state_and_type() -> None:
     g = ListedGroup("g", "consumer", "Stable", "classic")
     simple = ListedGroup("simple", "", "Empty", "classic")
     assert world.ask(ListGroups(), ListGroupsReply).groups == (g, simple)
-    assert world.ask(ListGroups(("EMPTY", "dead")), ListGroupsReply).groups == (simple,)
-    assert world.ask(ListGroups((), ("Classic",)), ListGroupsReply).groups == (g, simple)
-    assert world.ask(ListGroups((), ("consumer",)), ListGroupsReply).groups == ()
+    assert world.ask(ListGroups(frozenset({"empty", "dead"})), ListGroupsReply).groups == (simple,)
+    assert world.ask(ListGroups(types_filter=frozenset({"classic"})), ListGroupsReply).groups == (g, simple)
+    assert world.ask(ListGroups(types_filter=frozenset({"consumer"})), ListGroupsReply).groups == ()
 
 
 def test_groups_are_described() -> None:

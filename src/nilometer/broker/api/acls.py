@@ -20,6 +20,7 @@ from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
 
 _WHY = "No Authorizer is configured: access is not controlled by ACLs."
@@ -143,5 +144,19 @@ _DESCRIBE, _ALTER = (
     (Right(Operation.ALTER, ResourceType.CLUSTER),),
 )
 DESCRIBE = ApiSpec(key=ApiKey.DESCRIBE_ACLS, versions=(1, 3), handle=describe, rights=_DESCRIBE)
-CREATE = ApiSpec(key=ApiKey.CREATE_ACLS, versions=(1, 3), handle=create, rights=_ALTER, forwardable=True)
-DELETE = ApiSpec(key=ApiKey.DELETE_ACLS, versions=(1, 3), handle=delete, rights=_ALTER, forwardable=True)
+CREATE = ApiSpec(
+    key=ApiKey.CREATE_ACLS,
+    versions=(1, 3),
+    handle=create,
+    rights=_ALTER,
+    forwardable=True,
+    divisions=(Division(("creations",), ("results",)),),
+)
+DELETE = ApiSpec(
+    key=ApiKey.DELETE_ACLS,
+    versions=(1, 3),
+    handle=delete,
+    rights=_ALTER,
+    forwardable=True,
+    divisions=(Division(("filters",), ("filter_results",), elements_max=8),),
+)

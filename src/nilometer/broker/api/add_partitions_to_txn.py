@@ -30,6 +30,7 @@ from nilometer.transactions.requests import (
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
 
 FIRST_OF_BROKERS = 4
@@ -183,6 +184,7 @@ API = ApiSpec(
     key=ApiKey.ADD_PARTITIONS_TO_TXN,
     versions=(0, 5),
     handle=handle,
+    divisions=(Division(("transactions",), ("results_by_transaction",)),),
     rights=(
         Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
         Right(Operation.WRITE, ResourceType.TOPIC),

@@ -15,6 +15,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.quotas.entity import QuotaEntity, entity_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 Outcomes = dict[QuotaEntity, Outcome]
@@ -65,5 +66,6 @@ API = ApiSpec(
     versions=(0, 1),
     handle=handle,
     forwardable=True,
+    divisions=(Division(("entries",), ("entries",), repeated=Repeated.TWICE, key=("entity",)),),
     rights=(Right(Operation.ALTER_CONFIGS, ResourceType.CLUSTER),),
 )

@@ -32,6 +32,7 @@ from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -86,5 +87,10 @@ API = ApiSpec(
     versions=(0, 2),
     handle=handle,
     forwardable=True,
+    divisions=(
+        Division(
+            ("resources",), ("responses",), repeated=Repeated.TWICE, key=("resource_type", "resource_name")
+        ),
+    ),
     rights=rights_of(Operation.ALTER_CONFIGS),
 )

@@ -20,6 +20,7 @@ from nilometer.cluster.controller.reassignments import (
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
 
 Reassigned = tuple[ReassignedPartition, ...]
@@ -74,5 +75,6 @@ API = ApiSpec(
     versions=(0, 1),
     handle=handle,
     forwardable=True,
+    divisions=(Division(("topics", "partitions"), ("responses", "partitions")),),
     rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.group_access import ask_groups
@@ -24,7 +25,9 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -80,7 +83,7 @@ def _group(services: Services, request: Request, group: DescribedConsumerGroup) 
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor_name,
-        members=tuple(_member(request, member) for member in group.members),
+        members=LazySequence(partial(_member, request), group.members),
         authorized_operations=operations,
     )
 
@@ -121,6 +124,7 @@ API = ApiSpec(
     key=ApiKey.CONSUMER_GROUP_DESCRIBE,
     versions=(0, 1),
     handle=handle,
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.ONCE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -15,6 +15,7 @@ from nilometer.cluster.controller.topics import MorePartitions, decide_create_pa
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 
 Outcomes = tuple[tuple[str, Outcome], ...]
 
@@ -71,5 +72,6 @@ API = ApiSpec(
     versions=(0, 3),
     handle=handle,
     forwardable=True,
+    divisions=(Division(("topics",), ("results",), repeated=Repeated.TWICE, key=("name",)),),
     rights=(Right(Operation.ALTER, ResourceType.TOPIC),),
 )

@@ -19,6 +19,7 @@ from nilometer.identifiers import uuid_from_text
 from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -137,6 +138,7 @@ API = ApiSpec(
     versions=(2, 7),
     handle=handle,
     forwardable=True,
+    divisions=(Division(("topics",), ("topics",), repeated=Repeated.TWICE, key=("name",)),),
     rights=(
         Right(Operation.CREATE, ResourceType.CLUSTER),
         Right(Operation.CREATE, ResourceType.TOPIC),

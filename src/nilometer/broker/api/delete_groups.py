@@ -15,6 +15,7 @@ from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -46,5 +47,6 @@ API = ApiSpec(
     key=ApiKey.DELETE_GROUPS,
     versions=(0, 2),
     handle=handle,
+    divisions=(Division(("groups_names",), ("results",), repeated=Repeated.ONCE),),
     rights=(Right(Operation.DELETE, ResourceType.GROUP),),
 )

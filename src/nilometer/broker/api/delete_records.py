@@ -24,6 +24,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.topic import INTERNAL_TOPICS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import milliseconds
 
 
@@ -90,5 +91,6 @@ API = ApiSpec(
     key=ApiKey.DELETE_RECORDS,
     versions=(0, 2),
     handle=handle,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
     rights=(Right(Operation.DELETE, ResourceType.TOPIC),),
 )

@@ -22,6 +22,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import topic_id_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -138,6 +139,10 @@ API = ApiSpec(
     versions=(1, 6),
     handle=handle,
     forwardable=True,
+    divisions=(
+        Division(("topics",), ("responses",), repeated=Repeated.TWICE),
+        Division(("topic_names",), ("responses",), repeated=Repeated.TWICE),
+    ),
     rights=(
         Right(Operation.DELETE, ResourceType.CLUSTER),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

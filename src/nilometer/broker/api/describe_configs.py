@@ -32,6 +32,7 @@ from nilometer.cluster.acl import Operation
 from nilometer.cluster.topic import why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 UNKNOWN_TYPE = 0
@@ -146,5 +147,6 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_CONFIGS,
     versions=(1, 4),
     handle=handle,
+    divisions=(Division(("resources",), ("results",), repeated=Repeated.ONCE),),
     rights=rights_of(Operation.DESCRIBE_CONFIGS),
 )

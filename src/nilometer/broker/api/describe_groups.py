@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.group_access import ask_groups
@@ -16,10 +17,17 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.groups.requests import DescribedGroup, DescribeGroups, DescribeGroupsReply
+from nilometer.groups.requests import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroups,
+    DescribeGroupsReply,
+)
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 FIRST_WITH_NOT_FOUND = 6
@@ -61,19 +69,20 @@ def _group(services: Services, request: Request, group: DescribedGroup) -> Messa
         group_state=state,
         protocol_type=group.protocol_type,
         protocol_data=group.protocol_data,
-        members=tuple(
-            request.make(
-                "DescribedGroupMember",
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.member_metadata,
-                member_assignment=member.member_assignment,
-            )
-            for member in group.members
-        ),
+        members=LazySequence(partial(_member, request), group.members),
         authorized_operations=operations,
+    )
+
+
+def _member(request: Request, member: DescribedGroupMember) -> Message:
+    return request.make(
+        "DescribedGroupMember",
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.member_metadata,
+        member_assignment=member.member_assignment,
     )
 
 
@@ -81,5 +90,6 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     handle=handle,
+    divisions=(Division(("groups",), ("groups",), repeated=Repeated.ONCE),),
     rights=(Right(Operation.DESCRIBE, ResourceType.GROUP),),
 )

@@ -9,8 +9,10 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.storage import TopicPartition
 from nilometer.storage.directories.log_manager import DirectoryDescription
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
@@ -31,24 +33,27 @@ def handle(services: Services, request: Request) -> Reply:
 def _directory(
     services: Services, request: Request, found: DirectoryDescription, wanted: Mapping[str, set[int]] | None
 ) -> Message:
-    topics: dict[str, list[Message]] = {}
+    topics: dict[str, list[tuple[TopicPartition, int]]] = {}
     for name, size in found.sizes.items():
         if wanted is None or name.partition in wanted.get(name.topic, ()):
-            topics.setdefault(name.topic, []).append(
-                request.make(
-                    "DescribeLogDirsPartition",
-                    partition_index=name.partition,
-                    partition_size=size,
-                    offset_lag=services.replicas.offset_lag(name),
-                    is_future_key=False,
-                )
-            )
+            topics.setdefault(name.topic, []).append((name, size))
+
+    def describe(sized: tuple[TopicPartition, int]) -> Message:
+        name, size = sized
+        return request.make(
+            "DescribeLogDirsPartition",
+            partition_index=name.partition,
+            partition_size=size,
+            offset_lag=services.replicas.offset_lag(name),
+            is_future_key=False,
+        )
+
     return request.make(
         "DescribeLogDirsResult",
         error_code=ErrorCode.none if found.failure is None else ErrorCode.kafka_storage_error,
         log_dir=found.path,
         topics=tuple(
-            request.make("DescribeLogDirsTopic", name=name, partitions=tuple(partitions))
+            request.make("DescribeLogDirsTopic", name=name, partitions=LazySequence(describe, partitions))
             for name, partitions in sorted(topics.items())
         ),
         total_bytes=found.total_bytes,

@@ -3,13 +3,18 @@ transactions."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.storage.producers.producer_entry import ProducerStateEntry
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -42,18 +47,7 @@ def _describe(services: Services, request: Request, topic: str, index: int) -> M
             error_message=None,
             active_producers=(),
         )
-    producers = tuple(
-        request.make(
-            "ProducerState",
-            producer_id=producer_id,
-            producer_epoch=entry.producer_epoch,
-            last_sequence=entry.last_sequence,
-            last_timestamp=entry.last_timestamp,
-            coordinator_epoch=entry.coordinator_epoch,
-            current_txn_start_offset=entry.current_txn_first_offset,
-        )
-        for producer_id, entry in sorted(known.items())
-    )
+    producers = LazySequence(partial(_producer, request), list(known.items()))
     return request.make(
         "PartitionResponse",
         partition_index=index,
@@ -63,9 +57,23 @@ def _describe(services: Services, request: Request, topic: str, index: int) -> M
     )
 
 
+def _producer(request: Request, known: tuple[int, ProducerStateEntry]) -> Message:
+    producer_id, entry = known
+    return request.make(
+        "ProducerState",
+        producer_id=producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.current_txn_first_offset,
+    )
+
+
 API = ApiSpec(
     key=ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     handle=handle,
+    divisions=(Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.ONCE),),
     rights=(Right(Operation.READ, ResourceType.TOPIC),),
 )

@@ -14,6 +14,7 @@ from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -109,5 +110,6 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_QUORUM,
     versions=(0, 2),
     handle=handle,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions"), repeated=Repeated.ONCE),),
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

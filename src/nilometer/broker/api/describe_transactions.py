@@ -21,6 +21,7 @@ from nilometer.transactions.requests import (
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -84,6 +85,7 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
     handle=handle,
+    divisions=(Division(("transactional_ids",), ("transaction_states",), repeated=Repeated.ONCE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -12,6 +12,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -64,5 +65,6 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     handle=handle,
+    divisions=(Division(("users",), ("results",), repeated=Repeated.TWICE),),
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

@@ -7,9 +7,11 @@ import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from typing_extensions import Buffer
 
+from nilometer.broker.api.large_requests import LARGE_BYTES, LargeRequests, division_of, is_divisible
 from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
@@ -17,7 +19,7 @@ from nilometer.broker.api.throttling import count_request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
 from nilometer.broker.quotas.admission import ConnectionAdmission
 from nilometer.broker.replies import WaitingReply
-from nilometer.broker.request_context import NO_BROKER
+from nilometer.broker.request_context import NO_BROKER, RequestContext
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics
 from nilometer.broker.services import Services
 from nilometer.wire import messages
@@ -36,6 +38,7 @@ class RequestDispatcher:
         self._services = services
         self._admission = admission
         self._now_us = services.runtime.clock.monotonic_us
+        self._large = LargeRequests(services)
         self.connections: dict[Connection, None] = {}
         self.connections_accepted = 0
         self.statistics = RequestStatistics({number: spec.key for number, spec in APIS.items()})
@@ -86,6 +89,9 @@ class RequestDispatcher:
             low, high = spec.versions
             if not low <= header.api_version <= high:
                 return self._refuse_version(header, spec, frame)
+            if len(frame) > LARGE_BYTES and is_divisible(spec, header):  # type: ignore[arg-type]
+                reply = self._large.serve(spec, header, cast(bytes, frame), connection, began_us)
+                return self._watched(spec, header, reply, connection.context, began_us)
             if spec.decode is not None:
                 body = spec.decode(header.api_version, memoryview(frame), header.size)
             else:
@@ -94,6 +100,9 @@ class RequestDispatcher:
             raise CloseConnection(f"malformed request: {error.message}") from None
         api = messages.api(header.api_key, header.api_version)
         request = Request(header, body, api, connection, connection.context, began_us)
+        if spec.divisions and (division := division_of(spec, request)) is not None:
+            reply = self._large.serve_parts(spec, request, division)
+            return self._watched(spec, header, reply, request.context, began_us)
         return self._measured(spec, request, began_us)
 
     def _measured(self, spec: ApiSpec, request: Request, began_us: int) -> asyncio.Future[Reply] | Reply:
@@ -122,6 +131,22 @@ class RequestDispatcher:
             reply.add_done_callback(partial(self._on_reply, of_api, began_us))
         else:
             of_api.end(began_us, self._now_us())
+        return reply
+
+    def _watched(
+        self,
+        spec: ApiSpec,
+        header: messages.RequestHeader,
+        reply: asyncio.Future[Reply],
+        context: RequestContext,
+        began_us: int,
+    ) -> asyncio.Future[Reply]:
+        """Count a large request, and the time since ``began_us`` when its response is ready."""
+        statistics = self.statistics
+        from_broker = context.broker_id != NO_BROKER
+        of_api = (statistics.of_brokers if from_broker else statistics.of_clients)[int(spec.key)]
+        of_api.begin(header.api_version)
+        reply.add_done_callback(partial(self._on_reply, of_api, began_us))
         return reply
 
     def _on_reply(self, of_api: ApiStatistics, began_us: int, reply: asyncio.Future[Reply]) -> None:

@@ -15,6 +15,7 @@ from nilometer.cluster.controller.elections import ElectedPartition, decide_elec
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
 
 Elected = tuple[ElectedPartition, ...]
@@ -68,5 +69,8 @@ API = ApiSpec(
     versions=(0, 2),
     handle=handle,
     forwardable=True,
+    divisions=(
+        Division(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),
+    ),
     rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
 )

@@ -19,6 +19,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 
 KEY_GROUP, KEY_TRANSACTION = 0, 1
 FIRST_WITH_MANY_KEYS = 4
@@ -129,6 +130,7 @@ API = ApiSpec(
     key=ApiKey.FIND_COORDINATOR,
     versions=(0, 6),
     handle=handle,
+    divisions=(Division(("coordinator_keys",), ("coordinators",), repeated=Repeated.ONCE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
+from nilometer.broker.replies import wait_whole
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
@@ -76,7 +77,7 @@ async def _answer(services: Services, request: Request, spec: ApiSpec, inner: Re
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
     assert frame is not None, "every forwardable request has a response"
-    return request.respond(response=b"".join(frame)[FRAME_LENGTH_BYTES:])
+    return request.respond(response=(await wait_whole(frame, services.turns))[FRAME_LENGTH_BYTES:])
 
 
 def _refuse(request: Request, error: ErrorCode, message: str) -> Reply:

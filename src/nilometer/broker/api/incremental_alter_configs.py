@@ -25,6 +25,7 @@ from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -81,5 +82,10 @@ API = ApiSpec(
     versions=(0, 1),
     handle=handle,
     forwardable=True,
+    divisions=(
+        Division(
+            ("resources",), ("responses",), repeated=Repeated.TWICE, key=("resource_type", "resource_name")
+        ),
+    ),
     rights=rights_of(Operation.ALTER_CONFIGS),
 )

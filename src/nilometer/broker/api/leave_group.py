@@ -16,6 +16,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import LeaveGroup, LeaveGroupMember, LeaveGroupMemberReply, LeaveGroupReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
 
 FIRST_WITH_MANY_MEMBERS = 3
 
@@ -70,5 +71,6 @@ API = ApiSpec(
     key=ApiKey.LEAVE_GROUP,
     versions=(0, 5),
     handle=handle,
+    divisions=(Division(("members",), ("members",)),),
     rights=(Right(Operation.READ, ResourceType.GROUP),),
 )

@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.groups.requests import ListGroups, ListGroupsReply
+from nilometer.groups.requests import ListedGroup, ListGroups, ListGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     asked = ListGroups(
-        states_filter=tuple(request.field("states_filter", ())),
-        types_filter=tuple(request.field("types_filter", ())),
+        states_filter=frozenset(state.lower() for state in request.field("states_filter", ())),
+        types_filter=frozenset(group_type.lower() for group_type in request.field("types_filter", ())),
     )
 
     return services.groups.ask_all_shells(asked, lambda replies: _respond(services, request, replies))
@@ -39,21 +42,26 @@ def _respond(services: Services, request: Request, replies: Sequence[GroupReply]
             return request.respond(throttle_time_ms=0, error_code=reply.error_code, groups=())
     access = access_of(services, request)
     sees_all = access.is_full or access.on_cluster(Operation.DESCRIBE, report=False)
+    shown = [
+        group
+        for reply in listed
+        for group in reply.groups
+        if sees_all or access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, report=False)
+    ]
     return request.respond(
         throttle_time_ms=0,
         error_code=ErrorCode.none,
-        groups=tuple(
-            request.make(
-                "ListedGroup",
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.group_state,
-                group_type=group.group_type,
-            )
-            for reply in listed
-            for group in reply.groups
-            if sees_all or access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, report=False)
-        ),
+        groups=LazySequence(partial(_group, request), shown),
+    )
+
+
+def _group(request: Request, group: ListedGroup) -> Message:
+    return request.make(
+        "ListedGroup",
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.group_state,
+        group_type=group.group_type,
     )
 
 

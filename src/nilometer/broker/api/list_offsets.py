@@ -25,6 +25,7 @@ from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.storage import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 logger = logging.getLogger("nilometer.broker.api")
@@ -112,5 +113,13 @@ API = ApiSpec(
     key=ApiKey.LIST_OFFSETS,
     versions=(1, 11),
     handle=handle,
+    divisions=(
+        Division(
+            ("topics", "partitions"),
+            ("topics", "partitions"),
+            repeated=Repeated.TWICE,
+            key=("partition_index",),
+        ),
+    ),
     rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
 )

@@ -10,6 +10,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.reassignments import list_reassignments
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 
@@ -65,5 +66,6 @@ API = ApiSpec(
     key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
     versions=(0, 0),
     handle=handle,
+    divisions=(Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.ONCE),),
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.transactions.requests import ListTransactions, ListTransactionsReply, TransactionReply
+from nilometer.transactions.requests import (
+    ListedTransaction,
+    ListTransactions,
+    ListTransactionsReply,
+    TransactionReply,
+)
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.messages import Message
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -39,24 +47,29 @@ def _respond(services: Services, request: Request, replies: Sequence[Transaction
     error = next((each.error_code for each in listed if each.error_code), ErrorCode.none)
     access = access_of(services, request)
     unknown = dict.fromkeys(name for reply in listed for name in reply.unknown_state_filters)
+    shown = [
+        each
+        for reply in listed
+        if error is ErrorCode.none
+        for each in reply.transactions
+        if access.allows(
+            Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
+        )
+    ]
     return request.respond(
         throttle_time_ms=0,
         error_code=error,
         unknown_state_filters=tuple(unknown),
-        transaction_states=tuple(
-            request.make(
-                "TransactionState",
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                transaction_state=each.transaction_state,
-            )
-            for reply in listed
-            if error is ErrorCode.none
-            for each in reply.transactions
-            if access.allows(
-                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
-            )
-        ),
+        transaction_states=LazySequence(partial(_transaction, request), shown),
+    )
+
+
+def _transaction(request: Request, listed: ListedTransaction) -> Message:
+    return request.make(
+        "TransactionState",
+        transactional_id=listed.transactional_id,
+        producer_id=listed.producer_id,
+        transaction_state=listed.transaction_state,
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Sequence, Set
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +35,9 @@ from nilometer.cluster.registered_broker import Broker
 from nilometer.cluster.topic import INTERNAL_TOPICS, Topic, why_invalid_name
 from nilometer.identifiers import NO_LEADER, BrokerId
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 
 _DESCRIBE, _TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 Errors = dict[str, ErrorCode]
@@ -97,12 +100,12 @@ def _asks_for_all(request: Request) -> bool:
     return asked is None or (request.version == 0 and not asked)
 
 
-def _all_topics(services: Services, request: Request) -> list[Any]:
+def _all_topics(services: Services, request: Request) -> Sequence[Any]:
     """Return the topics that the client may describe; no others exist for it."""
     topics, access = services.image.topics(), access_of(services, request)
     if not access.is_full:
         topics = [topic for topic in topics if access.allows(_DESCRIBE, _TOPIC, topic.name, report=False)]
-    return [_topic(services, request, topic) for topic in topics]
+    return LazySequence(partial(_topic, services, request), topics)
 
 
 def _leaders(services: Services, request: Request) -> set[BrokerId]:
@@ -228,8 +231,9 @@ def _operations(services: Services, request: Request, name: str) -> int:
 
 def _topic(services: Services, request: Request, topic: Topic) -> object:
     elsewhere = _without_listener(services, request)
-    partitions = tuple(
-        _partition(services, request, index, state, elsewhere) for index, state in enumerate(topic.partitions)
+    partitions = LazySequence(
+        lambda index: _partition(services, request, index, topic.partitions[index], elsewhere),
+        range(len(topic.partitions)),
     )
     return request.make(
         "MetadataResponseTopic",
@@ -310,30 +314,33 @@ def _respond(services: Services, request: Request, errors: Errors) -> Reply:
     operations = OPERATIONS_NOT_ASKED
     if request.field("include_cluster_authorized_operations", False):
         operations = access_of(services, request).cluster_operations()
-    reply = request.respond(
+    reply = request.encode(
         throttle_time_ms=0,
         brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=services.image.controller_id,
-        topics=tuple(topics),
+        topics=topics if asks_for_all else tuple(topics),
         cluster_authorized_operations=operations,
         error_code=ErrorCode.none,
     )
     # A request for a topic that does not exist may create it, so each is handled.
-    if (
-        services.authorizer is None
-        and all(topic.error_code is ErrorCode.none for topic in topics)
-        and state == _state(services)  # a finding about a leader may have expired meanwhile
-    ):
-        leaders = NO_LEADERS if asks_for_all else _leaders(services, request)
-        services.metadata_responses.put(state, _cache_key(request), CachedResponse(reply[0], leaders))
-    return reply
+    is_kept = asks_for_all or all(topic.error_code is ErrorCode.none for topic in topics)
+    if services.authorizer is None and is_kept:
+        key, leaders = _cache_key(request), NO_LEADERS if asks_for_all else _leaders(services, request)
+
+        def keep(frame: bytes) -> None:
+            if state == _state(services):  # a finding about a leader may have expired while it was encoded
+                services.metadata_responses.put(state, key, CachedResponse(frame, leaders))
+
+        reply.on_frame(keep)
+    return reply.ready()
 
 
 API = ApiSpec(
     key=ApiKey.METADATA,
     versions=(0, 13),
     handle=handle,
+    divisions=(Division(("topics",), ("topics",), repeated=Repeated.ONCE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.TOPIC),
         Right(Operation.CREATE, ResourceType.TOPIC),

@@ -27,6 +27,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message, milliseconds
 
 FIRST_WITH_MEMBER_EPOCHS = 9
@@ -161,6 +162,7 @@ API = ApiSpec(
     versions=(2, 10),
     handle=handle,
     pipelined=True,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
     rights=(
         Right(Operation.READ, ResourceType.GROUP),
         Right(Operation.READ, ResourceType.TOPIC),

@@ -21,6 +21,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
@@ -102,6 +103,7 @@ API = ApiSpec(
     key=ApiKey.OFFSET_DELETE,
     versions=(0, 0),
     handle=handle,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
     rights=(
         Right(Operation.DELETE, ResourceType.GROUP),
         Right(Operation.READ, ResourceType.TOPIC),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -26,7 +27,9 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
 
 FIRST_WITH_GROUP_ERROR = 2
@@ -129,7 +132,7 @@ def _respond(
                     "OffsetFetchResponseGroup",
                     group_id=answer.group_id,
                     error_code=answer.error_code,
-                    topics=_topics_of_group(request, answer),
+                    topics=LazySequence(partial(_topic_of_group, request), answer.topics),
                 )
                 for answer in answers
             ),
@@ -138,7 +141,7 @@ def _respond(
     return request.respond(
         throttle_time_ms=0,
         error_code=answer.error_code,
-        topics=_topics_of_only_group(request, answer),
+        topics=LazySequence(partial(_topic_of_only_group, request), answer.topics),
     )
 
 
@@ -182,31 +185,25 @@ def _with_id(services: Services, reply: OffsetFetchTopicReply) -> OffsetFetchTop
     return None if topic is None else OffsetFetchTopicReply(reply.name, reply.partitions, topic.uuid)
 
 
-def _topics_of_group(request: Request, reply: OffsetFetchReply) -> tuple[Message, ...]:
-    return tuple(
-        request.make(
-            "OffsetFetchResponseTopics",
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=_partitions(request, "OffsetFetchResponsePartitions", topic),
-        )
-        for topic in reply.topics
+def _topic_of_group(request: Request, topic: OffsetFetchTopicReply) -> Message:
+    return request.make(
+        "OffsetFetchResponseTopics",
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=_partitions(request, "OffsetFetchResponsePartitions", topic),
     )
 
 
-def _topics_of_only_group(request: Request, reply: OffsetFetchReply) -> tuple[Message, ...]:
-    return tuple(
-        request.make(
-            "OffsetFetchResponseTopic",
-            name=topic.name,
-            partitions=_partitions(request, "OffsetFetchResponsePartition", topic),
-        )
-        for topic in reply.topics
+def _topic_of_only_group(request: Request, topic: OffsetFetchTopicReply) -> Message:
+    return request.make(
+        "OffsetFetchResponseTopic",
+        name=topic.name,
+        partitions=_partitions(request, "OffsetFetchResponsePartition", topic),
     )
 
 
-def _partitions(request: Request, kind: str, topic: OffsetFetchTopicReply) -> tuple[Message, ...]:
-    return tuple(_partition(request, kind, partition) for partition in topic.partitions)
+def _partitions(request: Request, kind: str, topic: OffsetFetchTopicReply) -> Sequence[Message]:
+    return LazySequence(partial(_partition, request, kind), topic.partitions)
 
 
 def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply) -> Message:
@@ -224,6 +221,14 @@ API = ApiSpec(
     key=ApiKey.OFFSET_FETCH,
     versions=(1, 10),
     handle=handle,
+    divisions=(
+        Division(
+            ("groups", "topics", "partition_indexes"),
+            ("groups", "topics", "partitions"),
+            repeated=Repeated.ONCE,
+        ),
+        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.ONCE),
+    ),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -13,6 +13,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
 
 CONSUMER = -1
@@ -67,6 +68,7 @@ API = ApiSpec(
     key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
     versions=(2, 4),
     handle=handle,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.TOPIC),
         Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),

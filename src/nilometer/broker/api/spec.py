@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from nilometer.broker.connection import Connection, Reply
+from nilometer.broker.replies import EncodedReply, KeptReply
 from nilometer.broker.request_context import RequestContext
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire import messages
 from nilometer.wire.api_keys import AnyApiKey
+from nilometer.wire.large_requests import Division
 
 if TYPE_CHECKING:
     from nilometer.broker.services import Services
@@ -42,14 +44,23 @@ class Request(msgspec.Struct, frozen=True):
         """Make a part of the response, of the message type ``type_name``."""
         return self.api.make(type_name, **fields)
 
-    def respond(self, **fields: object) -> tuple[bytes]:
-        """Encode the whole response; returns the buffer to send."""
-        response = self.api.response(**fields)
-        return (
-            messages.encode_response(
-                self.header.correlation_id, self.header.api_key, self.api.version, response
-            ),
-        )
+    def respond(self, **fields: object) -> Reply:
+        """Make the response. Elements of its arrays may be made when they are encoded (``LazySequence``)."""
+        return self.encode(**fields).ready()
+
+    def encode(self, **fields: object) -> EncodedReply:
+        """Begin to encode the response; :meth:`EncodedReply.ready` returns the reply."""
+        return EncodedReply(self.api, self.header.correlation_id, self.api.response(**fields))
+
+
+class PartOfRequest(Request, frozen=True):
+    """A part of a large request. Its response is kept as a message, to be merged with those of the others."""
+
+    made: list[messages.Message] = []
+    """The message of its response: at most one."""
+
+    def encode(self, **fields: object) -> EncodedReply:
+        return KeptReply(self.made, self.api, self.api.response(**fields))
 
 
 Handler = Callable[["Services", Request], Reply | asyncio.Future[Reply]]
@@ -93,6 +104,12 @@ class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
     exempt_from_quotas: bool = False
     """Whether clients may send as many of these as they want: a cluster needs them in order to go on."""
 
+    divisions: tuple[Division, ...] = ()
+    """How a large request is divided into parts; the first whose path the request's version has counts. With
+    none a request is handled as a whole."""
+    elements_max: int = 10_000
+    """A request that is handled as a whole, and has more elements in all its arrays, is refused."""
+
     @property
     def advertised(self) -> tuple[int, int]:
         low, high = self.versions
@@ -102,6 +119,11 @@ class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.versions[0] <= version <= self.versions[1]
 
 
-def spawn(services: Services, work: Coroutine[Any, Any, Reply]) -> asyncio.Future[Reply]:
-    """Run ``work`` as a task, for a response that has to wait for the controller or the disk."""
-    return services.tasks.spawn(work)
+def spawn(
+    services: Services, work: Coroutine[Any, Any, Reply], kind: str | None = None
+) -> asyncio.Future[Reply]:
+    """Run ``work`` as a task, for a response that has to wait for the controller or the disk.
+
+    ``kind``: the API under which its turns are measured.
+    """
+    return services.tasks.spawn(work) if kind is None else services.tasks.spawn(work, kind=kind)

@@ -7,6 +7,7 @@ Produce and Fetch do this themselves (:mod:`.produce`, :mod:`.fetch`); this modu
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
@@ -46,6 +47,8 @@ def throttled(request: Request, reply: Reply, throttle_ms: int) -> Reply:
     """Return the reply with ``throttle_ms``, unless it has a longer time already."""
     if reply is None:
         return None
+    if not isinstance(reply, Sequence):
+        return reply.with_throttle_ms(throttle_ms)
     frame, key, version = b"".join(reply), request.header.api_key, request.version
     longer_ms = max(throttle_ms, throttle_ms_of(key, version, frame))
     return (with_throttle_ms(key, version, frame, longer_ms),)

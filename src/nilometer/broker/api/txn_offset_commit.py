@@ -30,6 +30,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
 
 FIRST_WITH_LOADING = 2
@@ -188,6 +189,7 @@ API = ApiSpec(
     key=ApiKey.TXN_OFFSET_COMMIT,
     versions=(0, 5),
     handle=handle,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
     rights=(
         Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
         Right(Operation.READ, ResourceType.GROUP),

@@ -23,6 +23,7 @@ from nilometer.broker.transactions.markers import Marker
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
 from nilometer.wire.messages import Message
 
 TIMEOUT_MS = 30_000
@@ -106,6 +107,7 @@ API = ApiSpec(
     versions=(1, 2),
     handle=handle,
     exempt_from_quotas=True,
+    divisions=(Division(("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions")),),
     rights=(
         Right(Operation.ALTER, ResourceType.CLUSTER),
         Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),

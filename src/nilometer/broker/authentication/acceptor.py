@@ -16,6 +16,7 @@ from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.tls_settings import TlsSettings
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -28,6 +29,7 @@ class Acceptor:
         sasl: Mapping[str, SaslListener],
         tls: Mapping[str, TlsSettings],
         admission: Admission,
+        turns: Turns,
     ) -> None:
         """``sasl``, ``tls``: by name, the listeners whose clients authenticate by SASL, and those with
         TLS."""
@@ -46,6 +48,7 @@ class Acceptor:
             for name, settings in tls.items()
         }
         self._reserve = Reserve()
+        self._turns = turns
 
     async def open(self, tasks: Tasks) -> None:
         """Fetch the keys of tokens, and go on fetching them. Call it before the listeners are opened."""
@@ -67,4 +70,4 @@ class Acceptor:
         elif endpoint.protocol.has_tls:
             dispatcher = CertificateGate(self._tls[endpoint.name].mapping, dispatcher, limit)
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
-        return Connection(dispatcher, limit, logger.info, self._reserve, context)
+        return Connection(dispatcher, limit, logger.info, self._reserve, context, self._turns)

@@ -47,7 +47,7 @@ def broker_registry(
         [each.name for each in config.listeners],
         runtime.clock,
     )
-    own = RuntimeMetrics(runtime, probe, tasks, parts.directories)
+    own = RuntimeMetrics(runtime, probe, tasks, parts.services.turns, parts.directories)
     storage = StorageMetrics(parts.replication.commit, parts.cleaner.report, runtime.clock)
     coordinators = CoordinatorMetrics(parts.coordinators)
     registry.add(controller_metrics.FAMILIES, cluster.collect)

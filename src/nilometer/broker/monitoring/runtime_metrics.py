@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nilometer.broker.monitoring.loop_probe import LoopProbe
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
 from nilometer.metrics import Family, Kind, Measured
 from nilometer.runtime import Runtime
 from nilometer.version import __version__
@@ -16,6 +17,17 @@ LOOP_LAG = Family(
     "nilometer_event_loop_lag_seconds",
     Kind.HISTOGRAM,
     "How late the event loop ran a timer, ten times a second: how long all requests had to wait.",
+)
+TURNS = Family(
+    "nilometer_event_loop_turn_seconds",
+    Kind.HISTOGRAM,
+    "Processor time of the event loop's turns of a millisecond and more: other clients waited for each.",
+)
+LONGEST_TURN = Family(
+    "nilometer_event_loop_longest_turn_seconds",
+    Kind.GAUGE,
+    "Processor time of the longest turn of the event loop since the start, by the API or the task that ran.",
+    ("work",),
 )
 OFFLOADED = Family(
     "nilometer_offloaded_work",
@@ -41,11 +53,23 @@ BUILD = Family(
     "nilometer_build_info", Kind.GAUGE, "Always 1; the label is the broker's version.", ("version",)
 )
 
-FAMILIES = (LOOP_LAG, OFFLOADED, SERVICE_FAILURES, DIRECTORIES_OFFLINE, DIRECTORY_OFFLINE, BUILD)
+FAMILIES = (
+    LOOP_LAG,
+    TURNS,
+    LONGEST_TURN,
+    OFFLOADED,
+    SERVICE_FAILURES,
+    DIRECTORIES_OFFLINE,
+    DIRECTORY_OFFLINE,
+    BUILD,
+)
 
 
 class RuntimeMetrics:
-    def __init__(self, runtime: Runtime, probe: LoopProbe, tasks: Tasks, directories: LogDirectories) -> None:
+    def __init__(
+        self, runtime: Runtime, probe: LoopProbe, tasks: Tasks, turns: Turns, directories: LogDirectories
+    ) -> None:
+        self._turns = turns
         self._runtime = runtime
         self._probe = probe
         self._tasks = tasks
@@ -53,6 +77,9 @@ class RuntimeMetrics:
 
     def collect(self) -> Iterator[Measured]:
         yield Measured(LOOP_LAG, [((), self._probe.lag.reading(self._runtime.clock.monotonic_us()))])
+        yield Measured(TURNS, [((), self._turns.durations.reading(self._runtime.clock.monotonic_us()))])
+        longest = sorted(self._turns.longest_of.items())
+        yield Measured(LONGEST_TURN, (((kind,), cpu_us / 1_000_000) for kind, cpu_us in longest))
         yield Measured(OFFLOADED, [((), self._runtime.disk.offloaded)])
         services = sorted(self._tasks.services.values(), key=lambda service: service.name)
         yield Measured(SERVICE_FAILURES, (((one.name,), one.failures) for one in services if one.interval_ms))

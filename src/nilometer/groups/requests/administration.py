@@ -9,9 +9,10 @@ from nilometer.wire.errors import ErrorCode
 
 # ── ListGroups ──────────────────────────────────────────────────────────────────────────────────
 class ListGroups(msgspec.Struct, frozen=True):
-    states_filter: tuple[str, ...] = ()
-    """The states to list, in upper or lower case; empty: all."""
-    types_filter: tuple[str, ...] = ()
+    states_filter: frozenset[str] = frozenset()
+    """The states to list, in lower case; empty: all."""
+    types_filter: frozenset[str] = frozenset()
+    """The types to list, in lower case; empty: all."""
 
 
 class ListedGroup(msgspec.Struct, frozen=True):

@@ -1,0 +1,186 @@
+"""Large requests: each is served as long work, slice by slice, while the event loop serves other clients.
+
+The body is decoded in slices, and divided as the API's specification says (``ApiSpec.divisions``); the parts
+are handled one after another, as requests of their own, and the response is merged from theirs. What happens
+between two parts is what happens between two requests.
+
+A quota of request time slows a large request down while it runs, not only the ones after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Generator
+from datetime import timedelta
+
+from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, spawn
+from nilometer.broker.connection import Connection, Reply
+from nilometer.broker.replies import CloseConnection, EncodedReply, wait_whole
+from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
+from nilometer.wire import messages
+from nilometer.wire.api_keys import api_name
+from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.large_requests import (
+    ELEMENTS_MAX,
+    Division,
+    Merged,
+    Repeated,
+    can_decode_in_slices,
+    decode_in_slices,
+    divide,
+    division_for,
+    has_more_than,
+    has_repetitions,
+)
+
+logger = logging.getLogger("nilometer.broker.api")
+
+LARGE_BYTES = 16 * 1024
+"""A request above this size is decoded in slices."""
+
+
+def is_divisible(spec: ApiSpec, header: messages.RequestHeader) -> bool:
+    """Whether requests of this API and version are decoded in slices."""
+    if spec.decode is not None:
+        return False
+    return can_decode_in_slices(messages.api(header.api_key, header.api_version).request_type)
+
+
+def division_of(spec: ApiSpec, request: Request) -> Division | None:
+    """Return how the request is divided; None if it has few elements and no repetition to leave out, or is
+    handled as a whole."""
+    division = division_for(spec.divisions, request.api.request_type)
+    if division is None:
+        return None
+    body, path = request.body, division.request
+    if has_more_than(body, path, division.elements_max):
+        return division
+    leaves_out = division.repeated is Repeated.ONCE and has_more_than(body, path, 1)
+    return division if leaves_out and has_repetitions(body, path) else None
+
+
+class LargeRequests:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def serve(
+        self,
+        spec: ApiSpec,
+        header: messages.RequestHeader,
+        frame: bytes,
+        connection: Connection,
+        began_us: int,
+    ) -> asyncio.Future[Reply]:
+        """Decode and handle the request in ``frame``; return the future of its response.
+
+        The future's exception is CloseConnection if there can be none.
+        """
+        connection.process_alone()
+        name = api_name(header.api_key)
+        return spawn(self._services, self._serve(spec, header, frame, connection, began_us), name)
+
+    def serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> asyncio.Future[Reply]:
+        """Handle a decoded request in parts; return the future of its response."""
+        request.connection.process_alone()
+        name = api_name(request.header.api_key)
+        return spawn(self._services, self._serve_parts(spec, request, division), name)
+
+    async def _serve(
+        self,
+        spec: ApiSpec,
+        header: messages.RequestHeader,
+        frame: bytes,
+        connection: Connection,
+        began_us: int,
+    ) -> Reply:
+        api = messages.api(header.api_key, header.api_version)
+        try:
+            division = division_for(spec.divisions, api.request_type)
+            path = () if division is None else division.request
+            elements_max = spec.elements_max if division is None else ELEMENTS_MAX
+            position = messages.body_position(header, frame)
+            slices = decode_in_slices(api.request_type, frame, position, path, elements_max)
+            body = await _run(slices, LongWork(self._services.turns))
+        except MalformedMessage as error:
+            raise CloseConnection(f"malformed request: {error.message}") from None
+        del frame
+        request = Request(header, body, api, connection, connection.context, began_us)
+        del body
+        if division is not None:
+            return await self._serve_parts(spec, request, division)
+        reply = _handle(spec, self._services, request)
+        return await reply if isinstance(reply, asyncio.Future) else reply
+
+    async def _serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> Reply:
+        services = self._services
+        clock = services.runtime.clock
+        work = LongWork(services.turns)
+        merged = Merged(request.api.response_type, division.response)
+        began_ms = clock.monotonic_ms()
+        throttle_ms = 0
+        for body, elements in divide(request.body, division):
+            if body is None:
+                await work.step(elements)
+                continue
+            part_began_us = clock.monotonic_us()
+            part = _part(request, _with_time_left(body, clock.monotonic_ms() - began_ms))
+            reply = _handle(spec, services, part)
+            spent_us = clock.monotonic_us() - part_began_us
+            frame = await reply if isinstance(reply, asyncio.Future) else reply
+            for _ in merged.add(await self._message(part, frame)):
+                await work.step(1)
+            throttle_ms = self._throttle_ms(spec, request, spent_us)
+            if throttle_ms:
+                await asyncio.sleep(throttle_ms / 1000)
+            await work.step(elements)
+        reply = EncodedReply(request.api, request.header.correlation_id, merged.message())
+        return reply.with_throttle_ms(throttle_ms) if throttle_ms else reply
+
+    async def _message(self, part: PartOfRequest, reply: Reply) -> messages.Message:
+        """Return the response to a part: made here, or by the controller, to which it was forwarded."""
+        if not reply:
+            return part.made[0]
+        frame = await wait_whole(reply, self._services.turns)
+        return messages.decode_response(part.header.api_key, part.version, frame[4:])[1]
+
+    def _throttle_ms(self, spec: ApiSpec, request: Request, spent_us: int) -> int:
+        """Count the time of a part for its client's quota; return how long (ms) the client has to wait."""
+        quotas = self._services.client_quotas
+        if not quotas.limits_clients or request.context.is_broker or spec.exempt_from_quotas:
+            return 0
+        return quotas.on_request(request.context, request.header.client_id, spent_us)
+
+
+def _part(request: Request, body: messages.Message) -> PartOfRequest:
+    fields = {name: getattr(request, name) for name in request.__struct_fields__}
+    return PartOfRequest(**{**fields, "body": body}, made=[])
+
+
+def _with_time_left(body: messages.Message, spent_ms: int) -> messages.Message:
+    """Return the part of a request with what is left of its timeout."""
+    timeout: timedelta | None = getattr(body, "timeout", None)
+    if timeout is None or not spent_ms:
+        return body
+    return dataclasses.replace(body, timeout=max(timedelta(0), timeout - timedelta(milliseconds=spent_ms)))
+
+
+def _handle(spec: ApiSpec, services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    try:
+        return spec.handle(services, request)
+    except CloseConnection:
+        raise
+    except Exception as error:
+        logger.exception("%s version %d failed", spec.key.name, request.version)
+        raise CloseConnection(f"{spec.key.name} failed: {error}") from error
+
+
+async def _run(slices: Generator[int, None, messages.Message], work: LongWork) -> messages.Message:
+    while True:
+        try:
+            elements = next(slices)
+        except StopIteration as done:
+            return done.value
+        await work.step(elements)

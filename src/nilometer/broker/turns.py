@@ -1,0 +1,177 @@
+"""Bounded turns: how long one piece of work holds the event loop, and what the loop has measured of it.
+
+A *turn* is what the event loop runs before it looks at its sockets again. All clients share the loop, so each
+waits for the turns of all others. Work whose size a client chooses is *long work*: it runs in slices of at
+most ``SLICE_US``, and in one iteration of the loop only one slice of all long work runs (:meth:`Turns.call`,
+:class:`LongWork`). So many large requests slow each other down, and no other client.
+
+The watchdog measures processor time, which a busy machine does not change much: each turn that is noted has
+all that the event loop's thread has used since the last noted one. Nothing can escape it; work that is not
+noted itself is counted with the next that is.
+
+Invariant: ``ELEMENTS_MAX`` bounds what one slice walks, also where no time passes, as in simulation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from nilometer.metrics import Distribution
+from nilometer.runtime import Clock
+
+T = TypeVar("T")
+logger = logging.getLogger("nilometer.broker.turns")
+
+SLICE_US = 2_000
+"""A slice of long work ends after this time, and after the step that it is in."""
+ELEMENTS_MAX = 1_024
+"""A slice ends after so many elements of requests or responses, however fast they were."""
+NOTED_US = 1_000
+"""Shorter turns are not counted: nearly all are far shorter, and counting costs time, too."""
+LOGGED_US = 100_000
+"""A turn of this length is logged: clients have noticed it."""
+LOG_EVERY_US = 10_000_000
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A turn of the event loop that took long."""
+
+    cpu_us: int
+    """The processor time of the event loop's thread, in microseconds."""
+    work: str
+    """What the last noted part of it was: the API, client and size of a request, or the name of a task."""
+
+
+class Turns:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.now_us = clock.monotonic_us
+        self._cpu_us = clock.thread_cpu_us
+        self._counted_us = self._cpu_us()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+        self._logged_us = -LOG_EVERY_US
+        self.durations = Distribution()
+        """Of turns of ``NOTED_US`` and more."""
+        self.longest = Turn(0, "")
+        self.longest_of: dict[str, int] = {}
+        """By API or task, the processor time of its longest turn (microseconds)."""
+        self.elements = 0
+        """How many elements were walked in the present turn."""
+        self.elements_longest = 0
+        """The most elements that were walked in one turn."""
+
+    # -- long work
+
+    def call(self, slice_of_work: Callable[[], None]) -> None:
+        """Call ``slice_of_work`` in one of the next iterations of the event loop, after all that wait."""
+        self._queue.append(slice_of_work)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._call_next)
+
+    def _call_next(self) -> None:
+        slice_of_work = self._queue.popleft()
+        self._is_scheduled = bool(self._queue)
+        if self._is_scheduled:
+            asyncio.get_running_loop().call_soon(self._call_next)
+        slice_of_work()
+
+    async def wait_next(self) -> None:
+        """Wait until it is this task's turn among all long work."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.call(lambda: None if waiter.done() else waiter.set_result(None))
+        await waiter
+
+    # -- the watchdog
+
+    def count(self, elements: int) -> None:
+        """Count elements of a request or a response that this turn walks over."""
+        self.elements += elements
+
+    def note(self, kind: str, describe: Callable[[], str] | None = None) -> None:
+        """Note the end of a turn. ``kind``: the API or the task that ran; ``describe`` says more about it."""
+        cpu_us = self._cpu_us()
+        spent_us = cpu_us - self._counted_us
+        self._counted_us = cpu_us
+        if self.elements:
+            self.elements_longest = max(self.elements_longest, self.elements)
+            self.elements = 0
+        if spent_us >= NOTED_US:
+            self._note_long(kind, spent_us, kind if describe is None else describe())
+
+    def _note_long(self, kind: str, spent_us: int, work: str) -> None:
+        now_us = self.now_us()
+        self.durations.observe(spent_us, now_us)
+        if spent_us > self.longest_of.get(kind, 0):
+            self.longest_of[kind] = spent_us
+        if spent_us > self.longest.cpu_us:
+            self.longest = Turn(spent_us, work)
+        if spent_us >= LOGGED_US and now_us - self._logged_us >= LOG_EVERY_US:
+            self._logged_us = now_us
+            logger.warning("The event loop was held for %d ms of processor time: %s", spent_us // 1000, work)
+
+    def begin(self) -> None:
+        """Begin to measure: the broker has started, which takes long turns."""
+        self.longest, self.longest_of = Turn(0, ""), {}
+        self.elements = self.elements_longest = 0
+        self.durations = Distribution()
+        self._counted_us = self._cpu_us()
+
+    async def noted(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Run ``work``, and note each of its steps."""
+        return await _Noted(self, work, name)
+
+
+class _Noted(Generic[T]):
+    __slots__ = ("_name", "_turns", "_work")
+
+    def __init__(self, turns: Turns, work: Coroutine[Any, Any, T], name: str) -> None:
+        self._turns, self._work, self._name = turns, work, name
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        work, note, name = self._work, self._turns.note, self._name
+        step: Callable[[], Any] = lambda: work.send(None)  # noqa: E731
+        while True:
+            try:
+                awaited = step()
+            except StopIteration as done:
+                return done.value
+            finally:
+                note(name)
+            try:
+                yield awaited
+            except BaseException as error:
+                step = lambda error=error: work.throw(error)  # noqa: E731
+            else:
+                step = lambda: work.send(None)  # noqa: E731
+
+
+class LongWork:
+    """One piece of long work: ``await work.step(n)`` after each part of it, with the elements it had."""
+
+    __slots__ = ("_began_us", "_elements", "_turns")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._began_us = turns.now_us()
+        self._elements = 0
+
+    @property
+    def is_slice_over(self) -> bool:
+        return self._elements >= ELEMENTS_MAX or self._turns.now_us() - self._began_us >= SLICE_US
+
+    async def step(self, elements: int) -> None:
+        """Go on at once, or when it is this work's turn again, if its slice is used up."""
+        self._turns.count(elements)
+        self._elements += elements
+        if self.is_slice_over:
+            await self._turns.wait_next()
+            self._began_us = self._turns.now_us()
+            self._elements = 0

@@ -1,0 +1,426 @@
+"""Large requests: decoded in slices, divided into parts that are handled one after another, answered as one.
+
+The elements of most requests are independent of each other: the groups of DescribeGroups, the partitions of
+ListOffsets. Such a request is divided along a *path*, the names of its nested arrays from the outside to the
+inside, and the responses to its parts are merged along the path of the response. The result is the response
+that the whole request would have got, but no part takes long.
+
+Invariant: a slice and a part have a bounded number of elements, whatever the request's nesting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+from kio.serial import entity_reader, readers
+
+from nilometer.wire.building import Message
+from nilometer.wire.encoder import EncodedItems, encode_slices, item_writer
+from nilometer.wire.errors import MalformedMessage, MalformedRequest
+from nilometer.wire.messages import as_malformed
+from nilometer.wire.schema import EntityShape, FieldShape, shape_of
+from nilometer.wire.survey import apply_cuts, array_count, field_surveyor, skip_tagged_fields, surveyor
+
+SLICE_ELEMENTS = 256
+"""So many elements are decoded between two steps."""
+ELEMENTS_MAX = 1_000_000
+"""A request with more elements in all its arrays is refused: its values would take some 200 MB."""
+
+Path = tuple[str, ...]
+Slices = Generator[int, None, tuple[Any, int]]
+"""Yields how many elements were decoded since the last step; returns a value and the position after it."""
+
+
+class Repeated(enum.Enum):
+    """What becomes of an element that a request names again."""
+
+    EACH_TIME = enum.auto()
+    """It is handled each time: it is a change, or has other fields."""
+    ONCE = enum.auto()
+    """It is answered once, as Kafka answers repeated names of Metadata."""
+    TWICE = enum.auto()
+    """Its repetition is an error, which the handler finds: two of the same key go into the same part, and
+    further ones are left out."""
+
+
+class Division(NamedTuple):
+    """How a request is divided, and how the responses to its parts are merged."""
+
+    request: Path
+    response: Path
+    repeated: Repeated = Repeated.EACH_TIME
+    key: tuple[str, ...] = ()
+    """The fields of an innermost element that say what it is about; the whole element if there are none."""
+    elements_max: int = 64
+    """A part has at most so many elements, or one more. Most cost some microseconds, some ten."""
+
+
+# --- decoding
+
+
+def decode_in_slices(
+    request_type: type[Any], buffer: bytes, position: int, path: Path = (), elements_max: int = ELEMENTS_MAX
+) -> Generator[int, None, Message]:
+    """Decode a request's body slice by slice; the generator returns the message. Raises MalformedRequest.
+
+    The arrays on ``path`` are lists, from which :func:`divide` removes what it has divided: to free hundreds
+    of thousands of objects at once takes long, too. A request with more than ``elements_max`` elements in all
+    its arrays is malformed.
+    """
+    try:
+        counted = _Counted(elements_max)
+        message, _ = yield from _read_entity(shape_of(request_type), buffer, position, counted, path)
+        return message
+    except BaseException as error:
+        raise as_malformed(error, MalformedRequest, request_type) from error
+
+
+class _Counted:
+    """Counts the elements of a request, and those since the last step."""
+
+    __slots__ = ("_elements_max", "since", "total")
+
+    def __init__(self, elements_max: int) -> None:
+        self._elements_max = elements_max
+        self.total = self.since = 0
+
+    def add(self, count: int) -> None:
+        self.total += count
+        if self.total > self._elements_max:
+            raise MalformedMessage(f"more than {self._elements_max} elements in one request")
+
+
+def _read_entity(shape: EntityShape, buffer: bytes, position: int, counted: _Counted, path: Path) -> Slices:
+    values: dict[str, Any] = {}
+    for field in shape.plain:
+        if field.is_array:
+            on_path = path if path and field.name == path[0] else ()
+            values[field.name], position = yield from _read_array(
+                field, buffer, position, counted, on_path, flexible=shape.flexible
+            )
+        else:
+            values[field.name], position = _reader(field, flexible=shape.flexible)(buffer, position)
+    if shape.flexible:
+        position = skip_tagged_fields(buffer, position, len(buffer))
+        if position > len(buffer):
+            raise MalformedMessage("the tagged fields exceed the request")
+    return shape.type(**values), position
+
+
+def _read_array(
+    field: FieldShape, buffer: bytes, position: int, counted: _Counted, path: Path, *, flexible: bool
+) -> Slices:
+    count, position = array_count(field, buffer, position, flexible=flexible)
+    if count < 0:
+        return None, position
+    counted.add(count)
+    nested = None if field.entity is None else shape_of(field.entity)
+    if nested is not None and not _is_divisible(nested):
+        nested = None
+    read = _reader(dataclasses.replace(field, is_array=False), flexible=flexible, is_item=True)
+    items: list[Any] = []
+    for _ in range(count):
+        if nested is None:
+            item, position = read(buffer, position)
+        else:
+            item, position = yield from _read_entity(nested, buffer, position, counted, path[1:])
+        items.append(item)
+        counted.since += 1
+        if counted.since >= SLICE_ELEMENTS:
+            done, counted.since = counted.since, 0
+            yield done
+    return items if path else tuple(items), position
+
+
+def _is_divisible(shape: EntityShape) -> bool:
+    """Whether an entity has arrays, and no known tagged fields, which are read with the entity as a whole."""
+    return any(field.is_array for field in shape.plain) and not shape.tagged
+
+
+def can_decode_in_slices(request_type: type[Any]) -> bool:
+    return dataclasses.is_dataclass(request_type) and not shape_of(request_type).tagged
+
+
+@functools.cache
+def _reader(
+    field: FieldShape, *, flexible: bool, is_item: bool = False
+) -> Callable[[bytes, int], tuple[Any, int]]:
+    """Return what checks and reads one value that is no array."""
+    if field.entity is not None and is_item:
+        survey, read = surveyor(field.entity), entity_reader(field.entity)
+    else:
+        survey = field_surveyor(field, flexible=flexible)
+        if field.entity is not None:
+            read = entity_reader(field.entity, field.nullable)
+        else:
+            read = _value_reader(field, flexible=flexible, nullable=field.nullable and not is_item)
+
+    def read_checked(buffer: bytes, position: int) -> tuple[Any, int]:
+        cuts: list[Any] = []
+        stop = survey(buffer, position, len(buffer), cuts)
+        if stop > len(buffer):
+            raise MalformedMessage(f"{field.name} exceeds the request")
+        if cuts:
+            return read(apply_cuts(buffer, position, stop, cuts), 0)[0], stop
+        return read(buffer, position)[0], stop
+
+    return read_checked
+
+
+def _value_reader(field: FieldShape, *, flexible: bool, nullable: bool) -> Callable[[bytes, int], Any]:
+    """Return kio's reader of a value that is neither an array nor an entity."""
+    kind = field.kafka_type
+    if kind in ("string", "bytes", "records"):
+        return _BLOB_READERS[kind == "string", flexible, nullable]
+    if kind == "bool":
+        return readers.read_boolean
+    if kind == "datetime_i64" and nullable:
+        return readers.read_nullable_datetime_i64
+    return getattr(readers, f"read_{kind}")
+
+
+_BLOB_READERS: dict[tuple[bool, bool, bool], Callable[[bytes, int], Any]] = {
+    (True, True, True): readers.read_compact_string_nullable,
+    (True, True, False): readers.read_compact_string,
+    (True, False, True): readers.read_nullable_legacy_string,
+    (True, False, False): readers.read_legacy_string,
+    (False, True, True): readers.read_compact_string_as_bytes_nullable,
+    (False, True, False): readers.read_compact_string_as_bytes,
+    (False, False, True): readers.read_nullable_legacy_bytes,
+    (False, False, False): readers.read_legacy_bytes,
+}
+"""By (is it a string, is the message flexible, may it be null)."""
+
+
+# --- dividing and merging
+
+
+def division_for(divisions: Sequence[Division], request_type: type[Any]) -> Division | None:
+    """Return the first division whose path this version of the request has."""
+    return next((one for one in divisions if _has(request_type, one.request)), None)
+
+
+@functools.cache
+def _has(entity: type[Any], path: Path) -> bool:
+    for field in shape_of(entity).fields:
+        if field.name == path[0] and field.is_array:
+            return len(path) == 1 or (field.entity is not None and _has(field.entity, path[1:]))
+    return False
+
+
+def has_more_than(message: Message, path: Path, count: int) -> bool:
+    """Return whether the innermost arrays of the path have more elements; one that has none counts as one."""
+    return _left(message, path, count) < 0
+
+
+def _left(message: Message, path: Path, count: int) -> int:
+    items: Sequence[Any] = getattr(message, path[0]) or ()
+    inner = path[1:]
+    if not inner:
+        return count - max(1, len(items))
+    for item in items:
+        if (count := _left(item, inner, count)) < 0:
+            break
+    return count
+
+
+def has_repetitions(message: Message, path: Path) -> bool:
+    """Return whether an innermost element, or what it is part of, is named twice."""
+    items: Sequence[Any] = getattr(message, path[0]) or ()
+    inner = path[1:]
+    if not inner:
+        return len(set(items)) < len(items)
+    if len({_identity(item, inner[0]) for item in items}) < len(items):
+        return True
+    return any(has_repetitions(item, inner) for item in items)
+
+
+Part = tuple[Message | None, int]
+"""A part of a message and the number of its elements; or None after that number was walked over in vain."""
+
+
+def divide(message: Message, division: Division) -> Iterator[Part]:
+    """Yield the parts of a message."""
+    divider = _Divider(division)
+    yield from divider.divide(message, division.request, ())
+    yield from divider.end()
+
+
+class _Divider:
+    def __init__(self, division: Division) -> None:
+        self._elements_max = division.elements_max
+        self._repeated = division.repeated
+        self._key = division.key
+        self._known: set[Any] = set()
+
+    def divide(self, message: Message, path: Path, within: tuple[Any, ...]) -> Iterator[Part]:
+        """``within``: what the message is part of."""
+        name, inner = path[0], path[1:]
+        items: list[Any] | tuple[Any, ...] | None = getattr(message, name)
+        batch: list[Any] = []
+        weight = 0
+        for part, part_weight in self._parts(_consumed(items or ()), inner, within):
+            if not part:
+                yield None, part_weight
+                continue
+            if batch and weight + part_weight > self._elements_max:
+                yield dataclasses.replace(message, **{name: tuple(batch)}), weight
+                batch, weight = [], 0
+            batch += part
+            weight += part_weight
+        if batch:
+            yield dataclasses.replace(message, **{name: tuple(batch)}), weight
+        elif not items:
+            yield message, 1
+
+    def end(self) -> Iterator[Part]:
+        """Give up what is known, slice by slice."""
+        while self._known:
+            for _ in range(min(SLICE_ELEMENTS, len(self._known))):
+                self._known.pop()
+            yield None, SLICE_ELEMENTS
+
+    def _parts(
+        self, items: Iterable[Any], inner: Path, within: tuple[Any, ...]
+    ) -> Iterator[tuple[Sequence[Any], int]]:
+        """Yield what may not be divided further, and how many elements it has; or nothing, and how many
+        elements were walked over."""
+        if not inner:
+            yield from self._groups(items, within)
+            return
+        for item in items:
+            if getattr(item, inner[0]) is None:  # all of them
+                yield from self._groups((item,), within)
+                continue
+            for part, weight in self.divide(item, inner, (*within, *_identity(item, inner[0]))):
+                yield () if part is None else (part,), weight
+
+    def _groups(self, items: Iterable[Any], within: tuple[Any, ...]) -> Iterator[tuple[Sequence[Any], int]]:
+        """Yield the elements that belong together, without repetitions that are left out."""
+        if self._repeated is Repeated.EACH_TIME:
+            yield from (((item,), 1) for item in items)
+        elif self._repeated is Repeated.ONCE:
+            yield from self._without_repetitions(items, within)
+        else:
+            yield from self._pairs(items)
+
+    def _without_repetitions(
+        self, items: Iterable[Any], within: tuple[Any, ...]
+    ) -> Iterator[tuple[Sequence[Any], int]]:
+        left_out = 0
+        for item in items:
+            key = (within, item) if within else item
+            if key not in self._known:
+                self._known.add(key)
+                yield (item,), 1
+            elif (left_out := left_out + 1) % SLICE_ELEMENTS == 0:
+                yield (), SLICE_ELEMENTS
+
+    def _pairs(self, items: Iterable[Any]) -> Iterator[tuple[Sequence[Any], int]]:
+        same: dict[Any, list[Any]] = {}
+        for number, item in enumerate(items, 1):
+            key = tuple(getattr(item, name) for name in self._key) if self._key else item
+            if len(group := same.setdefault(key, [])) < _REPETITIONS_KEPT:
+                group.append(item)
+            if number % SLICE_ELEMENTS == 0:
+                yield (), SLICE_ELEMENTS
+        for key in list(same):
+            group = same.pop(key)
+            yield group, len(group)
+
+
+_REPETITIONS_KEPT = 2
+
+
+def _consumed(items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    """Yield the elements; a list gives each up before the next one is taken."""
+    if isinstance(items, tuple):
+        yield from items
+        return
+    for position, item in enumerate(items):
+        items[position] = None
+        yield item
+
+
+def _identity(entity: Message, nested: str) -> tuple[Any, ...]:
+    """Return the fields of an entity but for its nested array: what it is about."""
+    return tuple(getattr(entity, name) for name in _names(cast(Any, type(entity))) if name != nested)
+
+
+@functools.cache
+def _names(entity: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in shape_of(entity).fields)
+
+
+class Merged:
+    """The response that is merged from those to the parts of a request.
+
+    The elements of its arrays are kept in their encoded form, but for the last one of each array on the path,
+    with which the response to the next part may go on.
+    """
+
+    def __init__(self, response_type: type[Any], path: Path) -> None:
+        self._first: Message | None = None
+        self._path = path
+        self._root = _MergedArray(response_type, path)
+
+    def add(self, response: Message) -> Iterator[None]:
+        """Add the response to a part; yields after each bounded step of that."""
+        first = self._first
+        if first is None or (getattr(response, "error_code", 0) and not getattr(first, "error_code", 0)):
+            self._first = response
+        return self._root.add(getattr(response, self._path[0]) or ())
+
+    def message(self) -> Message:
+        assert self._first is not None, "a request has at least one part"
+        return dataclasses.replace(self._first, **{self._path[0]: self._root.finish()})
+
+
+class _MergedArray:
+    """One array on the path."""
+
+    def __init__(self, entity: type[Any], path: Path) -> None:
+        shape = shape_of(entity)
+        field = next(field for field in shape.fields if field.name == path[0])
+        self._write = item_writer(field, flexible=shape.flexible)
+        self._entity = field.entity
+        self._inner = path[1:]
+        self._items = EncodedItems()
+        self._last: tuple[Message, tuple[Any, ...], _MergedArray] | None = None
+        """With further arrays on the path: the last element, its identity and its array."""
+
+    def add(self, items: Sequence[Any]) -> Iterator[None]:
+        for item in items:
+            if not self._inner or getattr(item, self._inner[0]) is None:
+                self._end_last()
+                yield from self._encode(item)
+                continue
+            identity = _identity(item, self._inner[0])
+            if self._last is None or self._last[1] != identity:
+                self._end_last()
+                assert self._entity is not None, "only entities have nested arrays"
+                self._last = item, identity, _MergedArray(self._entity, self._inner)
+            yield from self._last[2].add(getattr(item, self._inner[0]))
+
+    def _encode(self, item: Any) -> Iterator[None]:
+        self._items.count += 1
+        for piece in encode_slices(self._write, item):
+            self._items.pieces.append(piece)
+            yield
+
+    def _end_last(self) -> None:
+        """Encode the last element: what is nested in it is encoded already."""
+        if self._last is not None:
+            item, _, array = self._last
+            self._last = None
+            whole = dataclasses.replace(item, **{self._inner[0]: array.finish()})
+            self._items.count += 1
+            self._items.pieces += encode_slices(self._write, whole)
+
+    def finish(self) -> EncodedItems:
+        self._end_last()
+        return self._items

@@ -1,0 +1,143 @@
+"""Long work runs slice by slice, one slice in each iteration of the event loop; each turn is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from nilometer.broker.turns import ELEMENTS_MAX, LOGGED_US, NOTED_US, SLICE_US, LongWork, Turns
+
+
+class StepClock:
+    """Time and processor time move when the test says so."""
+
+    def __init__(self) -> None:
+        self.us = self.cpu_us = 0
+
+    def wall_ms(self) -> int:
+        return self.us // 1000
+
+    def monotonic_ms(self) -> int:
+        return self.us // 1000
+
+    def monotonic_us(self) -> int:
+        return self.us
+
+    def thread_cpu_us(self) -> int:
+        return self.cpu_us
+
+
+async def test_one_slice_of_all_long_work_runs_in_an_iteration() -> None:
+    turns, iteration, ran = Turns(StepClock()), 0, list[tuple[str, int]]()
+
+    async def work(name: str) -> None:
+        slices = LongWork(turns)
+        for _ in range(3):
+            await slices.step(ELEMENTS_MAX)
+            ran.append((name, iteration))
+
+    tasks = [asyncio.create_task(work(name)) for name in "abc"]
+    while not all(task.done() for task in tasks):
+        iteration += 1
+        await asyncio.sleep(0)
+    assert [name for name, _ in ran] == list("abcabcabc"), "they take turns"
+    assert len({when for _, when in ran}) == len(ran), "never two in one iteration"
+
+
+async def test_a_slice_ends_by_time_or_by_elements() -> None:
+    clock = StepClock()
+    work = LongWork(Turns(clock))
+    assert not work.is_slice_over
+    clock.us += SLICE_US
+    assert work.is_slice_over
+    await work.step(1)
+    assert not work.is_slice_over, "the next slice has begun"
+    await work.step(ELEMENTS_MAX - 1)
+    assert not work.is_slice_over
+    await work.step(1)
+    assert not work.is_slice_over
+
+
+async def test_a_slice_that_fails_does_not_end_the_others() -> None:
+    turns, ran = Turns(StepClock()), list[str]()
+    loop = asyncio.get_running_loop()
+    failed = list[object]()
+    loop.set_exception_handler(lambda _loop, context: failed.append(context["exception"]))
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    turns.call(fail)
+    turns.call(lambda: ran.append("next"))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert ran == ["next"]
+    assert [str(error) for error in failed] == ["a defect"]
+
+
+async def test_a_turn_has_all_processor_time_since_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    clock = StepClock()
+    turns = Turns(clock)
+    clock.cpu_us += NOTED_US - 1
+    turns.note("Fetch")
+    assert turns.longest_of == {}, "it was short"
+    clock.cpu_us += 3 * NOTED_US
+    turns.note("Metadata", lambda: "Metadata of 9 bytes")
+    assert turns.longest_of == {"Metadata": 3 * NOTED_US}
+    assert turns.longest.work == "Metadata of 9 bytes"
+    clock.cpu_us += LOGGED_US
+    with caplog.at_level(logging.WARNING):
+        turns.note("housekeeping")
+    assert "held for 100 ms of processor time: housekeeping" in caplog.text
+    assert turns.durations.count == 2
+    turns.begin()
+    assert (turns.longest_of, turns.longest.cpu_us) == ({}, 0)
+
+
+async def test_each_step_of_a_task_is_noted_and_its_outcome_is_passed_on() -> None:
+    clock = StepClock()
+    turns = Turns(clock)
+
+    async def work(fails: bool) -> str:
+        clock.cpu_us += 5 * NOTED_US
+        await asyncio.sleep(0)
+        clock.cpu_us += 7 * NOTED_US
+        if fails:
+            raise ValueError("a defect")
+        return "done"
+
+    assert await turns.noted(work(fails=False), "one") == "done"
+    assert turns.longest_of == {"one": 7 * NOTED_US}
+    assert turns.durations.count == 2
+    with pytest.raises(ValueError, match="a defect"):
+        await turns.noted(work(fails=True), "two")
+    assert turns.longest_of["two"] == 7 * NOTED_US
+
+
+async def test_a_noted_task_can_be_cancelled() -> None:
+    turns, cleaned = Turns(StepClock()), list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3_600)
+        finally:
+            cleaned.append("up")
+
+    task = asyncio.create_task(turns.noted(work(), "work"))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned == ["up"]
+
+
+async def test_elements_are_counted_by_turn() -> None:
+    turns = Turns(StepClock())
+    turns.count(10)
+    turns.count(20)
+    turns.note("Metadata")
+    turns.count(5)
+    turns.note("Metadata")
+    assert turns.elements_longest == 30
