@@ -23,6 +23,7 @@ from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.authorization.broker_users import BrokerUsers
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
+from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.control.controller import Controller
@@ -165,7 +166,7 @@ def assemble(given: Prerequisites) -> BrokerParts:
         coordinators=coordinators,
         services=services,
         dispatcher=dispatcher,
-        acceptor=_acceptor(given, control, dispatcher, admission, tokens),
+        acceptor=_acceptor(given, control, dispatcher, admission, tokens, services.response_memory),
         growth=growth,
         housekeeping=_housekeeping(given, replication, dispatcher),
         cleaner=cleaner,
@@ -180,6 +181,7 @@ def _acceptor(
     dispatcher: RequestDispatcher,
     admission: ConnectionAdmission,
     tokens: KnownTokens | None,
+    memory: ResponseMemory,
 ) -> Acceptor:
     sasl = {
         name: SaslListener(
@@ -192,7 +194,7 @@ def _acceptor(
         for name, settings in given.config.sasl.items()
     }
     frame_bytes_max = given.config.socket_request_max_bytes
-    return Acceptor(dispatcher, frame_bytes_max, sasl, given.config.tls, admission, given.turns)
+    return Acceptor(dispatcher, frame_bytes_max, sasl, given.config.tls, admission, given.turns, memory)
 
 
 def _control(given: Prerequisites) -> ControlParts:
@@ -303,6 +305,7 @@ def _services(
         runtime=given.runtime,
         tasks=given.tasks,
         turns=given.turns,
+        response_memory=ResponseMemory(given.runtime.clock.monotonic_ms),
         metadata=control.metadata,
         controller=control.controller,
         controller_channel=control.channel,

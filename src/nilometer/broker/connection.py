@@ -21,10 +21,10 @@ from typing import Protocol, cast
 
 from typing_extensions import Buffer
 
+from nilometer.broker.connection_memory import Reserve, ResponseMemory
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replies import CloseConnection, LongReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
-from nilometer.broker.reserve import Reserve
 from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.cluster.broker_proof import ProofExchange
 from nilometer.cluster.cluster_secret import ClusterSecret
@@ -40,6 +40,8 @@ FRAMES_QUEUED_MAX = 64
 BYTES_QUEUED_MAX = 8 * 1024 * 1024
 GATHER_BYTES_MAX = 256 * 1024
 """Responses are gathered into one write up to this size."""
+WRITE_BUFFER_BYTES = 256 * 1024
+"""A client that leaves more than this unread is sent nothing more until it has read most of it."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if the reserve has room."""
 FIRST_BUFFER_BYTES = 4096
@@ -79,12 +81,16 @@ class Connection(asyncio.BufferedProtocol):
         reserve: Reserve | None = None,
         context: RequestContext = ANONYMOUS_CONTEXT,
         turns: Turns | None = None,
+        memory: ResponseMemory | None = None,
     ) -> None:
-        """``context``: of the listener, without the client's address. ``turns``: of all connections."""
+        """``context``: of the listener, without the client's address. ``turns``, ``memory``: of all
+        connections."""
         self._dispatcher = dispatcher
-        self._turns = Turns(SystemClock()) if turns is None else turns
         self._reserve = Reserve() if reserve is None else reserve
         self._reserved_bytes = 0
+        clock = SystemClock()
+        self._turns = Turns(clock) if turns is None else turns
+        self._memory = ResponseMemory(clock.monotonic_ms) if memory is None else memory
         self._frame_bytes_max = frame_bytes_max
         self._log = log
         self._transport: asyncio.Transport | None = None
@@ -132,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not derived from it
-        self._transport.set_write_buffer_limits(high=1024 * 1024)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
         self.peer = (peer[0], peer[1]) if peer else ("", 0)
         encrypted = transport.get_extra_info("ssl_object")
@@ -151,6 +157,7 @@ class Connection(asyncio.BufferedProtocol):
             future.cancel()
         self._waiting.clear()
         self._long = None
+        self._memory.release(self)
         self._dispatcher.connection_closed(self)
         # A transport with TLS holds its protocol: the two, and OpenSSL's buffers, would stay until they are
         # found as garbage.
@@ -183,10 +190,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._hold_memory()
         self._balance_reading()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._memory.release(self)
         if self._long is not None:
             self._turns.call(self._send_long)
             return
@@ -300,6 +309,12 @@ class Connection(asyncio.BufferedProtocol):
             self._draining = False
         self._flush()
         self._balance_reading()
+
+    def _hold_memory(self) -> None:
+        """Note how many bytes of responses wait for the client to read."""
+        transport = self._transport
+        size = 0 if transport is None else transport.get_write_buffer_size()
+        self._memory.hold(self, size + (0 if self._long is None else self._long.size))
 
     @property
     def _may_write(self) -> bool:

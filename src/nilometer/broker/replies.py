@@ -26,6 +26,11 @@ class LongReply(Protocol):
         last ones. Raises CloseConnection if the response cannot be completed."""
         ...
 
+    @property
+    def size(self) -> int:
+        """How many bytes it holds now."""
+        ...
+
     def with_throttle_ms(self, throttle_ms: int) -> LongReply:
         """Return the same response with this time to wait in it. Call it before :meth:`next`."""
         ...
@@ -65,6 +70,7 @@ class EncodedReply:
         self._encoded: list[bytes] = [response_header(api, correlation_id)]
         self._left: Iterator[bytes] = iter(())
         self._on_frame: Callable[[bytes], None] | None = None
+        self.size = 0
 
     def on_frame(self, listener: Callable[[bytes], None]) -> None:
         """Call ``listener`` with the whole frame once it is encoded. Call this before :meth:`ready`."""
@@ -96,6 +102,7 @@ class EncodedReply:
             size += len(piece)
             if size >= SENT_BYTES:
                 break
+        self.size -= size
         return (b"".join(pieces),) if pieces else None
 
     def _encode_slice(self) -> bool:
@@ -106,6 +113,7 @@ class EncodedReply:
             self._slices = None
             return False
         self._encoded.append(piece)
+        self.size += len(piece)
         return True
 
     def with_throttle_ms(self, throttle_ms: int) -> LongReply:

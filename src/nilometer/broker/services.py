@@ -10,6 +10,7 @@ import msgspec
 from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.authorization.broker_users import BrokerUsers
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
+from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_channel import ControllerChannel
 from nilometer.broker.control.controller_link import ControllerLink
@@ -44,6 +45,7 @@ class Services(msgspec.Struct, kw_only=True):
     runtime: Runtime
     tasks: Tasks
     turns: Turns
+    response_memory: ResponseMemory
     metadata: MetadataLog
     controller: Controller
     controller_channel: ControllerChannel

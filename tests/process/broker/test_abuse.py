@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from nilometer.broker.reserve import RESERVE_BYTES
+from nilometer.broker.connection_memory import RESERVE_BYTES
 from nilometer.security.scram import ScramMechanism
 from nilometer.security.scram_exchange import ScramClient
 from nilometer.wire.api_keys import ApiKey

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker.reserve import RESERVE_BYTES
+from nilometer.broker.connection_memory import RESERVE_BYTES
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request

@@ -14,7 +14,15 @@ from nilometer.broker.connection import (
     FRAMES_QUEUED_MAX,
     Connection,
     Reply,
+)
+from nilometer.broker.connection_memory import (
+    FETCH_BYTES_MAX,
+    FETCH_BYTES_MIN,
+    HELD_BYTES_MAX,
+    SHARE,
+    UNREAD_MS,
     Reserve,
+    ResponseMemory,
 )
 from nilometer.broker.replies import CloseConnection, WaitingReply
 from support.eventually import becomes
@@ -29,6 +37,7 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
         self.closed = False
         self.aborted = False
+        self.unread = 0
 
     def write(self, data):
         self._check_alive()
@@ -45,6 +54,9 @@ class FakeTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high=None, low=None):
         pass
+
+    def get_write_buffer_size(self):
+        return self.unread
 
     def get_extra_info(self, name, default=None):
         return ("127.0.0.1", 1) if name == "peername" else default
@@ -478,6 +490,10 @@ class Pieces:
         piece = self.left.pop(0)
         return (piece,) if piece else ()
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.left))
+
     def with_throttle_ms(self, throttle_ms: int) -> Pieces:
         return self
 
@@ -542,3 +558,43 @@ async def test_a_long_response_ends_with_its_connection() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert len(long.left) == left
+
+
+async def test_clients_that_do_not_read_share_a_memory_and_the_slowest_is_disconnected() -> None:
+    now_ms = 0
+    memory = ResponseMemory(lambda: now_ms, 1_000)
+    connections: list[Connection] = []
+    transports: list[FakeTransport] = []
+    for _ in range(3):
+        connection, transport = Connection(Recorder(), 100, print, memory=memory), FakeTransport()
+        connection.connection_made(transport)
+        transport.unread = 400
+        connections.append(connection)
+        transports.append(transport)
+    connections[0].pause_writing()
+    now_ms = UNREAD_MS - 1
+    connections[1].pause_writing()
+    assert memory.held == 800
+    connections[2].pause_writing()
+    assert memory.held == 1_200
+    assert memory.is_short(), "the first has waited too short to be ended"
+    now_ms = UNREAD_MS
+    assert not memory.is_short()
+    assert [transport.aborted for transport in transports] == [True, False, False]
+    assert memory.held == 800
+    connections[1].resume_writing()
+    connections[2].connection_lost(None)
+    assert memory.held == 0
+
+
+def test_the_less_memory_is_left_the_fewer_records_a_response_has() -> None:
+    memory = ResponseMemory(lambda: 0)
+    assert memory.fetch_bytes_max() == FETCH_BYTES_MAX
+    holder = Connection(Recorder(), 100, print, memory=memory)
+    memory.hold(holder, HELD_BYTES_MAX // 2)
+    memory.hold(holder, HELD_BYTES_MAX * 3 // 4)
+    assert memory.fetch_bytes_max() == HELD_BYTES_MAX // 4 // SHARE
+    memory.hold(holder, HELD_BYTES_MAX)
+    assert memory.fetch_bytes_max() == FETCH_BYTES_MIN
+    memory.release(holder)
+    assert memory.held == 0

@@ -256,7 +256,9 @@ class _Fetch:
         return True
 
     def _max_bytes(self, identity: ReaderIdentity) -> int:
-        bytes_max = min(self._request.body.max_bytes, self._services.config.fetch_max_bytes)
+        services = self._services
+        allowed = min(services.config.fetch_max_bytes, services.response_memory.fetch_bytes_max())
+        bytes_max = min(self._request.body.max_bytes, allowed)
         quotas, request = self._services.client_quotas, self._request
         if not quotas.limits_clients or identity.is_replica:
             return bytes_max

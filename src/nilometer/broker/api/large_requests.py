@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import deque
 from collections.abc import Generator
 from datetime import timedelta
 
@@ -40,6 +41,10 @@ logger = logging.getLogger("nilometer.broker.api")
 
 LARGE_BYTES = 16 * 1024
 """A request above this size is decoded in slices."""
+AT_ONCE_BYTES = 4 * 1024 * 1024
+"""So many bytes of large requests are handled at once, or one request; its values and its response take some
+ten times as much. The others wait, and all wait while clients do not read their responses."""
+WAIT_S = 0.1
 
 
 def is_divisible(spec: ApiSpec, header: messages.RequestHeader) -> bool:
@@ -65,6 +70,8 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
 class LargeRequests:
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._bytes_in_work = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def serve(
         self,
@@ -80,13 +87,39 @@ class LargeRequests:
         """
         connection.process_alone()
         name = api_name(header.api_key)
-        return spawn(self._services, self._serve(spec, header, frame, connection, began_us), name)
+        return spawn(self._services, self._serve_in_turn(spec, header, frame, connection, began_us), name)
 
     def serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> asyncio.Future[Reply]:
         """Handle a decoded request in parts; return the future of its response."""
         request.connection.process_alone()
         name = api_name(request.header.api_key)
         return spawn(self._services, self._serve_parts(spec, request, division), name)
+
+    async def _serve_in_turn(
+        self,
+        spec: ApiSpec,
+        header: messages.RequestHeader,
+        frame: bytes,
+        connection: Connection,
+        began_us: int,
+    ) -> Reply:
+        """Wait until there is memory for the request; then handle it."""
+        size = len(frame)
+        while self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(ended)
+            await ended
+        self._bytes_in_work += size
+        try:
+            while self._services.response_memory.is_short():  # noqa: ASYNC110  time passes, clients read
+                await asyncio.sleep(WAIT_S)
+            return await self._serve(spec, header, frame, connection, began_us)
+        finally:
+            self._bytes_in_work -= size
+            while self._waiting:
+                waiting = self._waiting.popleft()
+                if not waiting.done():
+                    waiting.set_result(None)
 
     async def _serve(
         self,

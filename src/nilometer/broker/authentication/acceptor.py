@@ -11,7 +11,8 @@ from nilometer.broker.authentication.handshake_gate import Admission, ListenerHa
 from nilometer.broker.authentication.sasl_gate import SaslGate
 from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.authentication.unauthenticated import UnauthenticatedConnections
-from nilometer.broker.connection import Connection, Dispatcher, Reserve
+from nilometer.broker.connection import Connection, Dispatcher
+from nilometer.broker.connection_memory import Reserve, ResponseMemory
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.tls_settings import TlsSettings
@@ -30,6 +31,7 @@ class Acceptor:
         tls: Mapping[str, TlsSettings],
         admission: Admission,
         turns: Turns,
+        memory: ResponseMemory,
     ) -> None:
         """``sasl``, ``tls``: by name, the listeners whose clients authenticate by SASL, and those with
         TLS."""
@@ -49,6 +51,7 @@ class Acceptor:
         }
         self._reserve = Reserve()
         self._turns = turns
+        self._memory = memory
 
     async def open(self, tasks: Tasks) -> None:
         """Fetch the keys of tokens, and go on fetching them. Call it before the listeners are opened."""
@@ -70,4 +73,4 @@ class Acceptor:
         elif endpoint.protocol.has_tls:
             dispatcher = CertificateGate(self._tls[endpoint.name].mapping, dispatcher, limit)
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
-        return Connection(dispatcher, limit, logger.info, self._reserve, context, self._turns)
+        return Connection(dispatcher, limit, logger.info, self._reserve, context, self._turns, self._memory)
