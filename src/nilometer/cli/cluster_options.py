@@ -131,14 +131,24 @@ always_json_option = click.option(
 
 
 def parse_pairs(items: Sequence[str], option: str) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` items. Raises UsageError, which names ``option``, for an item of another form."""
+    """Parse ``KEY=VALUE`` items, each key once. Raises UsageError, which names ``option``."""
     pairs: dict[str, str] = {}
+    for key, value in parse_list(items, option):
+        if key in pairs:
+            raise click.UsageError(f"{option} gives {key} twice, and it has one value")
+        pairs[key] = value
+    return pairs
+
+
+def parse_list(items: Sequence[str], option: str) -> list[tuple[str, str]]:
+    """Parse ``KEY=VALUE`` items in their order. Raises UsageError for an item of another form."""
+    found: list[tuple[str, str]] = []
     for item in items:
         key, separator, value = item.partition("=")
         if not separator or not key.strip():
             raise click.UsageError(f"{option} takes KEY=VALUE, not {item!r}")
-        pairs[key.strip()] = value
-    return pairs
+        found.append((key.strip(), value))
+    return found
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
+from nilometer.cli import commands
+
 PROGRAM = "nilometer"
 VARIABLE = "_NILOMETER_COMPLETE"
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
-@click.command()
+@commands.command()
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def completion(shell: str) -> None:
     """Print the script that completes commands and options in a shell.

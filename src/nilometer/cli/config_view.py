@@ -21,13 +21,15 @@ delete_option = click.option(
 all_option = click.option("--all", "show_all", is_flag=True, help="Also show the other settings.")
 
 
-def changes_of(given: tuple[str, ...], deleted: tuple[str, ...]) -> list[ConfigChange]:
-    """Return the changes of ``--set`` and ``--delete``. Raises UsageError for a key in both."""
-    pairs = parse_pairs(given, "--set")
+def changes_of(
+    given: tuple[str, ...], deleted: tuple[str, ...], setting: str = "--set", deleting: str = "--delete"
+) -> list[ConfigChange]:
+    """Return the changes of the options ``setting`` and ``deleting``. Raises UsageError for a key in both."""
+    pairs = parse_pairs(given, setting)
     if both := sorted(set(pairs) & set(deleted)):
-        raise click.UsageError(f"{both[0]} is in --set and in --delete")
+        raise click.UsageError(f"{both[0]} is in {setting} and in {deleting}")
     changes = [ConfigChange(key, value) for key, value in pairs.items()]
-    return changes + [ConfigChange(key, None, AlterOperation.DELETE) for key in deleted]
+    return changes + [ConfigChange(key, None, AlterOperation.DELETE) for key in dict.fromkeys(deleted)]
 
 
 def shown(

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from nilometer.cli import commands
 from nilometer.cli.error_texts import explain, is_wrong_usage
 from nilometer.cli.standard_streams import drop_unwritten_output, prepare_standard_streams
 from nilometer.version import __version__
@@ -119,7 +120,7 @@ class OutputClosed(Exception):
     """The reader of standard output has closed it. This is not an error."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(commands.Group):
     """A group that lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

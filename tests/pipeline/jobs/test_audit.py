@@ -240,14 +240,14 @@ class _Lent:
 
 def test_a_topic_that_is_not_there_is_said(spark, data_dirs):
     with pytest.raises(PipelineError, match="topic nowhere has no replica in"):
-        audit(spark, [str(place) for place in data_dirs], topic="nowhere")
+        audit(spark, [str(place) for place in data_dirs], topics=["nowhere"])
 
 
 def test_what_is_found_in_one_topic_is_written_down(spark, copies):
     rewrite_second_batch(segments_of(copies[0], "others-1")[1])
     path = segments_of(copies[1])[0]
     path.write_bytes(path.read_bytes()[:-3])
-    result = audit(spark, [str(place) for place in copies], topic="events")
+    result = audit(spark, [str(place) for place in copies], topics=["events"])
     assert str(path) in to_html(result)
     assert {one.topic for one in result.wrong} == {"events"}
     told = json.loads(to_json(result))

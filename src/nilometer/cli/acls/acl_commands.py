@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     F,
@@ -44,7 +45,7 @@ _RESOURCES = (
 )
 
 
-@click.group()
+@commands.group()
 def acl() -> None:
     """List, add and remove ACLs: which principal may do what with which topics, groups and ids.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
 from nilometer.cli.config_view import all_option, changes_of, delete_option, print_settings, set_option, shown
@@ -19,7 +20,7 @@ ALL_BROKERS = ""
 """As a broker's name: the settings that all brokers share."""
 
 
-@click.command("list")
+@commands.command("list")
 @json_option
 @connection_options
 def list_brokers(as_json: bool, bootstrap: str) -> None:
@@ -63,7 +64,7 @@ def _role(one: dict[str, Any]) -> str:
     return "controller" if one["controller"] else ""
 
 
-@click.command("config")
+@commands.command("config")
 @click.argument("broker_id", required=False, metavar="[ID]", type=BROKER_ID)
 @click.option("--all-brokers", is_flag=True, help="The settings that all brokers share, instead of one ID.")
 @set_option

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from nilometer.broker.settings.metrics_listener import METRICS_LISTENER
+from nilometer.cli import commands
 from nilometer.cli.cluster.broker_admin_commands import broker_config, list_brokers
 from nilometer.cli.cluster.console_command import console_port_type, serve_console
 from nilometer.cli.cluster.up_options import (
@@ -26,7 +27,7 @@ from nilometer.cli.cluster.up_options import (
     settings_of_topics,
     why_refused,
 )
-from nilometer.cli.cluster_options import json_option, print_json
+from nilometer.cli.cluster_options import json_option, parse_pairs, print_json
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.local_cluster import LocalCluster
@@ -60,13 +61,7 @@ def _number(name: str, least: int, most: int, text: str, *, default: int) -> Cal
 
 
 def _parse_overrides(overrides: tuple[str, ...]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for item in overrides:
-        key, separator, value = item.partition("=")
-        if not separator or not key:
-            raise click.UsageError(f"--override takes KEY=VALUE, not {item!r}")
-        values[key.strip()] = value.strip()
-    return values
+    return {key: value.strip() for key, value in parse_pairs(overrides, "--override").items()}
 
 
 def _log_options(command: F) -> F:
@@ -88,12 +83,16 @@ def _log_options(command: F) -> F:
 def _with_log_options(
     settings: dict[str, str], log_levels: tuple[str, ...], log_format: str | None
 ) -> dict[str, str]:
+    loggers = [text.rpartition("=")[0] for text in log_levels]
+    if repeated := [name for name in loggers if loggers.count(name) > 1]:
+        whose = f"of {repeated[0]}" if repeated[0] else "for all loggers"
+        raise click.UsageError(f"--log-level is given twice {whose}")
     levels = {"nilometer.log.level": ",".join(log_levels)} if log_levels else {}
     formats = {"nilometer.log.format": log_format} if log_format else {}
     return {**settings, **levels, **formats}
 
 
-@click.group(invoke_without_command=True)
+@commands.group(invoke_without_command=True)
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A server.properties file.")
 @_override
 @_log_options
@@ -123,7 +122,7 @@ broker.add_command(list_brokers)
 broker.add_command(broker_config)
 
 
-@click.command()
+@commands.command()
 @_number("--brokers", 1, 64, "The number of brokers.", default=1)
 @_data_dir
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -317,7 +316,7 @@ def _stop(cluster: LocalCluster, brokers: list[BrokerProcess]) -> None:
         sys.exit(1)
 
 
-@click.command()
+@commands.command()
 @_data_dir
 @json_option
 def down(data_dir: Path, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     bootstrap_option,
     check_client_security,
@@ -29,7 +30,7 @@ console_port_type = click.IntRange(0, 65535)
 _file = click.Path(dir_okay=False)
 
 
-@click.command()
+@commands.command()
 @bootstrap_option
 @partial(command_config_option, needs_user=False)
 @click.option(

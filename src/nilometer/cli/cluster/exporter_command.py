@@ -10,6 +10,7 @@ import sys
 import click
 
 from nilometer.broker.settings.metrics_listener import HttpEndpoint, metrics_endpoint
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import client_config, connection_options, run_async, stop_on_signals
 from nilometer.config import ConfigError
 from nilometer.exporter.cluster_reading import Selection
@@ -35,7 +36,7 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, value: str) -
         raise click.BadParameter(f"{value!r} is no regular expression: {error}") from None
 
 
-@click.command()
+@commands.command()
 @connection_options
 @click.option(
     "--listen",

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from nilometer.broker.settings.zookeeper_settings import security_from
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     always_json_option,
     json_option,
@@ -54,7 +55,7 @@ coordination_config_option = click.option(
 )
 
 
-@click.group()
+@commands.group()
 def metadata() -> None:
     """Read the cluster's metadata log: what its controllers decided, entry by entry."""
 

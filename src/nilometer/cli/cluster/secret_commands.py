@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster.metadata_commands import (
     coordination_config_option,
     coordination_option,
@@ -19,7 +20,7 @@ from nilometer.coordination.zookeeper.security import ZooKeeperSecurity
 from nilometer.runtime import Runtime
 
 
-@click.command("rotate-secret")
+@commands.command("rotate-secret")
 @data_dir_option
 @coordination_option
 @coordination_config_option

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.live import Live
 
+from nilometer.cli import commands
 from nilometer.cli.cluster.status_view import document, picture
 from nilometer.cli.cluster_options import (
     COMMAND_CONFIG,
@@ -48,7 +49,7 @@ EXIT_CODES = {Grade.HEALTHY: 0, Grade.DEGRADED: 1, Grade.UNAVAILABLE: 3}
 NO_CLUSTER = 1
 
 
-@click.command()
+@commands.command()
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),

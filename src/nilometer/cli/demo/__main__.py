@@ -22,6 +22,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from nilometer.cli import commands
 from nilometer.cli.demo.check import compare, counting, numbers_of
 from nilometer.cli.demo.cluster import brokers, drop_old_topics, ingest_while_leader_dies
 from nilometer.cli.demo.demo_run import Demo, DemoFailed
@@ -32,7 +33,7 @@ from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.spark.java import ensure_java
 
 
-@click.command()
+@commands.command()
 @click.argument("source", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option("--secure", is_flag=True, help="With TLS, users and ACLs.")
 @click.option(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table
 from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
@@ -27,7 +28,7 @@ from nilometer.wire.errors import KafkaError
 GROUP_TYPES = ("classic", "consumer")
 
 
-@click.group()
+@commands.group()
 def group() -> None:
     """List, describe and delete consumer groups, and reset their offsets."""
 

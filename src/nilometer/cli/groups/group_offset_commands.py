@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table
 from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
@@ -33,7 +34,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 INACTIVE = (EMPTY, DEAD)
 
 
-@click.command("reset-offsets")
+@commands.command("reset-offsets")
 @names_argument
 @group_option
 @all_groups_option
@@ -171,7 +172,7 @@ async def _reset(
     return plan
 
 
-@click.command("delete-offsets")
+@commands.command("delete-offsets")
 @click.argument("name", metavar="GROUP")
 @click.option(
     "--topic",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_json, print_table
 from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Range = tuple[int, int]
 
 
-@click.group(invoke_without_command=True)
+@commands.group(invoke_without_command=True)
 @click.option("--topic", "topics", multiple=True, help="The topic to archive; repeatable.")
 @click.option(
     "--to", "target", metavar="URL", help="The archive: a folder, or a URI such as s3://bucket/prefix."
@@ -128,6 +129,8 @@ def _listed(
     target = open_target(place)
     with explained(place):
         archived = find_archived(place, topics or None)
+    if missing := sorted(set(topics) - {one.part.topic for one in archived}):
+        raise PipelineError(f"{place} has no archive of {', '.join(missing)}: without --topic all are listed")
     if not verify:
         return archived, None
     with Console(stderr=True).status("Checking ...") as status:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_table
 from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 FINDINGS_SHOWN_MAX = 100
 
 
-@click.command()
+@commands.command()
 @data_dir_option
 @log_dirs_option
-@click.option("--topic", help="Only this topic.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -43,7 +44,7 @@ FINDINGS_SHOWN_MAX = 100
 def audit(
     data_dir: Path | None,
     log_dirs: str | None,
-    topic: str | None,
+    topics: tuple[str, ...],
     report: Path | None,
     master: str,
     spark_log: Path,
@@ -58,7 +59,7 @@ def audit(
     console = Console(stderr=True)
     try:
         places = chosen_places(data_dir, log_dirs)
-        result = _run(places, topic, master, spark_log, console)
+        result = _run(places, topics, master, spark_log, console)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
     from nilometer.pipeline.audit import audit_report
@@ -74,7 +75,9 @@ def audit(
         raise click.exceptions.Exit(1)
 
 
-def _run(places: list[str], topic: str | None, master: str, spark_log: Path, console: Console) -> AuditResult:
+def _run(
+    places: list[str], topics: tuple[str, ...], master: str, spark_log: Path, console: Console
+) -> AuditResult:
     from nilometer.pipeline.audit.audit import audit as run_audit
     from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
     from nilometer.pipeline.spark.spark_session import build_session
@@ -85,7 +88,7 @@ def _run(places: list[str], topic: str | None, master: str, spark_log: Path, con
         spark = build_session("audit", master=master, log_file=spark_log, quick=True)
         try:
             return run_audit(
-                spark, places, topic=topic, on_round=lambda what: status.update(f"Audit: {what}")
+                spark, places, topics=topics, on_round=lambda what: status.update(f"Audit: {what}")
             )
         except PipelineError:
             raise

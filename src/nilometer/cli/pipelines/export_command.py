@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import click
 from rich.console import Console
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, parse_pairs, print_json, print_table
 from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
@@ -29,7 +30,7 @@ _INSTEAD: dict[str, str] = {
 """Options of the data source that have one of the command's, by their name in lower case."""
 
 
-@click.command("export")
+@commands.command("export")
 @click.option("--topic", "topics", multiple=True, required=True, help="The topic to export; repeatable.")
 @click.option(
     "--to",

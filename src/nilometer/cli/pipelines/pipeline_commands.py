@@ -10,6 +10,7 @@ import json
 import click
 from rich.table import Table
 
+from nilometer.cli import commands
 from nilometer.cli.pipelines.pipeline_declare_command import declare, new
 from nilometer.cli.pipelines.pipeline_feed_commands import capture, deliver, demo, sample
 from nilometer.cli.pipelines.pipeline_formats_commands import formats
@@ -23,7 +24,7 @@ from nilometer.cli.pipelines.pipeline_state_commands import (
 from nilometer.pipeline.run.catalogue import SHIPPED
 
 
-@click.group()
+@commands.group()
 def pipeline() -> None:
     """Run the shipped pipelines on Spark: topics into tables."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.pipeline.declared.project import DECLARED, write_project
@@ -14,7 +15,7 @@ from nilometer.pipeline.run.catalogue import SHIPPED
 from nilometer.pipeline.run.own_pipelines import write_copy
 
 
-@click.command()
+@commands.command()
 @click.argument("name", metavar="NAME", type=click.Choice(DECLARED))
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option(
@@ -58,7 +59,7 @@ def declare(
     click.echo(f"  nilometer spark pipelines run --spec {spec}")
 
 
-@click.command()
+@commands.command()
 @click.argument("name")
 @click.option(
     "--from",

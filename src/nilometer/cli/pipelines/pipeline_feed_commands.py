@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 from nilometer.broker.settings.listeners import Endpoint
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
     connection_options,
@@ -46,7 +47,7 @@ CHUNK = 5_000
 PORTS = range(15_000, 32_000)
 
 
-@click.command()
+@commands.command()
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(SAMPLES)))
 @click.option("--records", type=click.IntRange(1), help="The number of records.  [default: by pipeline]")
 @click.option("--partitions", type=click.IntRange(1), default=3, show_default=True)
@@ -134,7 +135,7 @@ async def create_topics(client: Mapping[str, str], topics: Iterable[str], partit
                     raise
 
 
-@click.command()
+@commands.command()
 @click.option("--dsn", required=True, help="The libpq connection string: postgresql://user@host/database.")
 @click.option("--table", required=True, metavar="SCHEMA.TABLE", help="The table. It must have a primary key.")
 @click.option(
@@ -221,7 +222,7 @@ def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
         yield Outgoing(topic, None, key, value, ())
 
 
-@click.command()
+@commands.command()
 @click.option("--topic", default="notifications", show_default=True, help="The topic of the messages.")
 @click.option("--webhook", "url", required=True, help="The URL that each message is posted to.")
 @click.option("--group", default="nilometer-deliver", show_default=True, help="The consumer group.")
@@ -288,7 +289,7 @@ async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str,
         await deliverer.run(consumer, until=is_at_end if until_idle else None)
 
 
-@click.command()
+@commands.command()
 @click.argument("name", metavar="NAME", type=click.Choice(sorted(SAMPLES)))
 @click.option("--records", type=click.IntRange(1), help="The number of records.  [default: by pipeline]")
 @click.option(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nilometer.cli import commands
 from nilometer.cli.pipelines.pipeline_formats_check import FileLines, LineFound, check_files
 from nilometer.cli.pipelines.pipeline_state_commands import table_console
 from nilometer.pipeline.errors import PipelineError
@@ -42,7 +43,7 @@ formats_option = click.option(
 )
 
 
-@click.group()
+@commands.group()
 def formats() -> None:
     """Show the formats of lines that pipelines know, and try them on files."""
 

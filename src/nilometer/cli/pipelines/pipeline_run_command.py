@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import command_config_option, given_client_config, parse_pairs
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_choice import choice_options, choose
@@ -43,7 +44,7 @@ RESULTS_WIDTH = 80
 """The width of tables of results that are written to a file or a pipe."""
 
 
-@click.command()
+@commands.command()
 @click.argument("pipeline", metavar="NAME|FILE.py")
 @click.option(
     "--name", "run_name", metavar="NAME", help="The run's name in HOME.  [default: the pipeline's name]"

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from nilometer.cli import commands
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError
@@ -43,7 +44,7 @@ def table_console() -> Console:
     return OutputConsole(PIPED_WIDTH)
 
 
-@click.command()
+@commands.command()
 @click.argument("name", required=False)
 @home_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -88,7 +89,7 @@ def _progress(progress: dict[str, Any]) -> list[str]:
     ]
 
 
-@click.command()
+@commands.command()
 @click.argument("name")
 @home_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -106,7 +107,7 @@ def stop(name: str, home: str, as_json: bool) -> None:
     click.echo(f"{name} has {record.state}{at}")
 
 
-@click.command("report")
+@commands.command("report")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @home_option
 @click.option(

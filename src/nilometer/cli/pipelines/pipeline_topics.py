@@ -10,6 +10,7 @@ from nilometer.pipeline.run.catalogue import Shipped
 def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:
     """Return the topics to read, by the pipeline's names for them and in its order. Raises UsageError."""
     chosen = dict(zip(shipped.inputs, shipped.inputs, strict=True))
+    seen: set[str] = set()
     for item in given:
         name, separator, topic = item.rpartition("=")
         if separator and name not in chosen:
@@ -18,5 +19,8 @@ def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(
                 f"--topic: {shipped.name} reads several topics; give INPUT=TOPIC, not {item!r}"
             )
-        chosen[name or shipped.inputs[0]] = topic
+        if (name := name or shipped.inputs[0]) in seen:
+            raise click.UsageError(f"--topic is given twice for {name}, which is read from one topic")
+        seen.add(name)
+        chosen[name] = topic
     return chosen

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
@@ -19,7 +20,7 @@ SHIPPED_FROM = Path(".nilometer/spark")
 """The folder of the archive for executors that `submit` writes; it must exist while the job runs."""
 
 
-@click.group()
+@commands.group()
 def spark() -> None:
     """Run your own Spark jobs on topics."""
 

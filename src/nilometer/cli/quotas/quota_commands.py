@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     F,
@@ -32,7 +33,7 @@ _TYPES = (
 )
 
 
-@click.group()
+@commands.group()
 def quota() -> None:
     """List, set and remove quotas: how much users, client ids and addresses may ask of each broker.
 
@@ -77,7 +78,11 @@ def list_quotas(as_json: bool, bootstrap: str, **names: str | bool | None) -> No
 def set_quotas(quotas: tuple[str, ...], as_json: bool, bootstrap: str, **names: str | bool | None) -> None:
     """Set quotas of a user, a client id, both together, or an address. It takes effect at once."""
     entity = _named(names)
-    values: dict[str, float | None] = dict(_parse(text) for text in quotas)
+    values: dict[str, float | None] = {}
+    for key, value in map(_parse, quotas):
+        if key in values:
+            raise click.UsageError(f"{key} is given twice, and has one value")
+        values[key] = value
 
     async def work(admin: QuotaAdmin) -> list[EntityQuotas]:
         await admin.alter(entity, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import client_config, connection_options, parse_pairs, run_async
 from nilometer.cli.number_types import PARTITION
 from nilometer.cli.records.consume_in_group import consume_in_group
@@ -26,7 +27,7 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
         raise click.BadParameter(str(error)) from None
 
 
-@click.command()
+@commands.command()
 @click.argument("topic")
 @click.option("--from-beginning", is_flag=True, help="Start at the first record.")
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
     connection_options,
@@ -43,7 +44,7 @@ OVERSIZED_DONE = {
 }
 
 
-@click.command()
+@commands.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=click.Path())
 @click.option("--topic", required=True, help="The topic to write to. It is created if it does not exist.")
 @click.option("--follow", is_flag=True, help="Keep reading as the files grow and rotate, until Ctrl-C.")

@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option
 from nilometer.cli.records.log_dump import dump_file, is_known
 
 _PATH = click.Path(exists=True)
 
 
-@click.group()
+@commands.group()
 def log() -> None:
     """Print the contents of log files."""
 

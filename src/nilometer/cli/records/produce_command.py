@@ -7,10 +7,12 @@ import sys
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
     connection_options,
     json_option,
+    parse_list,
     parse_pairs,
     print_json,
     run_async,
@@ -22,7 +24,7 @@ from nilometer.cli.records.producing import Outcome, Parse, Target, produce_item
 from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
 
 
-@click.command()
+@commands.command()
 @click.argument("topic")
 @click.argument(
     "files", nargs=-1, metavar="[FILE]…", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
@@ -95,9 +97,9 @@ def produce(
     _check(key_separator, key, null_marker, json_lines, whole_file, tombstone, files)
     lines = PlainLines(_separator(key_separator), _bytes(null_marker), _bytes(key))
     items, parse = _input(files or (STANDARD_INPUT,), lines, json_lines, whole_file, tombstone)
-    pairs = parse_pairs(headers, "--header")
+    pairs = parse_list(headers, "--header")  # as in Kafka, a record may have several headers of one name
     target = Target(
-        topic, partition, tuple((name, os.fsencode(value)) for name, value in pairs.items()), not no_create
+        topic, partition, tuple((name, os.fsencode(value)) for name, value in pairs), not no_create
     )
     config = {
         **client_config(bootstrap),

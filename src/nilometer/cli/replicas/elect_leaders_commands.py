@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, run_async
 from nilometer.cli.number_types import PARTITION
@@ -23,7 +24,7 @@ from nilometer.client.replicas.partition_operations import (
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-@click.command("elect-leaders")
+@commands.command("elect-leaders")
 @click.option(
     "--preferred",
     "kind",

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of, survey_of
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
 from nilometer.cli.number_types import INT64_MAX
@@ -47,7 +48,7 @@ _optional_file = click.argument("file", type=click.File("rb"), metavar="[FILE]",
 _preserve = click.option("--preserve-throttles", is_flag=True, help="Do not remove the throttle.")
 
 
-@click.group()
+@commands.group()
 def reassign() -> None:
     """Move partitions to other brokers, while they are in use.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of, survey_of
 from nilometer.cli.cluster_options import always_json_option, connection_options, run_async
 from nilometer.cli.replicas.reassign_files import write_targets
@@ -20,7 +21,7 @@ from nilometer.cluster.reassignment_plan import PlannedMove, plan_reassignment
 from nilometer.identifiers import BrokerId
 
 
-@click.command()
+@commands.command()
 @click.option("--topic", "topics", multiple=True, required=True, help="A topic to place; repeatable.")
 @click.option(
     "--brokers",

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 import click
 from rich.live import Live
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import survey_of
 from nilometer.cli.cluster_options import (
     connection_options,
@@ -29,7 +30,7 @@ from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-@click.command()
+@commands.command()
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @click.option(
     "--partition",

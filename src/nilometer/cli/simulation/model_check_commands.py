@@ -7,12 +7,13 @@ import sys
 
 import click
 
+from nilometer.cli import commands
 from nilometer.replication import TruncationRule
 from nilometer.simulation.model_check import Bounds, Progress, World, explore, loss, violation
 from nilometer.simulation.model_check.report import report
 
 
-@click.command("model-check")
+@commands.command("model-check")
 @click.option("--brokers", type=click.IntRange(2, 4), default=2, show_default=True)
 @click.option("--min-insync-replicas", type=click.IntRange(1, 4), default=1, show_default=True)
 @click.option("--values", type=click.IntRange(1, 5), default=2, show_default=True, help="Records to produce.")

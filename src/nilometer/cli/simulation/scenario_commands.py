@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli import commands
 from nilometer.replication import TruncationRule
 from nilometer.simulation.recording.format import recording_lines
 from nilometer.simulation.scenarios import SCENARIOS
@@ -19,7 +20,7 @@ from nilometer.simulation.scenarios.recorded import recorded
 _RULES = [rule.value for rule in TruncationRule]
 
 
-@click.group()
+@commands.group()
 def scenario() -> None:
     """Play scenarios of replication: high watermark, leader epochs, recovery."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.number_types import Minutes
 from nilometer.cli.simulation.parallel import play_in_processes
 from nilometer.cli.simulation.seed_report import RecordingOptions, SeedOptions, SeedReport, play_seed
@@ -45,7 +46,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str | Non
         raise click.BadParameter("must be numbers of faults, separated by commas") from None
 
 
-@click.command("simulate")
+@commands.command("simulate")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option(
     "--seeds", type=click.IntRange(1), default=1, show_default=True, help="The number of seeds to simulate."

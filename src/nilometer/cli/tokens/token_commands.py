@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     connection_options,
@@ -26,7 +27,7 @@ COLUMNS = ("id", "owner", "requester", "renewers", "issued", "expires", "max")
 T = TypeVar("T")
 
 
-@click.group()
+@commands.group()
 def token() -> None:
     """Create, describe, renew and expire delegation tokens (KIP-48).
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     connection_options,
@@ -16,14 +17,12 @@ from nilometer.cli.cluster_options import (
     print_table,
     run_async,
 )
-from nilometer.cli.config_view import config_documents
+from nilometer.cli.config_view import changes_of, config_documents
 from nilometer.cli.number_types import PARTITIONS_COUNT
 from nilometer.cli.topics.topic_config_command import topic_config
 from nilometer.cli.topics.topic_offset_commands import delete_records_command, offsets
 from nilometer.client.admin.descriptions import (
     BROKER_DEFAULT,
-    AlterOperation,
-    ConfigChange,
     ConfigEntry,
     ConfigSource,
     NewTopic,
@@ -34,7 +33,7 @@ from nilometer.identifiers import NO_LEADER
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-@click.group()
+@commands.group()
 def topic() -> None:
     """Create, list, describe, alter and delete topics; show and change their offsets and settings."""
 
@@ -183,8 +182,7 @@ def alter(
     bootstrap: str,
 ) -> None:
     """Change the settings of a topic, or give it more partitions."""
-    changes = [ConfigChange(key, value) for key, value in parse_pairs(configs, "--config").items()]
-    changes += [ConfigChange(key, None, AlterOperation.DELETE) for key in deleted]
+    changes = changes_of(configs, deleted, "--config", "--delete-config")
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import connection_options, json_option, run_async
 from nilometer.cli.config_view import all_option, changes_of, delete_option, print_settings, set_option, shown
 from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource, ResourceType
 
 
-@click.command("config")
+@commands.command("config")
 @click.argument("name")
 @set_option
 @delete_option

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
 from nilometer.cli.number_types import INT32_MAX, INT64_MAX, PARTITION
@@ -33,7 +34,7 @@ class PartitionOffsets(NamedTuple):
     """The first offset with a given timestamp or a later one; None if there is none."""
 
 
-@click.command("offsets")
+@commands.command("offsets")
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC…")
 @click.option("--partition", "partitions", type=PARTITION, multiple=True, help="Only this one; repeatable.")
 @click.option(
@@ -125,7 +126,7 @@ def _document(one: PartitionOffsets, with_time: bool) -> dict[str, Any]:
 # --- delete-records
 
 
-@click.command("delete-records")
+@commands.command("delete-records")
 @click.argument("name", metavar="TOPIC")
 @click.option(
     "--before",

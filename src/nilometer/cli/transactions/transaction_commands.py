@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
     connection_options,
@@ -41,7 +42,7 @@ T = TypeVar("T")
 Hanging = tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]
 
 
-@click.group()
+@commands.group()
 def transaction() -> None:
     """List, describe and abort transactions, and find those that hang: no coordinator will end them."""
 

@@ -8,6 +8,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from nilometer.cli import commands
 from nilometer.cli.cluster.metadata_commands import (
     coordination_config_option,
     coordination_option,
@@ -32,7 +33,7 @@ MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
 T = TypeVar("T")
 
 
-@click.group()
+@commands.group()
 def user() -> None:
     """List, add and remove the users of SASL's SCRAM mechanisms.
 

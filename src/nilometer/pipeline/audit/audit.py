@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -69,18 +69,18 @@ def audit(
     spark: SparkSession,
     places: Sequence[str],
     *,
-    topic: str | None = None,
+    topics: Collection[str] = (),
     on_round: Callable[[str], None] = lambda _: None,
 ) -> AuditResult:
-    """Audit all replicas in the folders ``places``, or only those of ``topic``.
+    """Audit all replicas in the folders ``places``, or only those of ``topics``.
 
-    ``on_round`` is called with a line of progress for each round. Raises PipelineError if the topic has no
+    ``on_round`` is called with a line of progress for each round. Raises PipelineError if a topic has no
     replica there, or a place contains no log.
     """
     began = time.monotonic()
-    first = _round(spark, places, lambda part: topic is None or part.topic == topic, on_round)
-    if topic is not None and not first.replicas:
-        raise PipelineError(f"topic {topic} has no replica in {', '.join(places)}")
+    first = _round(spark, places, lambda part: not topics or part.topic in topics, on_round)
+    if missing := sorted(set(topics) - {one.replica.part.topic for one in first.replicas}):
+        raise PipelineError(f"topic {', '.join(missing)} has no replica in {', '.join(places)}")
     findings = first.findings
     for number in range(CONFIRMATIONS):
         wrong = {one.key for one in findings if one.is_wrong}
