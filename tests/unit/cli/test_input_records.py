@@ -12,6 +12,11 @@ from nilometer.cli.records.input_records import BadInput, InputRecord, PlainLine
 from nilometer.cli.records.record_format import json_lines
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
 OPTIONAL_BYTES = st.none() | st.binary(max_size=20)
 
 
@@ -56,6 +61,8 @@ def test_what_consume_prints_is_the_same_record(
         (b'{"value": NaN}', "NaN is not a JSON value"),
         (b"[1]", "it is not a JSON object"),
         (b"{}", 'it has no "value"'),
+        (b'{"value": 1, "value": 2}', 'it has "value" twice'),
+        (b'{"value": 1, "headers": {"a": 1, "a": 2}}', '"headers" has "a" twice'),
         (b'{"value": "\\ud800"}', "surrogate"),
         (b'{"value": 1, "value_base64": "eA=="}', "both"),
         (b'{"value_base64": "%"}', "not base64"),
@@ -73,7 +80,24 @@ def test_lines_that_are_no_records(line: bytes, why: str) -> None:
         json_record(line)
 
 
-def test_values_that_are_no_strings_are_compact_json() -> None:
-    document = {"key": 7, "value": {"a": [1, "é"]}, "headers": {"h": True}}
-    record = json_record(json.dumps(document).encode())
-    assert record == InputRecord(b"7", '{"a":[1,"é"]}'.encode(), (("h", b"true"),))
+def test_values_that_are_no_strings_are_kept_as_they_are_written() -> None:
+    value = '{"a": [1.10, 2E5 , "\\u00e9é", -0],"a":1e400}'
+    line = f' {{ "key" : 1.10, "value":{value} , "headers": {{"h":100000000000000000000.0, "i" :true }} }} '
+    record = json_record(line.encode())
+    assert record == InputRecord(b"1.10", value.encode(), (("h", b"100000000000000000000.0"), ("i", b"true")))
+    listed = json_record(
+        b'{"headers": [{"name": "x", "value": "1.10"}, {"value": 1.10,"name":"x"}], "value": []}'
+    )
+    assert listed == InputRecord(None, b"[]", (("x", b"1.10"), ("x", b"1.10")))
+
+
+@given(JSON, JSON, st.sampled_from([None, 1, 3]), st.sampled_from([(",", ":"), (" , ", " : ")]))
+def test_every_json_value_is_kept(
+    key: object, value: object, indent: int | None, separators: tuple[str, str]
+) -> None:
+    document = {"headers": {"h": value}, "key": key, "value": value}
+    record = json_record(json.dumps(document, indent=indent, separators=separators).encode())
+    for kept, meant in ((record.key, key), (record.value, value), (record.headers[0][1], value)):
+        assert (kept is None) == (meant is None)
+        if kept is not None:
+            assert (kept.decode() if isinstance(meant, str) else json.loads(kept)) == meant
