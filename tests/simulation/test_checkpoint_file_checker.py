@@ -104,6 +104,7 @@ def test_lines_of_an_earlier_folder_and_of_incomplete_files_do_not_count() -> No
         directory, folder = FolderNode(), FolderNode()
         disk.root.entries["data"] = directory
         directory.entries["t-0"] = folder
+        folder.entries["partition.metadata"] = FileNode(b"topic_id: A")
 
         def append(checkpoint: bytes) -> int:
             directory.entries["recovery-point-offset-checkpoint"] = FileNode(checkpoint)
@@ -121,6 +122,33 @@ def test_lines_of_an_earlier_folder_and_of_incomplete_files_do_not_count() -> No
         return checker
 
     assert World(1).run(appends).checked == 2
+
+
+def test_an_append_beside_a_topic_id_that_is_not_durable_is_found() -> None:
+    async def appends(world: World) -> None:
+        cluster = Cluster(world, brokers=1)
+        checker, disk = CheckpointFiles(cluster), cluster.nodes[1].host.disk
+        directory, folder = FolderNode(), FolderNode()
+        disk.root.entries["data"] = directory
+        directory.entries["t-0"] = folder
+
+        def violations() -> int:
+            before = len(checker.violations)
+            disk.on_append("/data/t-0/00000000000000000000.log", bytes(8))
+            return len(checker.violations) - before
+
+        assert violations() == 1, "there is none"
+        file = FileNode()
+        folder.change({"partition.metadata": file})
+        file.append(b"topic_id: A")
+        assert violations() == 1, "neither name nor content is synced"
+        folder.sync()
+        assert violations() == 1, "only its name is"
+        file.sync()
+        assert violations() == 0
+        assert "topic id: machine-1 appends at 0 to /data/t-0" in checker.violations[0]
+
+    World(1).run(appends)
 
 
 def test_the_content_before_an_unsynced_replacement_counts_too() -> None:

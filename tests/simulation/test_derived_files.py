@@ -12,7 +12,13 @@ from nilometer.client.offsets.offset_queries import ListedOffset
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.derived_files import CHECKPOINTS, damage_index, tear_checkpoint
+from nilometer.simulation.derived_files import (
+    CHECKPOINTS,
+    PARTITION_METADATA,
+    damage_index,
+    tear_checkpoint,
+    tear_topic_id,
+)
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.plan import draw
@@ -53,6 +59,10 @@ def test_damage_strikes_indexes_of_sealed_segments_and_leaves_checkpoints_that_s
     assert all(bytes(file.data) == b"\x01" * 24 for file in active)
     assert tear_checkpoint(node, chance) is not None
     assert not bytes(epochs.data).endswith(b"\n")
+    assert tear_topic_id(node, chance) is None
+    topic_id = log.entries[PARTITION_METADATA] = FileNode(b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    assert tear_topic_id(node, chance) is not None
+    assert not bytes(topic_id.data).endswith(b"\n")
 
 
 class _Broker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from typing import Any, Self
@@ -10,11 +11,17 @@ from uuid import UUID
 
 import pytest
 
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import NewTopic
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from nilometer.client.producer.delivery import RecordMetadata
+from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
+from nilometer.simulation.cluster import BrokerNode, Cluster
+from nilometer.simulation.during_work import wait_until
 from nilometer.simulation.fault_kinds import Kind
+from nilometer.simulation.file_tree import FileNode
 from nilometer.simulation.plan import draw
 from nilometer.simulation.run import run
 from nilometer.simulation.workload import reused_names
@@ -197,6 +204,49 @@ def test_a_reading_ends_where_the_topic_does_though_a_leader_told_the_end_of_an_
 
     monkeypatch.setattr(reused_names, "Consumer", EndOfAnEarlierTopic)
     _play(main)
+
+
+def test_records_of_a_deleted_topic_whose_topic_id_is_damaged_do_not_come_back() -> None:
+    """The broker was down while the topic was deleted and created again."""
+
+    async def scenario(world: World) -> None:
+        cluster, clients = Cluster(world), world.host("clients")
+        await cluster.set_up()
+        settings = {"bootstrap.servers": cluster.bootstrap_servers}
+
+        async def make_and_write(prefix: str) -> None:
+            async def main(runtime: Runtime) -> None:
+                async with Admin(runtime, settings) as admin:
+                    if prefix == "new":
+                        await admin.delete_topics(["t"])
+                    await admin.create_topic(NewTopic("t", assignments={0: (1, 2, 3)}))
+                async with Producer(runtime, {**settings, "acks": "all"}) as producer:
+                    for number in range(3):
+                        await producer.send_and_wait("t", f"{prefix}-{number}".encode(), partition=0)
+
+            assert await clients.start(f"write-{prefix}", main).exited is None
+
+        def values(node: BrokerNode) -> list[bytes]:
+            file = node.host.disk.find(f"{node.folders[0]}/t-0/{0:020d}.log")
+            return re.findall(rb"(?:old|new)-\d", bytes(file.data)) if isinstance(file, FileNode) else []
+
+        await make_and_write("old")
+        node = cluster.nodes[3]
+        assert await wait_until(lambda: len(values(node)) == 3, 60)
+        node.crash()
+        metadata = node.host.disk.find(f"{node.folders[0]}/t-0/partition.metadata")
+        assert isinstance(metadata, FileNode)
+        metadata.truncate(0)
+        metadata.sync()
+        await make_and_write("new")
+        node.start()
+        await cluster.until_serving([3])
+        assert await wait_until(lambda: all(each.is_in_sync() for each in cluster.nodes.values()), 60)
+        assert values(node) == [b"new-0", b"new-1", b"new-2"]
+
+    world = World(7)
+    world.run(scenario)
+    assert world.failures == []
 
 
 def test_a_drawn_seed_reuses_a_name_and_kills_all_brokers() -> None:

@@ -16,6 +16,7 @@ from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import failed_folders
 from nilometer.simulation.checkers.failed_disks import FailedDisks
 from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.during_work import wait_until
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
 from nilometer.simulation.faults import FaultDriver
 from nilometer.simulation.host_disk import DiskUser
@@ -57,10 +58,11 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
 
         await world.host("clients").start("admin", create).exited
         node = cluster.nodes[1]
-        assert {place.rpartition("/")[0] for name in range(6) for place in node.places_of(f"t-{name}")} == {
-            "/data/1",
-            "/data/1-b",
-        }
+
+        def used() -> set[str]:
+            return {place.rpartition("/")[0] for name in range(6) for place in node.places_of(f"t-{name}")}
+
+        assert await wait_until(lambda: used() == {"/data/1", "/data/1-b"}, 60)
         driver = FaultDriver(cluster, [], plan_of(fault))
         driver.start()
         await asyncio.sleep(15)

@@ -1,8 +1,9 @@
-"""Damage on disk in files that a broker can rebuild: indexes, and some checkpoints. No record is lost by it.
+"""Damage on disk in small files: indexes and some checkpoints, which a broker can rebuild, and topic ids.
 
-An index gets a flipped bit, or is truncated, at any time: the broker finds it when it reads the file again,
+Only the damage of a topic id costs records: those of its replica, which the broker must not use any more. An
+index gets a flipped bit, or is truncated, at any time: the broker finds it when it reads the file again,
 for example after a restart. A checkpoint is torn while its broker is down; the rest can be recognised as
-incomplete.
+incomplete. So is ``partition.metadata``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from nilometer.simulation.file_tree import FileNode, FolderNode
 
 INDEXES = (".index", ".timeindex")
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "leader-epoch-checkpoint")
-"""Not the checkpoint of log start offsets: without it deleted records come back, as with Kafka. Nor a
-folder's ``partition.metadata``, which only the cluster's metadata could replace."""
+"""Not the checkpoint of log start offsets: without it deleted records come back, as with Kafka."""
+PARTITION_METADATA = "partition.metadata"
 FLIP_SHARE = 0.7
 
 
@@ -44,7 +45,18 @@ def damage_index(node: BrokerNode, chance: random.Random) -> str | None:
 def tear_checkpoint(node: BrokerNode, chance: random.Random) -> str | None:
     """Truncate a checkpoint of a broker that is down, at least by its last newline; return a description."""
     folders = (*node.folders, *_partition_folders(node))
-    paths = [f"{folder}/{name}" for folder in folders for name in CHECKPOINTS]
+    return _tear(node, chance, [f"{folder}/{name}" for folder in folders for name in CHECKPOINTS])
+
+
+def tear_topic_id(node: BrokerNode, chance: random.Random) -> str | None:
+    """Truncate the topic id of a replica of a broker that is down; return a description, None without one.
+
+    Its records are lost with it.
+    """
+    return _tear(node, chance, [f"{folder}/{PARTITION_METADATA}" for folder in _partition_folders(node)])
+
+
+def _tear(node: BrokerNode, chance: random.Random, paths: list[str]) -> str | None:
     files = [(path, file) for path in paths if isinstance(file := node.host.disk.find(path), FileNode)]
     files = [(path, file) for path, file in files if len(file.data) > 1]
     if not files:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from nilometer.simulation.broken_invariants import BrokenInvariants
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.derived_files import damage_index, tear_checkpoint
+from nilometer.simulation.derived_files import damage_index, tear_checkpoint, tear_topic_id
 from nilometer.simulation.disk_faults import Damage, DiskFaults
 from nilometer.simulation.during_work import wait_for_work, wait_until
 from nilometer.simulation.ensemble_faults import EnsembleFaults
@@ -250,8 +250,7 @@ class FaultDriver:
             case Kind.INDEX_DAMAGE:
                 self._note(damage_index(self._node(fault), self._world.chance))
             case Kind.CHECKPOINT_DAMAGE:
-                self._node(fault).crash()
-                self._note(tear_checkpoint(self._node(fault), self._world.chance))
+                self._tear_files(self._node(fault))
             case Kind.SESSION:
                 self._node(fault).expire_session()
             case Kind.SIGNAL:
@@ -261,6 +260,14 @@ class FaultDriver:
                 self._disk_faults(self._cluster.store_disk).active[fault] = name
             case _:
                 self._begin_at_ensemble(fault, fault.kind)
+
+    def _tear_files(self, node: BrokerNode) -> None:
+        """Tear a checkpoint of the broker, which is killed; and a topic id, if its records may be lost."""
+        node.crash()
+        self._note(tear_checkpoint(node, self._world.chance))
+        if self._may_lose_replica(node.host):
+            self.damaged[node.host.name] = node.host
+            self._note(tear_topic_id(node, self._world.chance))
 
     def _begin_at_ensemble(self, fault: Fault, kind: EnsembleKind) -> None:
         assert self._ensemble is not None, f"{fault} is for an ensemble"
@@ -384,13 +391,15 @@ class FaultDriver:
             node.process.resume()
 
     def _may_lose_power(self, host: Host) -> bool:
-        if not host.up:
-            return False
+        return host.up and (self._may_lose_replica(host) or self._cluster.one_machine)
+
+    def _may_lose_replica(self, host: Host) -> bool:
+        """Return whether the replicas on ``host`` may lose flushed records, beside those that have."""
         damaged_host = self._damage.host
         machines = {**self.damaged, host.name: host} | (
             {} if damaged_host is None else {damaged_host.name: damaged_host}
         )
-        return len(machines) <= self._plan.machines_lost_max or self._cluster.one_machine
+        return len(machines) <= self._plan.machines_lost_max and not self._cluster.one_machine
 
     def _broker_survives(self, fault: Fault) -> bool:
         """Return whether the broker continues without the failed replicas, instead of ending."""

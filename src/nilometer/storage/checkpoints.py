@@ -2,16 +2,18 @@
 
 The common form is a version line, a line with the number of entries, and one line for each entry, all ended
 by a newline. There is no checksum: a file torn by a machine crash is recognised by the number of entries or
-a missing last newline. Every writer replaces the file as a whole.
+a missing last newline. Every writer replaces the file as a whole; ``partition.metadata`` is written once.
 """
 
 from __future__ import annotations
 
 import base64
+import posixpath
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from nilometer.runtime import Disk
+from nilometer.storage import names
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import TopicPartition
 
@@ -66,9 +68,29 @@ def read_partition_metadata(disk: Disk, path: str) -> uuid.UUID | None:
         raise CorruptCheckpoint(path, f"has no valid topic id: {lines.get('topic_id')!r}") from None
 
 
-def write_partition_metadata(disk: Disk, path: str, topic_id: uuid.UUID, *, sync: bool = True) -> None:
+def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> None:
+    """Create ``folder``, which has no records yet, and its ``partition.metadata``. Raises OSError.
+
+    It is not durable before :func:`sync_partition_metadata`, and may be torn.
+    """
+    disk.make_directories(folder)
     text = f"version: {VERSION}\ntopic_id: {uuid_to_text(topic_id)}\n"
-    disk.replace_file(path, text.encode(), sync=sync)
+    file = disk.open(posixpath.join(folder, names.PARTITION_METADATA), create=True)
+    try:
+        file.truncate(0)
+        file.append([text.encode()])
+    finally:
+        file.close()
+
+
+def sync_partition_metadata(disk: Disk, folder: str) -> None:
+    """Make the ``partition.metadata`` of ``folder`` durable, content and name. Blocks. Raises OSError."""
+    file = disk.open(posixpath.join(folder, names.PARTITION_METADATA))
+    try:
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_directory(folder)
 
 
 def uuid_to_text(value: uuid.UUID) -> str:

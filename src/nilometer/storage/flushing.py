@@ -13,7 +13,6 @@ import posixpath
 import msgspec
 
 from nilometer.runtime import Disk
-from nilometer.storage import names
 from nilometer.storage.local_log import LocalLog
 
 
@@ -67,8 +66,6 @@ def plan_flush(log: LocalLog) -> FlushPlan:
     has_epochs = log.epoch_writes > log.epoch_writes_durable and log.files.disk.exists(log.epochs.path)
     if has_epochs:
         paths.append(log.epochs.path)
-    if not log.name_changes_durable and log.topic_id is not None:
-        paths.append(posixpath.join(log.folder, names.PARTITION_METADATA))
     return FlushPlan(
         disk=log.files.disk,
         offset=log.log_end_offset,

@@ -56,6 +56,7 @@ class LocalLog:
         "flushed_offset",
         "folder",
         "gap",
+        "has_durable_topic_id",
         "kept",
         "log_end_offset",
         "log_start_offset",
@@ -108,7 +109,11 @@ class LocalLog:
         self.gap = gap
         """A gap between two segments found when the log was opened; not decided yet whether it is damage."""
         self.awaits_checkpoint = False
-        """True after a truncation below the checkpointed offsets: no append until they are rewritten."""
+        """True after a truncation below the checkpointed offsets, and in a new log whose topic id is not
+        durable: no append until the checkpoint files are rewritten, and with them the topic id is synced."""
+        self.has_durable_topic_id = True
+        """Whether ``partition.metadata`` is synced. A log without records may wait for that, see
+        ``awaits_checkpoint``; no log with records does."""
         self.cleaned_offset = cleaned_offset
         """Compaction has processed all records below this offset; 0 if the log was never compacted."""
         self.may_have_gaps = False
@@ -205,7 +210,7 @@ class LocalLog:
         if self.awaits_checkpoint:
             raise KafkaError(
                 ErrorCode.not_leader_or_follower,
-                f"{self.name} was truncated, and its checkpoint is being written",
+                f"{self.name} was truncated or created, and its checkpoint is being written",
             )
 
     def new_segment(self, base_offset: int, wall_ms: int) -> LogSegment:
@@ -263,11 +268,6 @@ class LocalLog:
         return gap
 
     # -- what an operation did
-
-    def topic_id_written(self, topic_id: uuid.UUID) -> None:
-        """``partition.metadata`` was written."""
-        self.topic_id = topic_id
-        self.files_changed()
 
     def extended_to(self, next_offset: int, wall_ms: int) -> None:
         """Records up to ``next_offset`` were appended."""
@@ -361,13 +361,19 @@ class LocalLog:
         check(offset <= self.log_end_offset, CLEANED_IN_ORDER, offset, self.log_end_offset)
         self.cleaned_offset = offset
 
-    def await_checkpoint(self) -> None:
-        """Refuse appends until :meth:`checkpoint_written`."""
+    def await_checkpoint(self, *, syncs_topic_id: bool = False) -> None:
+        """Refuse appends until :meth:`checkpoint_written`.
+
+        With ``syncs_topic_id`` that write makes the topic id durable, too.
+        """
         self.awaits_checkpoint = True
+        if syncs_topic_id:
+            self.has_durable_topic_id = False
 
     def checkpoint_written(self) -> None:
-        """The checkpoint files have no offset above this log's any more."""
+        """The checkpoint files have no offset above this log's any more, and its topic id is durable."""
         self.awaits_checkpoint = False
+        self.has_durable_topic_id = True
 
     def moved_to(self, folder: str) -> None:
         """Adopt ``folder`` as the new path of the partition's folder, which has been renamed."""

@@ -16,11 +16,10 @@ Time and randomness are arguments: a log has no clock, and does not know its lea
 
 from __future__ import annotations
 
-import posixpath
 import uuid
 from collections.abc import Iterable, Sequence
 
-from nilometer.storage import appending, checkpoints, flushing, names, reading, retention, time_search
+from nilometer.storage import appending, flushing, reading, retention, time_search
 from nilometer.storage import truncation as cuts
 from nilometer.storage.appending import AppendInfo
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan
@@ -204,21 +203,6 @@ class Log:
         Only in memory: the first append in the epoch writes the checkpoint.
         """
         self.epochs.begin(epoch, offset)
-
-    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Write ``partition.metadata``, unless it has this id already.
-
-        Raises ValueError if the log belongs to another topic id.
-        """
-        state = self.state
-        known = state.topic_id
-        if known is not None:
-            if known != topic_id:
-                raise ValueError(f"{state.name} belongs to topic id {known}, not {topic_id}")
-            return
-        path = posixpath.join(state.folder, names.PARTITION_METADATA)
-        checkpoints.write_partition_metadata(state.files.disk, path, topic_id, sync=False)
-        state.topic_id_written(topic_id)
 
     # -- reading
 

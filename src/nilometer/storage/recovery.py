@@ -162,7 +162,8 @@ class LogLoader:
         return found
 
     def _load_topic_id(self) -> uuid.UUID | None:
-        """Read the topic id; None if the file is missing or torn: the broker then assigns the id again."""
+        """Read the topic id; None if the file is missing or torn. Records beside it then belong to no topic:
+        :meth:`~.log_manager.LogManager.take_out_unidentified`."""
         try:
             path = posixpath.join(self._folder, names.PARTITION_METADATA)
             return checkpoints.read_partition_metadata(self._files.disk, path)

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage import AppendOrigin, Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from nilometer.storage import (
+    AppendOrigin,
+    Log,
+    LogConfig,
+    OpenOptions,
+    SegmentFiles,
+    TopicPartition,
+    checkpoints,
+)
 from nilometer.wire.compression import Codec
 from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.records import BatchBuilder
@@ -36,10 +44,10 @@ def _write(folder: Path) -> tuple[int, int]:
     """Codecs, segments, epochs, producers, commits, aborts: the end, and the count of committed records."""
     config = LogConfig(segment_bytes=64 << 10, index_interval_bytes=512, retention_ms=-1)
     files = SegmentFiles.on(SystemDisk())
+    checkpoints.write_partition_metadata(files.disk, str(folder), uuid.UUID(int=7))
     log = Log.open(
         files, str(folder), TopicPartition("ours", 0), config, OpenOptions(clean=True, wall_ms=START_MS)
     )
-    log.assign_topic_id(uuid.UUID(int=7))
     visible = 0
     for number in range(ROUNDS):
         epoch = number // 10

@@ -20,8 +20,10 @@ from nilometer.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.offloaded_job import Pace
+from nilometer.storage import checkpoints
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles
 from nilometer.storage.directories.log_checkpoints import LogCheckpoints
+from nilometer.storage.directories.log_manager import LogManager
 
 
 def believe_lines_of_earlier_topics(patch: Patch) -> None:
@@ -69,15 +71,37 @@ def open_below_the_checkpoint(patch: Patch) -> None:
 
 
 def take_over_earlier_logs(patch: Patch) -> None:
-    open_log = HostedLogs.open
-
-    def whose_ever_it_was(self: HostedLogs, image: Any, wanted: Any) -> Any:
+    def adopt(self: HostedLogs, wanted: Any) -> None:
         log = self._manager.get(wanted.name)
         if log is not None:
             log.state.topic_id = wanted.topic_id
-        return open_log(self, image, wanted)
 
-    patch.setattr(HostedLogs, "open", whose_ever_it_was)
+    patch.setattr(HostedLogs, "_remove_earlier", adopt)
+    patch.setattr(HostedLogs, "_is_missing", lambda self, wanted: self._manager.get(wanted.name) is None)
+
+
+def leave_topic_ids_unsynced(patch: Patch) -> None:
+    patch.setattr(checkpoints, "sync_partition_metadata", lambda disk, folder: None)
+
+
+def take_over_records_without_topic_id(patch: Patch) -> None:
+    is_missing, make_stray = HostedLogs._is_missing, HostedLogs._remove_earlier
+
+    def adopt(self: HostedLogs, wanted: Any) -> None:
+        log = self._manager.get(wanted.name)
+        if log is not None and log.topic_id is None:
+            checkpoints.write_partition_metadata(self._runtime.disk, log.folder, wanted.topic_id)
+            checkpoints.sync_partition_metadata(self._runtime.disk, log.folder)
+            log.state.topic_id = wanted.topic_id
+        make_stray(self, wanted)
+
+    def is_missing_unless_adopted(self: HostedLogs, wanted: Any) -> bool:
+        adopt(self, wanted)
+        return is_missing(self, wanted)
+
+    patch.setattr(LogManager, "take_out_unidentified", lambda self: [])
+    patch.setattr(HostedLogs, "_remove_earlier", adopt)
+    patch.setattr(HostedLogs, "_is_missing", is_missing_unless_adopted)
 
 
 def keep_failed_folders_quiet(patch: Patch) -> None:
@@ -148,6 +172,22 @@ FAULTS = (
         plant=take_over_earlier_logs,
         kinds=(Kind.CRASH,),
         seeds=20,
+        reuses_names=True,
+    ),
+    PlantedFault(
+        name="leave-topic-ids-unsynced",
+        what="`partition.metadata` of a new replica is not synced",
+        plant=leave_topic_ids_unsynced,
+        kinds=(Kind.POWER,),
+        seeds=10,
+        reuses_names=True,
+    ),
+    PlantedFault(
+        name="take-over-records-without-topic-id",
+        what="records beside a torn `partition.metadata` count as those of the topic that has the name now",
+        plant=take_over_records_without_topic_id,
+        kinds=(Kind.CHECKPOINT_DAMAGE,),
+        seeds=40,
         reuses_names=True,
     ),
     PlantedFault(

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 import pytest
 
@@ -43,9 +44,10 @@ from nilometer.identifiers import NO_BROKER_EPOCH, ControllerEpoch
 from nilometer.runtime import Runtime
 from nilometer.runtime.clock import SystemClock
 from nilometer.runtime.entropy import SeededEntropy
-from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage import Log, LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.storage.log_config import TOPIC_CONFIG
+from nilometer.wire.errors import KafkaError
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
 
@@ -136,9 +138,12 @@ class OneBroker:
         self.manager = LogManager.open(disk, options, wall_ms=1)
         runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
         tasks = Tasks()
-        checkpoints = CheckpointWriter(runtime, self.manager, tasks, dict, self.manager.fail_directory)
+        fail = self.manager.fail_directory
+        self.checkpoints = checkpoints = CheckpointWriter(runtime, self.manager, tasks, dict, fail)
         disposal = LogDisposal(runtime, self.manager, tasks, checkpoints, lambda path, error: None)
-        self.hosted = HostedLogs(BrokerConfig({"node.id": "1"}), runtime, self.manager, disposal)
+        self.hosted = HostedLogs(
+            BrokerConfig({"node.id": "1"}), runtime, self.manager, disposal, lambda name: False
+        )
         self.metadata = MetadataLog(cast(CoordinationStore, ReadyStore(entries)))
         self.metadata.prepare(self._before_entry, self._before_reload)
         self.metadata.subscribe(self._on_delta, lambda _image: None)
@@ -234,6 +239,69 @@ def test_a_crash_in_between_leaves_nothing_that_the_next_start_would_mistake(
         assert topic is not None
         assert len(second.manager.logs) == PARTITIONS
         assert {log.topic_id for log in second.manager.logs.values()} == {topic.uuid}
+
+    _play(scenario)
+
+
+def _append(log: Log, value: bytes) -> None:
+    builder = BatchBuilder()
+    builder.append(1, None, value)
+    log.append_as_leader(builder.build(), leader_epoch=0, wall_ms=1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_log_created_ahead_keeps_its_topic_id_over_a_power_failure(seed: int) -> None:
+    """Its records may have reached the disk: without the id they would be taken for a later topic's."""
+
+    async def scenario() -> None:
+        entries = one_big_topic()
+        disk = SteppedDisk()
+        broker = OneBroker(disk, entries)
+        await broker.metadata.catch_up()
+        topic = broker.metadata.image.topic("t")
+        disk.crash_machine(seed=seed)
+        after = OneBroker(disk, entries)
+        assert topic is not None
+        assert {log.topic_id for log in after.manager.logs.values()} == {topic.uuid}
+
+    _play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_log_that_was_not_created_ahead_takes_no_record_before_its_topic_id_is_durable(seed: int) -> None:
+    async def scenario() -> None:
+        entries = one_big_topic()
+        image = ClusterImage()
+        for number, entry in enumerate(entries):
+            image.apply_entry(EntryNumber(number), entry)
+        wanted = next(iter(required_logs_on(image, ME)))
+        disk = SteppedDisk()
+        broker = OneBroker(disk, [])
+        log = broker.hosted.open(image, wanted)
+        with pytest.raises(KafkaError, match="its checkpoint is being written"):
+            _append(log, b"early")
+        await broker.checkpoints.write_all()
+        _append(log, b"kept")
+        disk.crash_machine(seed=seed)
+        again = OneBroker(disk, []).manager.get(wanted.name)
+        assert again is None or again.topic_id == wanted.topic_id
+
+    _play(scenario)
+
+
+def test_the_log_of_an_earlier_topic_is_kept_under_another_name() -> None:
+    async def scenario() -> None:
+        entries = one_big_topic()
+        disk = SteppedDisk()
+        first = OneBroker(disk, [])
+        name = TopicPartition("t", 0)
+        _append(first.manager.create(name, LogConfig(), topic_id=UUID(int=1), wall_ms=1), b"old")
+        broker = OneBroker(disk, entries)
+        await broker.metadata.catch_up()
+        assert not broker.created_late
+        assert broker.manager.logs[name].log_end_offset == 0
+        (stray,) = [each for each in disk.list_directory("/data") if each.endswith("-stray")]
+        assert b"old" in disk.read_file(f"/data/{stray}/00000000000000000000.log")
 
     _play(scenario)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import random
+import uuid
 
 import pytest
 from log_model import build_batch, read_from
@@ -143,6 +145,44 @@ def test_a_folder_that_only_looks_like_a_partitions_is_left_alone() -> None:
     assert manager.duplicates == []
     assert len(read_from(manager.logs[FIRST], 0, 3)) == 3
     assert disk.is_directory(lookalike)
+
+
+METADATA = "/one/a-0/partition.metadata"
+
+
+@pytest.mark.parametrize("damage", ["torn", "empty", "zeros", "missing"])
+def test_records_without_a_topic_id_become_strays(damage: str) -> None:
+    disk = MemoryDisk()
+    manager = open_manager(disk)
+    for key in (FIRST, SECOND):
+        manager.create(key, CONFIG, wall_ms=1, topic_id=uuid.UUID(int=7))
+        append(manager, key, 3)
+    manager.close({}, broker_epoch=7, wall_ms=1)
+    content = disk.read_file(METADATA)
+    if damage == "missing":
+        disk.remove(METADATA)
+    else:
+        left = {"torn": content[:-5], "empty": b"", "zeros": bytes(len(content))}
+        disk.replace_file(METADATA, left[damage])
+    manager = open_manager(disk)
+    (found,) = manager.take_out_unidentified()
+    assert list(manager.logs) == [SECOND]
+    assert (found.folder, found.log_end_offset) == ("/one/a-0", 3)
+    assert "partition.metadata is missing or damaged" in str(found)
+    assert disk.exists(f"{found.renamed_to}/00000000000000000000.log")
+    assert not manager.removable_folders
+    assert manager.create(FIRST, CONFIG, wall_ms=1, topic_id=uuid.UUID(int=8)).log_end_offset == 0
+
+
+def test_an_interrupted_creation_is_no_damage() -> None:
+    disk = MemoryDisk()
+    manager = open_manager(disk)
+    manager.create(FIRST, CONFIG, wall_ms=1, topic_id=uuid.UUID(int=7))
+    disk.replace_file(METADATA, b"")
+    manager = open_manager(disk)
+    assert manager.take_out_unidentified() == []
+    assert not manager.logs
+    assert [posixpath.dirname(folder) for folder in manager.removable_folders] == ["/one"]
 
 
 def test_many_logs_share_few_descriptors_and_cold_reads_are_left_to_another_thread() -> None:

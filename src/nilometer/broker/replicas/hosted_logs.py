@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from nilometer.broker.replicas.log_configs import LogConfigs
 from nilometer.broker.replicas.log_disposal import LogDisposal
@@ -26,21 +27,32 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, LogConfig, LogFenced, TopicPartition
 from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
-from nilometer.storage.directories.new_folder import NewFolder
+from nilometer.storage.directories.new_folder import NewFolder, make_durable
+
+T = TypeVar("T")
 
 logger = logging.getLogger("nilometer.broker.replicas")
 
 LOGS_AT_ONCE = 16
-"""How many logs are created ahead, which takes a few milliseconds, before other tasks run."""
+"""How many logs are put in use, which takes a few milliseconds, before other tasks run."""
+FOLDERS_AT_ONCE = 256
+"""How many folders are made and synced together."""
 
 
 class HostedLogs:
     def __init__(
-        self, config: BrokerConfig, runtime: Runtime, manager: LogManager, disposal: LogDisposal
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        manager: LogManager,
+        disposal: LogDisposal,
+        is_hosted: Callable[[TopicPartition], bool],
     ) -> None:
+        """``is_hosted`` says whether a partition uses the log of this name."""
         self._runtime = runtime
         self._manager = manager
         self._disposal = disposal
+        self._is_hosted = is_hosted
         self.configs = LogConfigs(config)
         self._making: asyncio.Future[None] | None = None
         self.ahead: dict[TopicPartition, None] = {}
@@ -49,28 +61,29 @@ class HostedLogs:
     def open(self, image: ClusterImage, wanted: RequiredLog) -> Log:
         """Return the log of replica ``wanted``, configured; create it if it does not exist.
 
-        A log left by an earlier topic of the same name is deleted. Raises OSError, and NoLogDirectory if the
-        log does not exist but may be in an offline directory: an empty log would be taken for the whole one.
+        A log left by an earlier topic of the same name becomes a stray. Raises OSError, and NoLogDirectory if
+        the log does not exist but may be in an offline directory: an empty log would count as the whole one.
         """
         self.ahead.pop(wanted.name, None)
+        self._remove_earlier(wanted)
         log = self._manager.get(wanted.name)
-        if log is not None and log.topic_id is not None and log.topic_id != wanted.topic_id:
-            logger.warning(
-                "The log of %s belongs to an earlier topic of that name and is deleted", log.folder
-            )
-            self._disposal.delete(wanted.name)
-            log = None
         if log is None and not self._may_create(wanted):
             raise NoLogDirectory("it may be in an offline log directory")
         if log is None:
-            return self._create(image, wanted)
+            log = self._create(image, wanted)
+            self._disposal.request_checkpoint(log)
+            return log
         log.configure(self._config_of(image, wanted))
         self._resolve_gap(log)
         if log.config.is_compacted:
             # A log that Kafka wrote may have gaps copied from its leader, and has no gap marker.
             log.allow_gaps()
-        log.assign_topic_id(wanted.topic_id)
         return log
+
+    def _remove_earlier(self, wanted: RequiredLog) -> None:
+        log = self._manager.get(wanted.name)
+        if log is not None and log.topic_id != wanted.topic_id:
+            self._disposal.make_stray(wanted.name, "belongs to an earlier topic of that name")
 
     def _resolve_gap(self, log: Log) -> None:
         """If records are missing inside the log, truncate it before the gap and report the damage.
@@ -87,26 +100,31 @@ class HostedLogs:
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
         """Create the logs in ``wanted`` that do not exist; an error ends this without a report, since
         :meth:`open` meets it again."""
-        missing = [one for one in wanted if self._manager.get(one.name) is None]
-        for first in range(0, len(missing), LOGS_AT_ONCE):
-            some = [one for one in missing[first : first + LOGS_AT_ONCE] if self._may_create(one)]
+        missing = [one for one in wanted if self._is_missing(one)]
+        for first in range(0, len(missing), FOLDERS_AT_ONCE):
+            some = [one for one in missing[first : first + FOLDERS_AT_ONCE] if self._may_create(one)]
             try:
-                folders = self._manager.plan_folders([(one.name, one.topic_id) for one in some])
-                await self._make(folders)
-                for one, folder in zip(some, folders, strict=True):
-                    self._create(image, one, folder.directory)
-                    self.ahead[one.name] = None
+                await self._create_some(image, some)
             except (OSError, NoLogDirectory):
                 return  # open() meets the error again and reports it
 
-    async def _make(self, folders: Sequence[NewFolder]) -> None:
-        def make() -> None:
-            for folder in folders:
-                folder.make()
+    def _is_missing(self, wanted: RequiredLog) -> bool:
+        log = self._manager.get(wanted.name)
+        return log is None or (log.topic_id != wanted.topic_id and not self._is_hosted(wanted.name))
 
+    async def _create_some(self, image: ClusterImage, wanted: Sequence[RequiredLog]) -> None:
+        async for one in _with_pauses(wanted):
+            self._remove_earlier(one)
+        folders = self._manager.plan_folders([(one.name, one.topic_id) for one in wanted])
+        await self._make(folders)
+        async for one, folder in _with_pauses(list(zip(wanted, folders, strict=True))):
+            self._create(image, one, folder)
+            self.ahead[one.name] = None
+
+    async def _make(self, folders: Sequence[NewFolder]) -> None:
         if self._making is not None:
             await asyncio.gather(asyncio.shield(self._making), return_exceptions=True)
-        self._making = asyncio.ensure_future(self._runtime.disk.offload(make))
+        self._making = asyncio.ensure_future(self._runtime.disk.offload(lambda: make_durable(folders)))
         await asyncio.shield(self._making)
 
     def _may_create(self, wanted: RequiredLog) -> bool:
@@ -115,11 +133,20 @@ class HostedLogs:
     def _config_of(self, image: ClusterImage, wanted: RequiredLog) -> LogConfig:
         return self.configs.of(image, wanted.name.topic, wanted.topic_id, wanted.topic_configs)
 
-    def _create(self, image: ClusterImage, wanted: RequiredLog, directory: str | None = None) -> Log:
+    def _create(self, image: ClusterImage, wanted: RequiredLog, folder: NewFolder | None = None) -> Log:
         return self._manager.create(
             wanted.name,
             self._config_of(image, wanted),
             topic_id=wanted.topic_id,
             wall_ms=self._runtime.clock.wall_ms(),
-            directory=directory,
+            folder=folder,
+            sync=False,
         )
+
+
+async def _with_pauses(items: Sequence[T]) -> AsyncIterator[T]:
+    """Yield ``items``; other tasks run before every :data:`LOGS_AT_ONCE` of them."""
+    for number, item in enumerate(items):
+        if number % LOGS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        yield item

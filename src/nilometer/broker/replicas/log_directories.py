@@ -20,8 +20,13 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import NO_BROKER_EPOCH
 from nilometer.runtime import Clock, Runtime
 from nilometer.storage import DamageKind, Log, LogConfig
-from nilometer.storage.directories.log_manager import LoadingProgress, LogManager, ManagerOptions
-from nilometer.storage.directories.manager_options import FailureListener
+from nilometer.storage.directories.log_manager import (
+    LoadingProgress,
+    LogManager,
+    ManagerOptions,
+    NoLogDirectory,
+)
+from nilometer.storage.directories.manager_options import FailureListener, UnidentifiedLog
 from nilometer.storage.names import TopicPartition
 
 logger = logging.getLogger("nilometer.broker.replicas")
@@ -31,9 +36,16 @@ PROGRESS_EVERY_MS = 1_000
 
 class LogDirectories:
     def __init__(
-        self, runtime: Runtime, tasks: Tasks, logs: LogManager, on_all_failed: Callable[[str], None]
+        self,
+        runtime: Runtime,
+        tasks: Tasks,
+        logs: LogManager,
+        on_all_failed: Callable[[str], None],
+        unidentified: Sequence[UnidentifiedLog] = (),
     ) -> None:
-        """``on_all_failed`` is called when no directory is usable any more."""
+        """``on_all_failed`` is called when no directory is usable any more; ``unidentified``: the logs that
+        were made strays.
+        """
         self.logs = logs
         self._runtime = runtime
         self._tasks = tasks
@@ -44,6 +56,7 @@ class LogDirectories:
         self.lossless_broker_epoch = NO_BROKER_EPOCH
         """The broker epoch whose incarnation is known to have lost no records: the registered one or, until
         then, that of the data found at startup. A clean shutdown records it."""
+        self._unidentified = unidentified
         self._marked_epoch: int | None = None
         """The last registered broker epoch before this start, from the marker; None if it cannot be read."""
         logs.add_failure_listener(self._on_failed)
@@ -66,8 +79,17 @@ class LogDirectories:
             on_progress=_ProgressLog(runtime.clock).report,
         )
         disk, wall_ms = runtime.disk, runtime.clock.wall_ms()
-        logs = await disk.offload(lambda: LogManager.open(disk, options, wall_ms=wall_ms))
-        return cls(runtime, tasks, logs, on_all_failed)
+
+        def open_logs() -> tuple[LogManager, list[UnidentifiedLog]]:
+            logs = LogManager.open(disk, options, wall_ms=wall_ms)
+            try:
+                return logs, logs.take_out_unidentified()
+            except NoLogDirectory:
+                logs.abandon()
+                raise
+
+        logs, unidentified = await disk.offload(open_logs)
+        return cls(runtime, tasks, logs, on_all_failed, unidentified)
 
     @property
     def cluster_id(self) -> str | None:
@@ -97,14 +119,15 @@ class LogDirectories:
                 logger.warning("Damaged checkpoint file is treated as empty: %s", error)
             if directory.failure is not None:
                 logger.error("Log directory %s failed, taken offline: %s", directory.path, directory.failure)
-        for damage in self.logs.damages:
+        for damage in (*self.logs.damages, *self._unidentified):
             logger.error("Damage found: %s", damage)
 
     async def read_broker_epoch(self) -> None:
         """Find the broker epoch of the previous incarnation, and whether it is certain that it lost no
         records."""
         disk, folder, logs = self._runtime.disk, self._first, self.logs
-        may_have_lost_records = bool(self.failed_count) or _lost_records(logs) or bool(logs.duplicates)
+        is_incomplete = bool(self.failed_count or logs.duplicates or self._unidentified)
+        may_have_lost_records = is_incomplete or _lost_records(logs)
 
         def look() -> int | None:
             self._marked_epoch = broker_epoch_marker.read_broker_epoch(disk, folder)
@@ -148,6 +171,8 @@ class LogDirectories:
         for stale in settled.stale_folders:
             logger.warning("%s", stale)
         self._fail_all(settled.failures)
+        for damage in self.logs.take_out_unidentified():
+            logger.error("Damage found: %s", damage)
 
     # ── the broker epoch ────────────────────────────────────────────────────────────────────────
     @property

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
-from nilometer.storage import TopicPartition
+from nilometer.storage import Log, TopicPartition
 from nilometer.storage.directories.log_manager import LogManager
 
 logger = logging.getLogger("nilometer.broker.replicas")
@@ -57,6 +57,25 @@ class LogDisposal:
         if folder is not None:
             self._checkpoints.request(directory)  # a checkpoint without this log, as Kafka writes one
             self.remove_folder(folder, delay_ms)
+
+    def make_stray(self, name: TopicPartition, why: str) -> None:
+        """Take a log out of use for the reason ``why``, and keep its folder, renamed to ``…-stray``."""
+        log = self._logs.get(name)
+        if log is None:
+            return
+        folder, directory = log.folder, self._logs.directory_of(name)
+        try:
+            target = self._logs.make_stray(name)
+        except OSError as error:
+            logger.error("%s, which %s, cannot be renamed: %s", folder, why, error)
+            return
+        logger.warning("%s %s: it was renamed to %s and is kept", folder, why, target)
+        self._checkpoints.request(directory)  # a checkpoint without this log
+
+    def request_checkpoint(self, log: Log) -> None:
+        """Have the checkpoint written that ``log`` waits for, if it does."""
+        if log.awaits_checkpoint:
+            self._checkpoints.request(self._logs.directory_of(log.topic_partition))
 
     def remove_folder(self, folder: str, delay_ms: int = 0) -> None:
         """Remove the renamed folder of a deleted log from the disk after ``delay_ms``."""

@@ -86,7 +86,9 @@ class ReplicaManager:
         self._partitions = partitions
         self._host = host
         self._disposal = disposal
-        self._hosted = HostedLogs(config, runtime, logs, disposal)
+        self._hosted = HostedLogs(
+            config, runtime, logs, disposal, lambda name: (name.topic, name.partition) in partitions.by_name
+        )
         self._fetchers = fetchers
         self.failures = failures
         self.offline = offline
@@ -300,7 +302,7 @@ class ReplicaManager:
             topic = image.topic_by_id(key.topic_id)
             assert topic is not None, "a partition has a topic"
             log = self.logs.get(TopicPartition(topic.name, key.partition))
-            if log is None or log.topic_id not in (None, topic.uuid):
+            if log is None or log.topic_id != topic.uuid:
                 self.offline.add(key, reason)
 
     def become_registered(self, image: ClusterImage) -> None:

@@ -1,8 +1,11 @@
-"""Checking each append against the checkpoint files of its log directory.
+"""Checking each append against the checkpoint files of its log directory, and the topic id of its folder.
 
 No record may be appended at an offset below one that a checkpoint file has for its partition. After a crash
 that offset would apply to the record: recovery would take it for flushed, or the replica for committed. So a
 log that was truncated below a checkpointed offset accepts no appends until the file has been rewritten.
+
+``partition.metadata`` must be whole after a power loss: otherwise it is not known whose records they are, and
+a later topic of the same name could take them for its own.
 
 The files are read with a separate parser, as a killed process leaves them and as a power loss may do.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import posixpath
+import re
 from collections.abc import Iterator
 
 from nilometer.simulation.cluster import Cluster
@@ -25,6 +29,8 @@ FILES = (
 )
 VOID_MARKER = "checkpoints-void."
 """Start of the name of a file in a partition's folder: its lines are those of an earlier folder."""
+SEGMENT = re.compile(r"/\d{20}\.log$")
+PARTITION_METADATA = "partition.metadata"
 BASE_OFFSET_BYTES = 8
 PARSED_MAX = 256
 VIOLATIONS_MAX = 10
@@ -46,21 +52,35 @@ class CheckpointFiles:
             host.disk.on_append = functools.partial(self._on_append, host.name, host.disk)
 
     def _on_append(self, machine: str, disk: HostDisk, path: str, data: bytes) -> None:
-        if not path.endswith(".log"):
+        if not SEGMENT.search(path):
             return
         base_offset = int.from_bytes(data[:BASE_OFFSET_BYTES], "big")
         folder = posixpath.dirname(path)
         found = disk.find(folder)
+        if isinstance(found, FolderNode) and not _has_durable_topic_id(found):
+            self._add_violation(
+                f"topic id: {machine} appends at {base_offset} to {folder}, although a power loss may "
+                f"damage its {PARTITION_METADATA}"
+            )
         if not isinstance(found, FolderNode) or any(name.startswith(VOID_MARKER) for name in found.entries):
             return
         directory, partition = posixpath.split(folder)
         for name, offset in _lines(disk, directory, partition):
             self.checked += 1
-            if offset > base_offset and len(self.violations) < VIOLATIONS_MAX:
-                self.violations.append(
+            if offset > base_offset:
+                self._add_violation(
                     f"checkpoint: {machine} appends at {base_offset} to {folder}, although {name} has "
                     f"{offset}"
                 )
+
+    def _add_violation(self, what: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(what)
+
+
+def _has_durable_topic_id(folder: FolderNode) -> bool:
+    file = folder.durable(PARTITION_METADATA)
+    return isinstance(file, FileNode) and file.durable() == bytes(file.data) and b"topic_id" in file.data
 
 
 def _lines(disk: HostDisk, directory: str, partition: str) -> Iterator[tuple[str, int]]:

@@ -12,6 +12,7 @@ nevertheless: a broker without traffic notices a failed disk by its checkpoints 
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Mapping, Sequence
 
@@ -34,6 +35,15 @@ FILES = (
 )
 
 
+class LogWaiting(msgspec.Struct, frozen=True):
+    """A log that accepts no appends before a write of the checkpoint files, when the write was planned."""
+
+    state: LocalLog
+    truncations: int
+    unsynced_folder: str | None
+    """The log's folder, if the write must also make its topic id durable."""
+
+
 class CheckpointPlan(msgspec.Struct, frozen=True):
     """The new content of the checkpoint files, written by :meth:`run`."""
 
@@ -46,8 +56,8 @@ class CheckpointPlan(msgspec.Struct, frozen=True):
     void_markers: Mapping[TopicPartition, tuple[str, ...]]
     """Markers (paths, see :mod:`void_checkpoints`) to remove after the write: the files then have no line of
     an earlier folder of the same name."""
-    cuts: Sequence[tuple[LocalLog, int]]
-    """Each log that accepts no appends before this write, and its ``truncations`` when it was planned."""
+    waiting: Sequence[LogWaiting]
+    """The logs that accept no appends before this write."""
 
     @property
     def directory(self) -> str:
@@ -100,11 +110,11 @@ class CheckpointFiles:
             return 0
         return min(content.get(name, {}).get(key, 0) for content in self._contents())
 
-    def plan(self, content: Mapping[str, Offsets], cuts: Sequence[tuple[LocalLog, int]]) -> CheckpointPlan:
+    def plan(self, content: Mapping[str, Offsets], waiting: Sequence[LogWaiting]) -> CheckpointPlan:
         """Return a plan to write ``content``, which must have all four files. Does not block."""
         self._last_number += 1
         files = self._changed(content)
-        plan = CheckpointPlan(self, self._last_number, content, files, dict(self.void_markers), cuts)
+        plan = CheckpointPlan(self, self._last_number, content, files, dict(self.void_markers), waiting)
         self._planned.append(plan)
         return plan
 
@@ -121,6 +131,10 @@ class CheckpointFiles:
         if plan.number < self._newest_begun:
             return False
         self._newest_begun = plan.number
+        for log in plan.waiting:
+            if log.unsynced_folder is not None:
+                with contextlib.suppress(FileNotFoundError):  # the partition was deleted meanwhile
+                    checkpoints.sync_partition_metadata(self._disk, log.unsynced_folder)
         for name in plan.files:
             path, offsets = posixpath.join(self.directory, name), plan.content[name]
             if offsets or name != names.CLEANER_OFFSET_CHECKPOINT or self._disk.exists(path):

@@ -1,7 +1,8 @@
 """What the checkpoint files say of the logs in use, and which logs wait for them.
 
 After a truncation the files on disk may have higher offsets than the log. A crash could then apply them to
-records appended after the truncation, so the log rejects appends until the files are rewritten.
+records appended after the truncation, so the log rejects appends until the files are rewritten. So does a new
+log until its topic id is durable, which is synced with them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nilometer.storage import names
-from nilometer.storage.directories.checkpoint_files import CheckpointPlan
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan, LogWaiting
 from nilometer.storage.directories.log_directory import LogDirectory
 from nilometer.storage.directories.log_table import LogTable
-from nilometer.storage.local_log import LocalLog
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 
@@ -28,7 +28,7 @@ class LogCheckpoints:
         checkpointed: dict[TopicPartition, int] = {}
         log_start_offsets: dict[TopicPartition, int] = {}
         cleaned_offsets: dict[TopicPartition, int] = {}
-        cuts: list[tuple[LocalLog, int]] = []
+        waiting: list[LogWaiting] = []
         # One pass: with tens of thousands of logs, the event loop waits for it.
         for key, log in self._table.logs_in(directory).items():
             state = log.state
@@ -42,21 +42,22 @@ class LogCheckpoints:
             if state.cleaned_offset:
                 cleaned_offsets[key] = state.cleaned_offset
             if state.awaits_checkpoint:
-                cuts.append((state, state.truncations))
+                folder = None if state.has_durable_topic_id else state.folder
+                waiting.append(LogWaiting(state, state.truncations, folder))
         return directory.plan_checkpoints(
             recovery_points=recovery_points,
             high_watermarks=checkpointed,
             log_start_offsets=log_start_offsets,
             cleaned_offsets=cleaned_offsets,
-            cuts=cuts,
+            waiting=waiting,
         )
 
     def note_written(self, plan: CheckpointPlan) -> None:
         """Record that ``plan.run()`` returned True: logs that waited for it accept appends again."""
         plan.owner.note_written(plan)
-        for state, truncations in plan.cuts:
-            if state.truncations == truncations:
-                state.checkpoint_written()
+        for log in plan.waiting:
+            if log.state.truncations == log.truncations:
+                log.state.checkpoint_written()
 
     def initial_high_watermark(self, key: TopicPartition) -> int:
         """Return the checkpointed high watermark, limited to the log's offset range (KAFKA-16452)."""

@@ -16,9 +16,8 @@ from nilometer.storage.directories import (
     meta_properties,
     void_checkpoints,
 )
-from nilometer.storage.directories.checkpoint_files import CheckpointFiles, CheckpointPlan
+from nilometer.storage.directories.checkpoint_files import CheckpointFiles, CheckpointPlan, LogWaiting
 from nilometer.storage.directories.meta_properties import MetaProperties
-from nilometer.storage.local_log import LocalLog
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -153,7 +152,7 @@ class LogDirectory:
         high_watermarks: Mapping[TopicPartition, int],
         log_start_offsets: Mapping[TopicPartition, int],
         cleaned_offsets: Mapping[TopicPartition, int],
-        cuts: Sequence[tuple[LocalLog, int]],
+        waiting: Sequence[LogWaiting],
     ) -> CheckpointPlan:
         content = {
             names.RECOVERY_POINT_CHECKPOINT: recovery_points,
@@ -161,7 +160,7 @@ class LogDirectory:
             names.LOG_START_OFFSET_CHECKPOINT: log_start_offsets,
             names.CLEANER_OFFSET_CHECKPOINT: cleaned_offsets,
         }
-        return self.checkpoints.plan(content, cuts)
+        return self.checkpoints.plan(content, waiting)
 
     def prepare_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str | None:
         """Return the name of the void marker that a new folder of this partition needs, or None.

@@ -12,11 +12,12 @@ loop.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from nilometer.runtime import Disk
-from nilometer.storage import names
+from nilometer.runtime import Disk, Entropy
+from nilometer.storage import checkpoints, names
 from nilometer.storage.directories import void_checkpoints
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.duplicate_folders import (
@@ -34,6 +35,7 @@ from nilometer.storage.directories.manager_options import (
     FailureListener,
     LoadingProgress,
     ManagerOptions,
+    UnidentifiedLog,
 )
 from nilometer.storage.directories.new_folder import NewFolder
 from nilometer.storage.log import Log
@@ -82,9 +84,7 @@ class LogManager:
                 manager._lock_directory(directory)
             for directory in manager._online():
                 manager._open_directory(directory, wall_ms)
-            if all(directory.failure is not None for directory in manager.directories):
-                reasons = "; ".join(f"{each.path}: {each.failure}" for each in manager.directories)
-                raise NoLogDirectory(f"no log directory can be used: {reasons}")
+            manager._check_usable()
         except BaseException:
             manager.abandon()
             raise
@@ -133,8 +133,8 @@ class LogManager:
     def plan_folders(self, wanted: Sequence[tuple[TopicPartition, uuid.UUID]]) -> list[NewFolder]:
         """Choose a directory for each new partition (with its topic id); return plans to create the folders.
 
-        Run the plans (``make``) on any thread, one at a time; then call :meth:`create` with each plan's
-        directory. Does not block. Raises NoLogDirectory.
+        Pass the plans to :func:`~.new_folder.make_durable`, then each to :meth:`create`. Does not block.
+        Raises NoLogDirectory.
         """
         counts = {each.path: len(self._table.logs_in(each)) for each in self._online()}
         if not counts:
@@ -156,28 +156,36 @@ class LogManager:
         *,
         wall_ms: int,
         topic_id: uuid.UUID | None = None,
-        directory: str | None = None,
+        folder: NewFolder | None = None,
+        sync: bool = True,
     ) -> Log:
-        """Create a log in ``directory``, by default the one with the fewest logs; return it, or the existing
-        log of the partition.
+        """Create a log in ``folder``, which was made durable, by default in the directory with the fewest
+        logs; return it, or the existing log of the partition.
 
-        Raises OSError (the directory is then offline), NoLogDirectory.
+        Without ``folder``, the topic id is durable on return; or, without ``sync``, the log accepts no
+        appends before the next checkpoint of its directory is recorded (``awaits_checkpoint``). Raises
+        OSError (the directory is then offline), NoLogDirectory.
         """
         existing = self.logs.get(topic_partition)
         if existing is not None:
             return existing
-        target = self._choose_directory(directory)
+        target = self._choose_directory(None if folder is None else folder.directory)
+        path = target.folder_of(topic_partition)
+        new_id = topic_id if folder is None else None
         try:
+            if new_id is not None:
+                checkpoints.write_partition_metadata(self._disk, path, new_id)
+                if sync:
+                    checkpoints.sync_partition_metadata(self._disk, path)
+            self._mark_void(target, topic_partition, path)
             options = self._options.open_options(clean=True, wall_ms=wall_ms, is_new=True)
-            folder = target.folder_of(topic_partition)
-            self._mark_void(target, topic_partition, folder)
-            log = Log.open(self._files, folder, topic_partition, config, options)
-            if topic_id is not None:
-                log.assign_topic_id(topic_id)
+            log = Log.open(self._files, path, topic_partition, config, options)
         except OSError as error:
             self.fail_directory(target.path, error)
             raise
         self._table.add(target, log)
+        if new_id is not None and not sync:
+            log.state.await_checkpoint(syncs_topic_id=True)
         return log
 
     def delete(self, topic_partition: TopicPartition) -> str | None:
@@ -186,12 +194,46 @@ class LogManager:
         Returns the folder, which the caller removes (``Disk.remove_tree``); None if there is no such log.
         Raises OSError.
         """
-        removed = self._table.remove(topic_partition)
+        return self._take_out(topic_partition, LogDirectory.new_delete_folder, "the partition was deleted")
+
+    def make_stray(self, topic_partition: TopicPartition) -> str | None:
+        """Forget and fence a log and rename its folder to ``…-stray``: it is kept, and never used again.
+
+        Returns the folder; None if there is no such log. Raises OSError.
+        """
+        return self._take_out(topic_partition, LogDirectory.new_stray_folder, "the log is a stray")
+
+    def take_out_unidentified(self) -> list[UnidentifiedLog]:
+        """Take all logs without a topic id out of use; return those that had records.
+
+        Their ``partition.metadata`` is missing or damaged, so that it cannot be told of which topic of that
+        name their records are. The folder of a log that never had a record is deleted: its creation was
+        interrupted. Directories that fail are taken offline. Raises NoLogDirectory if none is left.
+        """
+        found: list[UnidentifiedLog] = []
+        for key in sorted(key for key, log in self.logs.items() if log.topic_id is None):
+            log = self.logs.get(key)
+            if log is None:
+                continue  # its directory has failed meanwhile
+            folder = log.folder
+            with contextlib.suppress(OSError):  # the directory is offline now
+                if log.log_end_offset:
+                    if (target := self.make_stray(key)) is not None:
+                        found.append(UnidentifiedLog(folder, target, log.log_end_offset))
+                elif (target := self.delete(key)) is not None:
+                    self.removable_folders.append(target)
+        self._check_usable()
+        return found
+
+    def _take_out(
+        self, key: TopicPartition, rename_to: Callable[[LogDirectory, TopicPartition, Entropy], str], why: str
+    ) -> str | None:
+        removed = self._table.remove(key)
         if removed is None:
             return None
         log, directory = removed
-        directory.forget(topic_partition)
-        target = directory.new_delete_folder(topic_partition, self._options.entropy)
+        directory.forget(key)
+        target = rename_to(directory, key, self._options.entropy)
         self._files.pool.forget_folder(log.folder)
         try:
             self._disk.rename(log.folder, target)
@@ -199,7 +241,7 @@ class LogManager:
             self.fail_directory(directory.path, error)
             raise
         log.state.moved_to(target)
-        log.fence(OSError("the partition was deleted"))
+        log.fence(OSError(why))
         return target
 
     def truncate_to(self, log: Log, offset: int, *, wall_ms: int) -> Truncation:
@@ -368,6 +410,11 @@ class LogManager:
             directory.release()
 
     # -- helpers
+
+    def _check_usable(self) -> None:
+        if all(directory.failure is not None for directory in self.directories):
+            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.directories)
+            raise NoLogDirectory(f"no log directory can be used: {reasons}")
 
     def _lock_directory(self, directory: LogDirectory) -> None:
         """Raises LockHeld, CorruptCheckpoint."""

@@ -1,4 +1,4 @@
-"""The data types of :class:`LogManager`: options, loading progress, description of a directory."""
+"""The data types of :class:`LogManager`: options, loading progress, what was found in directories."""
 
 from __future__ import annotations
 
@@ -62,6 +62,21 @@ class LoadingProgress(msgspec.Struct, frozen=True):
     logs_total: int
     segments_done: int = 0
     segments_total: int = 0
+
+
+class UnidentifiedLog(msgspec.Struct, frozen=True):
+    """A folder that had records, but no topic id, and its new name. It is kept, and not used any more."""
+
+    folder: str
+    renamed_to: str
+    log_end_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder} has records below offset {self.log_end_offset}, but its partition.metadata is "
+            f"missing or damaged, so that it cannot be told of which topic of that name they are; it was "
+            f"renamed to {self.renamed_to} and is kept. The replica is fetched from its leader again"
+        )
 
 
 class DirectoryDescription(msgspec.Struct, frozen=True):

@@ -1,14 +1,17 @@
 """Creating the folder of a new partition, with the files of an empty log.
 
-Creating files can be slow, especially while other files are synced; so it is separate from the log and can
-run off the event loop. It changes no state in memory. After a crash in between, the folder opens as an empty
-log.
+Creating and syncing files can be slow; so it is separate from the log and can run off the event loop. It
+changes no state in memory. After a crash in between, the folder opens as an empty log.
+
+``partition.metadata`` is durable before the first append: otherwise a power failure could leave records whose
+topic is not known, and a later topic of that name would take them for its own.
 """
 
 from __future__ import annotations
 
 import posixpath
 import uuid
+from collections.abc import Sequence
 
 import msgspec
 
@@ -33,15 +36,22 @@ class NewFolder(msgspec.Struct, frozen=True):
     """Name of the void marker, created first; None if the folder needs none (:mod:`void_checkpoints`)."""
 
     def make(self) -> None:
-        """Create the folder and its files, on any thread, but one at a time for the same folder.
-
-        Blocks on the disk. Raises OSError.
-        """
-        self.disk.make_directories(self.folder)
+        """Create the folder and its files, which are not durable. Blocks on the disk. Raises OSError."""
+        checkpoints.write_partition_metadata(self.disk, self.folder, self.topic_id)
         if self.void_marker is not None:
             void_checkpoints.write(self.disk, self.folder, self.void_marker)
         for suffix in _EMPTY_SEGMENT:
             path = posixpath.join(self.folder, names.offset_name(0, suffix))
             self.disk.open(path, create=True).close()
-        path = posixpath.join(self.folder, names.PARTITION_METADATA)
-        checkpoints.write_partition_metadata(self.disk, path, self.topic_id, sync=False)
+
+
+def make_durable(folders: Sequence[NewFolder]) -> None:
+    """Make all ``folders`` and then their topic ids durable, on any thread, but one at a time for one folder.
+
+    The first sync writes the names in all of them to the file system's journal, so that the others are fast.
+    Blocks on the disk. Raises OSError.
+    """
+    for folder in folders:
+        folder.make()
+    for folder in folders:
+        checkpoints.sync_partition_metadata(folder.disk, folder.folder)
