@@ -54,6 +54,7 @@ from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
 from nilometer.broker.replicas.partition_host import LocalPartitionHost
 from nilometer.broker.replicas.partition_table import PartitionTable
+from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -311,6 +312,7 @@ def _services(
         controller_channel=control.channel,
         controller_link=control.link,
         replicas=replication.replicas,
+        record_reading=RecordReading(given.runtime.disk),
         leader_liveness=replication.leader_liveness,
         metadata_responses=ResponseCache(),
         compactions=compactions,

@@ -22,6 +22,7 @@ from nilometer.broker.groups.group_coordinator import GroupCoordinator
 from nilometer.broker.quotas.client_quotas import ClientQuotas
 from nilometer.broker.replicas.delayed_fetch import ReadyFetches
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
+from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
@@ -51,6 +52,7 @@ class Services(msgspec.Struct, kw_only=True):
     controller_channel: ControllerChannel
     controller_link: ControllerLink
     replicas: ReplicaManager
+    record_reading: RecordReading
     leader_liveness: LeaderLiveness
     metadata_responses: ResponseCache
     compactions: CleanerReport

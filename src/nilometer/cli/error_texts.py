@@ -16,7 +16,6 @@ EXTRAS = {
         "matplotlib",
         "grpc",
         "grpc_status",
-        "zstandard",
         "yaml",
     ),
     "postgres": ("psycopg",),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         CorruptRecordFound,
         LogFenced,
         OffsetOutOfRange,
+        RecordsRejected,
         UnexpectedAppendOffset,
     )
     from nilometer.storage.flushing import FlushPlan
@@ -45,11 +46,12 @@ if TYPE_CHECKING:
     from nilometer.storage.names import TopicPartition
     from nilometer.storage.producers.producer_updates import AppendOrigin
     from nilometer.storage.reading import LogSlice
+    from nilometer.storage.record_validation import ReadingAllowance, UnreadRecords, ValidatedBatch
     from nilometer.storage.recovery import OpenOptions
     from nilometer.storage.segments.segment_files import SegmentFiles
     from nilometer.storage.segments.transaction_index import AbortedTxn
     from nilometer.storage.tail_damage import Damage, DamageKind
-    from nilometer.storage.time_search import TimestampOffset
+    from nilometer.storage.time_search import SearchSteps
     from nilometer.storage.topic_config import TOPIC_CONFIG
     from nilometer.storage.truncation import Truncation
 
@@ -73,11 +75,15 @@ __all__ = [
     "NoLogDirectory",
     "OffsetOutOfRange",
     "OpenOptions",
+    "ReadingAllowance",
+    "RecordsRejected",
+    "SearchSteps",
     "SegmentFiles",
-    "TimestampOffset",
     "TopicPartition",
     "Truncation",
     "UnexpectedAppendOffset",
+    "UnreadRecords",
+    "ValidatedBatch",
     "topic_defaults",
 ]
 
@@ -90,6 +96,7 @@ _MODULES = {
     "CorruptRecordFound": "errors",
     "LogFenced": "errors",
     "OffsetOutOfRange": "errors",
+    "RecordsRejected": "errors",
     "UnexpectedAppendOffset": "errors",
     "FlushPlan": "flushing",
     "LeaderEpochCache": "leader_epoch_cache",
@@ -99,12 +106,15 @@ _MODULES = {
     "TopicPartition": "names",
     "AppendOrigin": "producers.producer_updates",
     "LogSlice": "reading",
+    "ReadingAllowance": "record_validation",
+    "UnreadRecords": "record_validation",
+    "ValidatedBatch": "record_validation",
     "OpenOptions": "recovery",
     "SegmentFiles": "segments.segment_files",
     "AbortedTxn": "segments.transaction_index",
     "Damage": "tail_damage",
     "DamageKind": "tail_damage",
-    "TimestampOffset": "time_search",
+    "SearchSteps": "time_search",
     "TOPIC_CONFIG": "topic_config",
     "Truncation": "truncation",
 }

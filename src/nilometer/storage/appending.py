@@ -19,7 +19,7 @@ from nilometer.storage.local_log import LocalLog
 from nilometer.storage.producers.producer_entry import BatchMetadata
 from nilometer.storage.producers.producer_updates import AppendOrigin, ProducerUpdates
 from nilometer.storage.recent_append import KeptRecords
-from nilometer.storage.record_validation import ValidatedBatch, validate_batches
+from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch, validate_batches
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.wire.compression import Bytes
 from nilometer.wire.control_records import read_end_txn_marker
@@ -58,24 +58,28 @@ def append_as_leader(
     wall_ms: int,
     origin: AppendOrigin = _CLIENT,
     keeps: bool = False,
+    allowance: ReadingAllowance | None = None,
+    validated: Sequence[ValidatedBatch] | None = None,
 ) -> AppendInfo:
     log.check_may_grow()
-    judged = validate_batches(records, log.config, origin, wall_ms)
+    if validated is None:
+        validated = validate_batches(records, log.config, origin, wall_ms, allowance)
+    new_timestamp = wall_ms if log.config.is_log_append_time else None
     updates: ProducerUpdates | None = None
     offset = first_offset = log.log_end_offset
     newest = NO_TIMESTAMP
     size = 0
     buffers: list[Buffer] = []
     marks: list[BatchMark] = []
-    for batch in judged:
+    for batch in validated:
         header = batch.header
-        timestamp = header.max_timestamp if batch.new_timestamp is None else batch.new_timestamp
+        timestamp = header.max_timestamp if new_timestamp is None else new_timestamp
         if header.has_producer_id:
             if origin is _CLIENT and (original := _find_duplicate(log, header)):
                 return _duplicate_info(log, original)
             updates = updates or log.producers.updates(origin)
             _judge_producer(updates, batch, offset, timestamp)
-        _take_buffers(buffers, batch, offset, leader_epoch)
+        _take_buffers(buffers, batch, offset, leader_epoch, new_timestamp)
         last_offset, batch_size = offset + header.last_offset_delta, header.batch_length + LOG_OVERHEAD
         marks.append(BatchMark(last_offset, timestamp, batch_size))
         if timestamp > newest:
@@ -120,7 +124,7 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
         leaves_gap |= header.base_offset > offset
         if header.has_producer_id:
             updates = updates or log.producers.updates(AppendOrigin.REPLICATION)
-            judged = ValidatedBatch(records, position, header, None)
+            judged = ValidatedBatch(records, position, header)
             _judge_producer(updates, judged, header.base_offset, header.max_timestamp)
         if header.partition_leader_epoch >= 0:
             epochs.append((header.partition_leader_epoch, header.base_offset))
@@ -174,8 +178,11 @@ def _judge_producer(updates: ProducerUpdates, batch: ValidatedBatch, offset: int
         updates.add_marker(batch.header, offset, marker)
 
 
-def _take_buffers(buffers: list[Buffer], batch: ValidatedBatch, offset: int, leader_epoch: int) -> None:
-    buffer, position, new_timestamp = batch.buffer, batch.position, batch.new_timestamp
+def _take_buffers(
+    buffers: list[Buffer], batch: ValidatedBatch, offset: int, leader_epoch: int, new_timestamp: int | None
+) -> None:
+    """``new_timestamp`` replaces that of all records, unless None."""
+    buffer, position = batch.buffer, batch.position
     buffers.append(
         patched_header(
             buffer,

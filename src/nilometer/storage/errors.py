@@ -7,6 +7,8 @@ Kafka uses for a failed log directory, KAFKA_STORAGE_ERROR.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -46,6 +48,18 @@ class CorruptRecordFound(KafkaError):
         self.position = position
         self.offset = offset
         self.reason = reason
+
+
+class RecordsRejected(KafkaError):
+    """Some records of a batch are invalid, so none of it was appended (KIP-467).
+
+    ``records``: for each invalid one its number in the batch, counted from 0, and what is wrong with it.
+    """
+
+    def __init__(self, code: ErrorCode, records: Sequence[tuple[int, str]]) -> None:
+        index, first = records[0]
+        super().__init__(code, f"{len(records)} records are invalid; record {index}: {first}")
+        self.records = records
 
 
 class UnexpectedAppendOffset(KafkaError):

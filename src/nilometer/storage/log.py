@@ -34,13 +34,14 @@ from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers.producer_state import ProducerStateManager
 from nilometer.storage.producers.producer_updates import AppendOrigin
 from nilometer.storage.reading import LogSlice
+from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch
 from nilometer.storage.recovery import LogLoader, OpenOptions
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.segments.segments import LogSegments
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.storage.tail_damage import Damage
-from nilometer.storage.time_search import TimestampOffset
+from nilometer.storage.time_search import SearchSteps
 from nilometer.storage.truncation import Truncation
 from nilometer.wire.compression import Bytes
 
@@ -176,14 +177,25 @@ class Log:
         wall_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         keeps: bool = False,
+        allowance: ReadingAllowance | None = None,
+        validated: Sequence[ValidatedBatch] | None = None,
     ) -> AppendInfo:
         """Assign offsets and ``leader_epoch`` to the batches in ``records`` and append them.
 
-        With ``keeps`` they stay in memory for reads, until :meth:`forget_kept`. Raises KafkaError, with
-        nothing changed, if a batch is rejected; LogFenced after a failed write.
+        With ``keeps`` they stay in memory for reads, until :meth:`forget_kept`. ``allowance``: how much may
+        be read of records before they are appended, None for all. Where it is not enough, UnreadRecords is
+        raised, and the batches that its steps return are to be passed as ``validated``. Raises KafkaError,
+        with nothing changed, if a batch is rejected; LogFenced after a failed write.
         """
         return appending.append_as_leader(
-            self.state, records, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin, keeps=keeps
+            self.state,
+            records,
+            leader_epoch=leader_epoch,
+            wall_ms=wall_ms,
+            origin=origin,
+            keeps=keeps,
+            allowance=allowance,
+            validated=validated,
         )
 
     def forget_kept(self) -> None:
@@ -223,12 +235,13 @@ class Log:
             self.state, offset, max_bytes, upper_bound_offset, min_one=min_one, only_cached=only_cached
         )
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record with a timestamp of at least ``timestamp``, or None. May block."""
+    def offset_for_timestamp(self, timestamp: int) -> SearchSteps:
+        """Find the first record with a timestamp of at least ``timestamp``. Each step may block."""
         return time_search.offset_for_timestamp(self.state, timestamp)
 
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the largest timestamp; None if no record has one. May block."""
+    def offset_of_max_timestamp(self) -> SearchSteps:
+        """Find the first record with the largest timestamp; None if no record has one. Each step may
+        block."""
         return time_search.offset_of_max_timestamp(self.state)
 
     def last_stable_offset(self, high_watermark: int) -> int:

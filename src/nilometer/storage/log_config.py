@@ -38,6 +38,11 @@ def topic_defaults(broker_values: Mapping[str, ConfigValue | None]) -> dict[str,
     return defaults
 
 
+DECOMPRESSED_FACTOR = 100
+"""How many times ``max.message.bytes`` a producer's batch may have when it is decompressed. Logs compress 20
+to 50 times."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The settings of one log, as typed values. Times are in milliseconds."""
@@ -67,6 +72,11 @@ class LogConfig:
     segment_index_bytes: int = 10 << 20
     segment_jitter_ms: int = 0
     segment_ms: int = WEEK_MS
+
+    @property
+    def decompressed_bytes_max(self) -> int:
+        """The largest decompressed size (bytes) of a producer's batch whose records the leader must read."""
+        return min(self.max_decompressed_message_bytes, DECOMPRESSED_FACTOR * self.max_message_bytes)
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], defaults: Mapping[str, ConfigValue] | None = None) -> LogConfig:

@@ -1,16 +1,17 @@
 """Searching offsets by timestamp, for ListOffsets.
 
-Every search opens its own files and changes no shared state: it may run on another thread.
+Every search opens its own files and changes no shared state: it may run on another thread. It is done in
+steps, since there may be many batches between an index entry and the record, and many records in a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nilometer.runtime import File
-from nilometer.storage.beside_replacements import read_apart
+from nilometer.storage.beside_replacements import steps_apart
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.local_log import LocalLog
 from nilometer.storage.reading import find_indexes
@@ -19,7 +20,7 @@ from nilometer.storage.segments.index_cache import SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import NO_TIMESTAMP, check_batch
-from nilometer.wire.records import Record, decode_records
+from nilometer.wire.record_heads import record_heads
 
 
 class TimestampOffset(NamedTuple):
@@ -29,38 +30,41 @@ class TimestampOffset(NamedTuple):
     """-1 if the batch has none."""
 
 
-def offset_for_timestamp(log: LocalLog, timestamp: int) -> TimestampOffset | None:
-    """Return the first record, from the log start offset on, with a timestamp of at least ``timestamp``."""
+SearchSteps: TypeAlias = Generator[int, None, TimestampOffset | None]
+"""A search; yields after each step how many bytes of the present batch are decompressed."""
+
+_STEP_BATCHES = 100
+"""How many headers of batches one step reads."""
+
+
+def offset_for_timestamp(log: LocalLog, timestamp: int) -> SearchSteps:
+    """Find the first record, from the log start offset on, with a timestamp of at least ``timestamp``."""
     return _beside_deletions(log, lambda segments: _first_not_before(log, segments, timestamp))
 
 
-def offset_of_max_timestamp(log: LocalLog) -> TimestampOffset | None:
-    """Return the first record with the log's largest timestamp; None if no record has a timestamp."""
+def offset_of_max_timestamp(log: LocalLog) -> SearchSteps:
+    """Find the first record with the log's largest timestamp; None if no record has a timestamp."""
     return _beside_deletions(log, lambda segments: _first_of_newest(log, segments))
 
 
-def _beside_deletions(
-    log: LocalLog, search: Callable[[Sequence[LogSegment]], TimestampOffset | None]
-) -> TimestampOffset | None:
+def _beside_deletions(log: LocalLog, search: Callable[[Sequence[LogSegment]], SearchSteps]) -> SearchSteps:
     """Run ``search`` on the log's segments, and again if one of them was removed or replaced meanwhile."""
     segments: Sequence[LogSegment] = ()
 
-    def look() -> TimestampOffset | None:
+    def look() -> SearchSteps:
         nonlocal segments
         segments = tuple(log.segments)
         return search(segments)
 
     while True:
         try:
-            return read_apart(log, look)
+            return (yield from steps_apart(log, look))
         except FileNotFoundError:
             if not log.has_lost(segments):
                 raise
 
 
-def _first_not_before(
-    log: LocalLog, segments: Sequence[LogSegment], timestamp: int
-) -> TimestampOffset | None:
+def _first_not_before(log: LocalLog, segments: Sequence[LogSegment], timestamp: int) -> SearchSteps:
     for segment in segments:
         if segment.largest_timestamp() < timestamp or not segment.size:
             continue
@@ -68,18 +72,22 @@ def _first_not_before(
         assert indexes is not None, "a read that may wait always returns the indexes"
         start = max(_start(log, segment, indexes, timestamp), _log_start(log, segment, indexes))
         with _batches(log, segment, start) as batches:
-            for batch in batches:
+            for number, batch in enumerate(batches, 1):
+                if number % _STEP_BATCHES == 0:
+                    yield 0
                 header = batch.header
                 if header.max_timestamp < timestamp or header.last_offset < log.log_start_offset:
                     _check(segment, batch)  # or a damaged header could hide the wanted record
                     continue
-                for record in _records(segment, batch):
-                    if record.timestamp >= timestamp and record.offset >= log.log_start_offset:
-                        return TimestampOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+                found = yield from _first_in(
+                    log, segment, batch, lambda at: at >= timestamp, log.log_start_offset
+                )
+                if found is not None:
+                    return found
     return None
 
 
-def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> TimestampOffset | None:
+def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> SearchSteps:
     segment = max(segments, key=lambda segment: segment.max_timestamp)
     newest = segment.max_timestamp
     if newest < 0:
@@ -87,11 +95,13 @@ def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> Timestamp
     indexes = find_indexes(log, segment, only_cached=False)
     assert indexes is not None, "a read that may wait always returns the indexes"
     start = _before(log, segment, indexes, segment.offset_of_max_timestamp)
-    found = _first_with(log, segment, start, newest)
-    return _look_at_all(log, segments) if found is None else found
+    found = yield from _first_with(log, segment, start, newest)
+    if found is None:
+        found = yield from _look_at_all(log, segments)
+    return found
 
 
-def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> TimestampOffset | None:
+def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> SearchSteps:
     """Find the record by reading all headers of the log.
 
     Needed if the batch with the largest timestamp has no records: compaction kept only its header.
@@ -99,23 +109,55 @@ def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> TimestampOffs
     newest, holder = NO_TIMESTAMP, segments[0]
     for segment in segments:
         with _batches(log, segment, 0) as batches:
-            for batch in batches:
+            for number, batch in enumerate(batches, 1):
+                if number % _STEP_BATCHES == 0:
+                    yield 0
                 _check(segment, batch)
                 if batch.header.records_count and batch.header.max_timestamp > newest:
                     newest, holder = batch.header.max_timestamp, segment
-    return None if newest < 0 else _first_with(log, holder, 0, newest)
+    if newest < 0:
+        return None
+    return (yield from _first_with(log, holder, 0, newest))
 
 
-def _first_with(log: LocalLog, segment: LogSegment, position: int, newest: int) -> TimestampOffset | None:
-    """Return the first record with timestamp ``newest`` from byte ``position`` of the segment on, or None."""
+def _first_with(log: LocalLog, segment: LogSegment, position: int, newest: int) -> SearchSteps:
+    """Find the first record with timestamp ``newest`` from byte ``position`` of the segment on."""
     with _batches(log, segment, position) as batches:
-        for batch in batches:
+        for number, batch in enumerate(batches, 1):
+            if number % _STEP_BATCHES == 0:
+                yield 0
             if batch.header.max_timestamp != newest:
                 _check(segment, batch)
                 continue
-            for record in _records(segment, batch):
-                if record.timestamp == newest:
-                    return TimestampOffset(newest, record.offset, batch.header.partition_leader_epoch)
+            found = yield from _first_in(log, segment, batch, lambda at: at == newest, 0)
+            if found is not None:
+                return found
+    return None
+
+
+def _first_in(
+    log: LocalLog,
+    segment: LogSegment,
+    batch: ScannedBatch,
+    is_wanted: Callable[[int], bool],
+    offset_min: int,
+) -> SearchSteps:
+    """Find the batch's first record from ``offset_min`` on with a timestamp that ``is_wanted``.
+
+    Raises CorruptRecordFound, also for a batch that decompresses to too much.
+    """
+    _check(segment, batch)
+    header = batch.header
+    try:
+        for heads in record_heads(batch.buffer, batch.at, header, log.config.max_decompressed_message_bytes):
+            for delta, timestamp in zip(heads.offset_deltas, heads.timestamps, strict=True):
+                if is_wanted(timestamp) and header.base_offset + delta >= offset_min:
+                    return TimestampOffset(
+                        timestamp, header.base_offset + delta, header.partition_leader_epoch
+                    )
+            yield heads.bytes_read
+    except KafkaError as error:
+        raise CorruptRecordFound(segment.log_path, batch.position, header.base_offset, str(error)) from error
     return None
 
 
@@ -201,16 +243,6 @@ def _in_order(
             raise CorruptBatch(f"the last batch does not end at byte {size}")
     except KafkaError as error:
         raise CorruptRecordFound(segment.log_path, position, expected, str(error)) from error
-
-
-def _records(segment: LogSegment, batch: ScannedBatch) -> list[Record]:
-    _check(segment, batch)
-    try:
-        return decode_records(batch.buffer, batch.at, batch.header)
-    except KafkaError as error:
-        raise CorruptRecordFound(
-            segment.log_path, batch.position, batch.header.base_offset, str(error)
-        ) from error
 
 
 def _check(segment: LogSegment, batch: ScannedBatch) -> None:

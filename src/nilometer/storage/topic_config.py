@@ -221,8 +221,10 @@ TOPIC_CONFIG = ConfigDefinition.of(
         _key(
             "max.decompressed.message.bytes",
             _K.INT,
-            2147483639,
-            "The maximum decompressed size of a batch whose records the broker has to read.",
+            128 << 20,
+            "The maximum decompressed size of a batch whose records the broker has to read: on a compacted "
+            "topic, with `compression.type`, and to find an offset by time. Of a producer's batch at most "
+            "100 times `max.message.bytes` are accepted; a larger one gets `MESSAGE_TOO_LARGE`.",
             synonym="max.decompressed.message.bytes",
             minimum=1,
             maximum=2147483639,

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 __all__ = [
     "NONE",
     "RETRIABLE",
+    "BatchTooLarge",
     "CorruptBatch",
     "ErrorCode",
     "InvalidRecord",
@@ -85,6 +86,14 @@ class CorruptBatch(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.corrupt_message, message)
+
+
+class BatchTooLarge(CorruptBatch):
+    """A record batch decompresses to more bytes than its reader takes: to this reader it is unreadable.
+
+    A leader that does not take it from a producer says MESSAGE_TOO_LARGE instead: Java's producer then sends
+    the records again in smaller batches.
+    """
 
 
 class UnsupportedMagic(KafkaError):

@@ -12,6 +12,7 @@ from nilometer.runtime.disk import File
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
 from nilometer.storage.errors import OffsetOutOfRange
+from nilometer.storage.record_validation import run_at_once
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("a", 0)
@@ -79,7 +80,7 @@ def test_a_search_by_time_goes_on_behind_what_was_deleted_meanwhile(
 ) -> None:
     log = manager.logs[KEY]
     disk.meanwhile = lambda: delete_first_segment(log)
-    found = log.offset_of_max_timestamp() if newest else log.offset_for_timestamp(0)
+    found = run_at_once(log.offset_of_max_timestamp()) if newest else run_at_once(log.offset_for_timestamp(0))
     assert found is not None
     assert found.offset == log.log_start_offset > 0
 
@@ -88,8 +89,8 @@ def test_a_search_by_time_goes_on_behind_what_was_deleted_meanwhile(
     "read",
     [
         lambda log: log.read(0, 1_000, END),
-        lambda log: log.offset_for_timestamp(0),
-        lambda log: log.offset_of_max_timestamp(),
+        lambda log: run_at_once(log.offset_for_timestamp(0)),
+        lambda log: run_at_once(log.offset_of_max_timestamp()),
     ],
 )
 def test_a_log_that_was_deleted_meanwhile_is_offline(
@@ -109,6 +110,6 @@ def test_a_log_that_was_deleted_meanwhile_is_offline(
 def test_a_file_that_was_not_removed_is_an_error_of_the_disk(disk: BusyDisk, manager: LogManager) -> None:
     log = manager.logs[KEY]
     disk.remove(log.segments.first.log_path)
-    for read in (lambda: log.read(0, 1_000, END), lambda: log.offset_for_timestamp(0)):
+    for read in (lambda: log.read(0, 1_000, END), lambda: run_at_once(log.offset_for_timestamp(0))):
         with pytest.raises(FileNotFoundError):
             read()

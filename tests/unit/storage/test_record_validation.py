@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from log_model import build_batch
+from msgspec import structs
 
-from nilometer.storage import AppendInfo, Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
-from nilometer.wire.compression import Codec
+from nilometer.storage import (
+    AppendInfo,
+    Log,
+    LogConfig,
+    OpenOptions,
+    ReadingAllowance,
+    SegmentFiles,
+    TopicPartition,
+    UnreadRecords,
+)
+from nilometer.storage.record_validation import run_at_once
+from nilometer.wire.compression import Codec, compress
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.record_batch import BatchHeader, batches, check_batch
+from nilometer.wire.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    batches,
+    check_batch,
+    pack_batch,
+    read_header,
+)
 from nilometer.wire.records import BatchBuilder, Record, decode_records
 from support.logs.memory_disk import MemoryDisk
 
@@ -117,3 +137,107 @@ def test_the_log_has_the_codec_that_the_topic_asks_for(sent: Codec, target: str)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 3)
     assert [record.value for record in records] == [b"value" * index for index in range(20)]
     assert records[4].headers == (("h", b"x"),)
+
+
+def batch_of(codec: Codec, values: list[bytes], key: bytes | None = b"k") -> bytes:
+    builder = BatchBuilder(codec)
+    for value in values:
+        builder.append(NOW_MS, key, value)
+    return builder.build()
+
+
+@pytest.mark.parametrize("config", [LogConfig(is_compacted=True), LogConfig(compression_type="gzip")])
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.LZ4, Codec.SNAPPY])
+def test_how_much_a_batch_may_hold_is_bounded(config: LogConfig, codec: Codec) -> None:
+    """By a factor, and by a setting; Java's producer divides a batch that is refused so, and sends it
+    again."""
+    batch = batch_of(codec, [bytes(2_000_000), bytes(2_000_000)])
+    limits = [{"max_decompressed_message_bytes": 3_999_999}]
+    if codec is not Codec.SNAPPY:  # which makes nothing so small
+        limits.append({"max_message_bytes": len(batch)})
+    for limit in limits:
+        with pytest.raises(KafkaError, match="decompress") as refusal:
+            append(open_log(replace(config, **limit)), batch)
+        assert refusal.value.code is ErrorCode.message_too_large
+    assert append(open_log(config), batch).last_offset == 1
+
+
+def test_a_batch_may_have_a_hundred_times_the_size_in_which_it_was_sent() -> None:
+    batch = batch_of(Codec.ZSTD, [bytes(90_000)])
+    config = LogConfig(is_compacted=True, max_message_bytes=1_000)
+    assert config.decompressed_bytes_max == 100_000
+    assert append(open_log(config), batch).last_offset == 0
+    assert LogConfig().decompressed_bytes_max == 100 * 1_048_588
+    assert LogConfig(max_message_bytes=1 << 30).decompressed_bytes_max == 128 << 20
+
+
+def test_a_plain_topic_takes_what_it_need_not_read() -> None:
+    batch = batch_of(Codec.ZSTD, [bytes(200_000_000)])
+    assert append(open_log(LogConfig()), batch).last_offset == 0
+
+
+def test_a_compressed_batch_has_no_more_records_than_a_batch_may_have_bytes() -> None:
+    header = structs.replace(
+        read_header(batch_of(Codec.ZSTD, [b""])), records_count=1_001, last_offset_delta=1_000
+    )
+    batch = pack_batch(header, compress(Codec.ZSTD, b"\x0e\x00\x00\x00\x02k\x01\x00" * 1_001))
+    config = LogConfig(is_compacted=True, max_message_bytes=1_000)
+    with pytest.raises(KafkaError, match="1001 records") as refusal:
+        append(open_log(config), batch)
+    assert refusal.value.code is ErrorCode.message_too_large
+
+
+@pytest.mark.parametrize(
+    ("config", "batch", "is_small"),
+    [
+        (LogConfig(), batch_of(Codec.ZSTD, [bytes(9_000_000)]), True),
+        (LogConfig(is_compacted=True), batch_of(Codec.NONE, [b"v"] * 900), True),
+        (LogConfig(is_compacted=True), batch_of(Codec.ZSTD, [b"v"] * 900), True),
+        (LogConfig(is_compacted=True), batch_of(Codec.NONE, [b"v"] * 1_000), False),
+        (LogConfig(is_compacted=True), batch_of(Codec.NONE, [bytes(70_000)]), False),
+        (LogConfig(is_compacted=True), batch_of(Codec.ZSTD, [bytes(9_000_000)]), False),
+        (LogConfig(is_compacted=True), batch_of(Codec.SNAPPY, [bytes(900_000)]), False),
+        (LogConfig(compression_type="gzip"), batch_of(Codec.NONE, [b"v"]), False),
+        (LogConfig(compression_type="gzip"), batch_of(Codec.GZIP, [b"v"]), True),
+    ],
+)
+def test_what_is_read_on_the_event_loop_is_small(config: LogConfig, batch: bytes, is_small: bool) -> None:
+    log = open_log(config)
+    options = {"leader_epoch": 2, "wall_ms": NOW_MS}
+    if is_small:
+        assert log.append_as_leader(batch, allowance=ReadingAllowance(), **options).first_offset == 0
+        return
+    with pytest.raises(UnreadRecords) as unread:
+        log.append_as_leader(batch, allowance=ReadingAllowance(), **options)
+    assert log.log_end_offset == 0
+    validated = run_at_once(unread.value.steps)
+    log.append_as_leader(batch, validated=validated, **options)
+    [(header, records)] = stored(log)
+    assert header.records_count == len(records) == read_header(batch).records_count
+
+
+def test_the_batches_of_one_request_share_what_may_be_read_on_the_event_loop() -> None:
+    log, allowance = open_log(LogConfig(is_compacted=True)), ReadingAllowance()
+    batch = batch_of(Codec.NONE, [b"v"] * 300)
+    for _ in range(3):
+        log.append_as_leader(batch, leader_epoch=2, wall_ms=NOW_MS, allowance=allowance)
+    with pytest.raises(UnreadRecords):
+        log.append_as_leader(batch, leader_epoch=2, wall_ms=NOW_MS, allowance=allowance)
+
+
+def test_log_append_time_is_that_of_the_append_not_of_the_reading() -> None:
+    log = open_log(LogConfig(is_log_append_time=True, compression_type="gzip"))
+    with pytest.raises(UnreadRecords) as unread:
+        log.append_as_leader(GOOD, leader_epoch=2, wall_ms=NOW_MS, allowance=ReadingAllowance())
+    validated = run_at_once(unread.value.steps)
+    log.append_as_leader(GOOD, leader_epoch=2, wall_ms=NOW_MS + 50, validated=validated)
+    [(header, _)] = stored(log)
+    assert (header.max_timestamp, header.codec) == (NOW_MS + 50, Codec.GZIP)
+
+
+def test_the_newest_timestamp_of_a_recompressed_batch_is_that_of_its_records() -> None:
+    header = read_header(GOOD)
+    wrong = pack_batch(structs.replace(header, max_timestamp=NOW_MS - 7), GOOD[HEADER_BYTES:])
+    log = open_log(LogConfig(compression_type="lz4"))
+    append(log, wrong)
+    assert [header.max_timestamp for header, _ in stored(log)] == [NOW_MS + 1]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.wire.compression import Codec, compress, decompress
-from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.compression import PIECE_BYTES, Codec, compress, compressor_of, decompress, pieces
+from nilometer.wire.errors import BatchTooLarge, CorruptBatch
 
 SOME_DATA = [
     b"",
@@ -91,3 +91,65 @@ def test_foreign_frames_are_read() -> None:
     assert decompress(Codec.LZ4, bytes(cramjam.lz4.compress(data))) == data
     assert decompress(Codec.ZSTD, bytes(cramjam.zstd.compress(data, level=3))) == data
     assert gzip.decompress(compress(Codec.GZIP, data)) == data
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("data", SOME_DATA, ids=len)
+def test_the_pieces_are_the_whole(codec: Codec, data: bytes) -> None:
+    assert b"".join(pieces(codec, compress(codec, data))) == data
+    compressor = compressor_of(codec)
+    parts = [compressor.compress(data[at : at + 1000]) for at in range(0, len(data), 1000)]
+    assert decompress(codec, b"".join([*parts, compressor.flush()])) == data
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_piece_is_small_whatever_the_whole_is(codec: Codec) -> None:
+    found = [len(piece) for piece in pieces(codec, compress(codec, bytes(5_000_000)))]
+    assert sum(found) == 5_000_000
+    assert max(found) <= 2 * PIECE_BYTES
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_nothing_is_read_beyond_the_limit(codec: Codec) -> None:
+    packed = compress(codec, bytes(50_000_000))
+    read = 0
+    with pytest.raises(BatchTooLarge, match="1000000"):
+        for piece in pieces(codec, packed, limit=1_000_000):
+            read += len(piece)
+    assert read <= 1_000_000
+
+
+@given(st.sampled_from(Codec), st.binary(max_size=300))
+def test_the_pieces_of_any_bytes_are_data_or_corrupt(codec: Codec, data: bytes) -> None:
+    try:
+        assert sum(map(len, pieces(codec, data, limit=10_000))) <= 10_000
+    except CorruptBatch:
+        pass
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_truncated_data_has_no_pieces_to_its_end(codec: Codec) -> None:
+    whole = compress(codec, SOME_DATA[4])
+    for cut in (1, 100, len(whole) // 2):
+        with pytest.raises(CorruptBatch):
+            list(pieces(codec, whole[:-cut]))
+
+
+def test_members_of_gzip_follow_one_another() -> None:
+    packed = gzip.compress(b"abc") + gzip.compress(b"") + gzip.compress(b"d" * 300_000)
+    assert b"".join(pieces(Codec.GZIP, packed)) == b"abc" + b"d" * 300_000
+
+
+def test_blocks_without_content_do_not_make_a_piece_long_work() -> None:
+    """Each 256 of them end a piece, even if it is empty."""
+    frame = compress(Codec.LZ4, b"")[:7] + b"\x01\x00\x00\x00\x00" * 10_000 + bytes(4)
+    found = list(pieces(Codec.LZ4, frame))
+    assert b"".join(found) == b""
+    assert len(found) >= 10_000 // 256
+
+
+def test_lz4_blocks_that_depend_on_one_another_are_refused() -> None:
+    linked = bytes(cramjam.lz4.compress(SOME_DATA[2]))
+    assert not linked[4] & 0x20
+    with pytest.raises(CorruptBatch, match="Java"):
+        list(pieces(Codec.LZ4, linked))

@@ -96,7 +96,7 @@ async def _look_up(
         if timestamp == LATEST:
             return ErrorCode.none, (-1, bound, partition.leader_epoch)
         try:
-            found = await services.runtime.disk.offload(lambda: partition.find_by_time(timestamp, bound))
+            found = await services.record_reading.run(partition.find_by_time(timestamp, bound))
         except OSError as error:
             raise partition.on_read_error(error) from error
         return ErrorCode.none, found or _UNKNOWN

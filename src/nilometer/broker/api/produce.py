@@ -4,6 +4,9 @@ Versions: 3 has record batches (2 and older are rejected, though 0 is advertised
 would otherwise send gzip and snappy uncompressed, KAFKA-18659); 7 zstd; 8 per-record errors; 9 flexible; 10
 returns the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
 
+Where records must be read before a batch is appended, and are many, they are read apart (``storage``'s
+record validation), and later requests of the connection wait for it.
+
 If a batch begins a transaction in its partition, the request is first verified with the transaction's
 coordinator (``broker/transactions/verification.py``), and later requests of its connection wait for it.
 
@@ -15,7 +18,8 @@ wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.broker.api.leader_hints import LeaderHints
@@ -35,6 +39,7 @@ from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.runtime import Clock
+from nilometer.storage import ReadingAllowance, UnreadRecords, ValidatedBatch
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, is_retriable
 from nilometer.wire.primitives import NodeEndpoint
@@ -118,13 +123,13 @@ def _append_all(
     verified: VerifiedPartitions | None = None,
     time: LoopTime | None = None,
 ) -> Reply | asyncio.Future[Reply]:
-    body: ProduceBody = request.body
     topics: list[ProducedTopic] = []
     denied, refused = denied_topics(services, request), request.connection.rejected_batches
     waiting = _Waiting(services, request, topics)
+    allowance, unread = ReadingAllowance(), list[_Unread]()
     if more_follow := request.connection.has_queued:
         services.ready_fetches.hold()
-    for topic in body.topics:
+    for topic in request.body.topics:
         outcomes: list[ProduceOutcome] = []
         topics.append(ProducedTopic(topic.topic, outcomes))
         for part in topic.partitions:
@@ -140,20 +145,80 @@ def _append_all(
                 if refused:
                     now_ms = services.runtime.clock.monotonic_ms()
                     _check_passes_none(refused, partition, topic.topic, part, now_ms)
-                _append(partition, request, part.records, outcome, waiting)
+                _append(partition, request, part.records, outcome, waiting, allowance=allowance)
             except KafkaError as error:
-                code = _remember(refused, topic.topic, part, error.code, services.runtime.clock)
-                outcome.fail(code, error.message)
-                services.replicas.traffic.failed_produces += 1
+                _refuse_records(services, request, topic.topic, part, outcome, error)
+            except UnreadRecords as found:
+                unread.append(_Unread(topic.topic, part, outcome, found.steps))
     if not more_follow:
         services.ready_fetches.answer()
+    if unread:
+        request.connection.process_alone()  # later batches of the producer must not pass these
+        return spawn(services, _read_then_append(services, request, topics, waiting, unread, verified, time))
+    return _end(services, request, topics, waiting, time)
+
+
+def _end(
+    services: Services,
+    request: Request,
+    topics: Sequence[ProducedTopic],
+    waiting: _Waiting,
+    time: LoopTime | None,
+) -> Reply | asyncio.Future[Reply]:
+    """Return the response, now that each batch has been appended or refused."""
     if services.client_quotas.limits_clients and not request.context.is_broker:
         time = time or LoopTime(services.runtime.clock.monotonic_us, request.began_us)
         waiting.throttle_ms = _count_for_quotas(services, request, time)
-    if body.acks == ACKS_NONE:
+    if request.body.acks == ACKS_NONE:
         _close_on_error(topics)
         return None
-    return waiting.reply(body.timeout_ms)
+    return waiting.reply(request.body.timeout_ms)
+
+
+class _Unread(NamedTuple):
+    """A batch whose records must be read before it is appended."""
+
+    topic: str | UUID
+    part: ProducedRecords
+    outcome: ProduceOutcome
+    steps: Generator[int, None, list[ValidatedBatch]]
+
+
+async def _read_then_append(
+    services: Services,
+    request: Request,
+    topics: Sequence[ProducedTopic],
+    waiting: _Waiting,
+    unread: Sequence[_Unread],
+    verified: VerifiedPartitions | None,
+    time: LoopTime | None,
+) -> Reply:
+    time = time or LoopTime(services.runtime.clock.monotonic_us, request.began_us)
+    for topic, part, outcome, steps in unread:
+        try:
+            validated = await services.record_reading.run(steps)
+            partition = _find(services, topic, part.partition)
+            if verified is not None:
+                _check_verified(verified, partition, part.records)
+            _append(partition, request, part.records, outcome, waiting, validated=validated)
+        except KafkaError as error:
+            _refuse_records(services, request, topic, part, outcome, error)
+    reply = _end(services, request, topics, waiting, time)
+    return await reply if isinstance(reply, asyncio.Future) else reply
+
+
+def _refuse_records(
+    services: Services,
+    request: Request,
+    topic: str | UUID,
+    part: ProducedRecords,
+    outcome: ProduceOutcome,
+    error: KafkaError,
+) -> None:
+    """Set the outcome of a batch that was not appended because of ``error``."""
+    refused = request.connection.rejected_batches
+    outcome.fail(_remember(refused, topic, part, error.code, services.runtime.clock), error.message)
+    services.replicas.traffic.failed_produces += 1
 
 
 def _count_for_quotas(services: Services, request: Request, time: LoopTime) -> int:
@@ -229,7 +294,11 @@ def _append(
     records: memoryview | None,
     outcome: ProduceOutcome,
     waiting: _Waiting,
+    *,
+    allowance: ReadingAllowance | None = None,
+    validated: Sequence[ValidatedBatch] | None = None,
 ) -> None:
+    """``allowance`` and ``validated``: see :meth:`Log.append_as_leader`. Raises KafkaError, UnreadRecords."""
     body: ProduceBody = request.body
     acks, header = body.acks, request.header
     if acks not in _ACKS:
@@ -238,7 +307,9 @@ def _append(
         raise KafkaError(ErrorCode.invalid_record, "no records")
     check_produced_records(records, header.api_version, in_transaction=body.transactional_id is not None)
     check_client_may_write(partition.topic, header.client_id)
-    appended = partition.append(records, all_replicas=acks == ACKS_ALL)
+    appended = partition.append(
+        records, all_replicas=acks == ACKS_ALL, allowance=allowance, validated=validated
+    )
     outcome.base_offset = appended.first_offset
     outcome.log_append_time_ms = appended.log_append_time_ms
     outcome.log_start_offset = appended.log_start_offset

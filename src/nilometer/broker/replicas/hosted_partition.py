@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from nilometer.broker.replicas import fetch_notifications
@@ -48,7 +48,7 @@ from nilometer.replication import (
     TruncateTo,
 )
 from nilometer.replication.effects import Effect, Effects
-from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced
+from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced, ReadingAllowance, ValidatedBatch
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 
@@ -161,9 +161,16 @@ class Partition(ReadablePartition):
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────
     def append(
-        self, records: Bytes, *, all_replicas: bool, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: Bytes,
+        *,
+        all_replicas: bool,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        allowance: ReadingAllowance | None = None,
+        validated: Sequence[ValidatedBatch] | None = None,
     ) -> AppendInfo:
-        """Append a producer's batches as leader. Raises KafkaError.
+        """Append a producer's batches as leader. Raises KafkaError; UnreadRecords, see
+        :meth:`Log.append_as_leader`, also for ``allowance`` and ``validated``.
 
         ``all_replicas``: the producer wants acks=all, so too few in-sync replicas are an error.
         """
@@ -180,6 +187,8 @@ class Partition(ReadablePartition):
                 wall_ms=self._host.clock.wall_ms(),
                 origin=origin,
                 keeps=keeps,
+                allowance=allowance,
+                validated=validated,
             )
         except LogFenced as reason:
             self._host.log_failed(self, reason)

@@ -12,7 +12,7 @@ from typing import Protocol
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartition
 from nilometer.replication import NO_DIVERGENCE, EpochEnd, FollowerRole, LeaderRole, Replica, fence
 from nilometer.replication.epochs import diverging_epoch
-from nilometer.storage import Log, TimestampOffset
+from nilometer.storage import Log, SearchSteps
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 MAX_TIMESTAMP = -3
@@ -133,16 +133,16 @@ class ReadablePartition:
             raise KafkaError(ErrorCode.offset_not_available, f"{self} has just changed its leader")
         return self.readable_end(read_committed=read_committed)
 
-    def find_by_time(self, timestamp_ms: int, bound: int) -> TimestampOffset | None:
-        """Return the first record below offset ``bound`` that is not older than ``timestamp_ms``; with -3 the
+    def find_by_time(self, timestamp_ms: int, bound: int) -> SearchSteps:
+        """Find the first record below offset ``bound`` that is not older than ``timestamp_ms``; with -3 the
         record with the largest timestamp. None if there is none.
 
-        May wait for the disk: call it off the event loop.
+        Each step may wait for the disk: run them off the event loop.
         """
         if timestamp_ms == MAX_TIMESTAMP:
-            found = self.log.offset_of_max_timestamp()
+            found = yield from self.log.offset_of_max_timestamp()
         else:
-            found = self.log.offset_for_timestamp(timestamp_ms)
+            found = yield from self.log.offset_for_timestamp(timestamp_ms)
         return found if found is not None and found.offset < bound else None
 
     def end_offset_for_leader_epoch(
