@@ -51,14 +51,14 @@ class CorruptRecordFound(KafkaError):
 
 
 class RecordsRejected(KafkaError):
-    """Some records of a batch are invalid, so none of it was appended (KIP-467).
+    """``count`` records of a batch are invalid, so none of it was appended (KIP-467).
 
-    ``records``: for each invalid one its number in the batch, counted from 0, and what is wrong with it.
+    ``records``: for the first ones their number in the batch, counted from 0, and what is wrong with them.
     """
 
-    def __init__(self, code: ErrorCode, records: Sequence[tuple[int, str]]) -> None:
+    def __init__(self, code: ErrorCode, records: Sequence[tuple[int, str]], count: int) -> None:
         index, first = records[0]
-        super().__init__(code, f"{len(records)} records are invalid; record {index}: {first}")
+        super().__init__(code, f"{count} records are invalid, the first is record {index}: {first}")
         self.records = records
 
 

@@ -238,6 +238,7 @@ class _Checks:
         self._latest = wall_ms + config.message_timestamp_after_max_ms if bounded else _LONG_MAX
         self._expected = 0
         self._invalid: list[tuple[int, str]] = []
+        self._invalid_count = 0
         self._code = ErrorCode.invalid_record
         self.newest = NO_TIMESTAMP
 
@@ -249,27 +250,27 @@ class _Checks:
             return
         if heads.offset_deltas != list(range(first, self._expected)):
             raise InvalidRecord(f"the offsets of records {first} to {self._expected - 1} are not in order")
-        if self._needs_keys:
-            for index in heads.keyless:
-                self._reject(index, "A record in a compacted topic needs a key.")
+        keyless = frozenset(heads.keyless) if self._needs_keys else frozenset[int]()
         newest, oldest = max(heads.timestamps), min(heads.timestamps)
         self.newest = max(self.newest, newest)
-        if newest > self._latest or oldest < self._oldest:
-            for index, timestamp in enumerate(heads.timestamps, first):
-                if timestamp != NO_TIMESTAMP and not self._oldest <= timestamp <= self._latest:
-                    self._code = ErrorCode.invalid_timestamp
-                    self._reject(
-                        index, f"Timestamp {timestamp} is not within {self._oldest} and {self._latest}."
-                    )
+        if not keyless and oldest >= self._oldest and newest <= self._latest:
+            return
+        for index, timestamp in enumerate(heads.timestamps, first):
+            if index in keyless:
+                self._reject(index, "A record in a compacted topic needs a key.")
+            elif timestamp != NO_TIMESTAMP and not self._oldest <= timestamp <= self._latest:
+                self._code = ErrorCode.invalid_timestamp
+                self._reject(index, f"Timestamp {timestamp} is not within {self._oldest} and {self._latest}.")
 
     def _reject(self, index: int, message: str) -> None:
+        self._invalid_count += 1
         if len(self._invalid) < RECORD_ERRORS_MAX:
             self._invalid.append((index, message))
 
     def finish(self) -> None:
         """Raises RecordsRejected."""
         if self._invalid:
-            raise RecordsRejected(self._code, sorted(self._invalid))
+            raise RecordsRejected(self._code, self._invalid, self._invalid_count)
 
 
 def _level(codec: Codec, config: LogConfig) -> int | None:

@@ -197,6 +197,44 @@ def test_produce_within_limits(sides: tuple[Side, Side], what: str) -> None:
     same(sides, scenario)
 
 
+SOME, OLD, FUTURE = frozenset((3, 7)), 1_000, 4_000_000_000_000
+INVALID_RECORDS: dict[str, tuple[dict[str, str], bool, int]] = {
+    # The topic's settings, whether those records have a key, and their timestamp, 0 for now.
+    "no key": ({"cleanup_policy": "compact"}, False, 0),
+    "too old": ({"message_timestamp_before_max_ms": "100000"}, True, OLD),
+    "from the future": ({}, True, FUTURE),
+    "no key and from the future": ({"cleanup_policy": "compact"}, False, FUTURE),
+    "recompressed, no key": ({"cleanup_policy": "compact", "compression_type": "lz4"}, False, 0),
+}
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 12])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("what", INVALID_RECORDS)
+def test_the_invalid_records_of_a_batch_are_named(
+    sides: tuple[Side, Side], what: str, codec: Codec, version: int
+) -> None:
+    """So the producer's client fails these, and says of the others that they were beside them (KIP-467)."""
+    configs, has_key, timestamp = INVALID_RECORDS[what]
+    now = int(time.time() * 1000)
+    builder = BatchBuilder(codec)
+    for number in range(20):
+        is_invalid = number in SOME
+        key = None if is_invalid and not has_key else b"key"
+        builder.append(timestamp if is_invalid and timestamp else now, key, b"value")
+
+    def scenario(side: Side) -> Plain:
+        name = side.create(
+            f"invalid-{what.replace(' ', '-').replace(',', '')}-{codec.name}-{version}", **configs
+        )
+        fields = produce_fields(version, name, {0: builder.build()})
+        outcome = side.message(ApiKey.PRODUCE, version, **fields).responses[0].partition_responses[0]
+        named = [error.batch_index for error in getattr(outcome, "record_errors", ())]
+        return {"error": outcome.error_code, "records": named, "end": end_of(side, name)}
+
+    same(sides, scenario)
+
+
 def test_log_append_time(sides: tuple[Side, Side]) -> None:
     def scenario(side: Side) -> Plain:
         name = side.create("append-time", message_timestamp_type="LogAppendTime")

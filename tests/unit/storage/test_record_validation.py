@@ -14,11 +14,12 @@ from nilometer.storage import (
     LogConfig,
     OpenOptions,
     ReadingAllowance,
+    RecordsRejected,
     SegmentFiles,
     TopicPartition,
     UnreadRecords,
 )
-from nilometer.storage.record_validation import run_at_once
+from nilometer.storage.record_validation import RECORD_ERRORS_MAX, run_at_once
 from nilometer.wire.compression import Codec, compress
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import (
@@ -241,3 +242,24 @@ def test_the_newest_timestamp_of_a_recompressed_batch_is_that_of_its_records() -
     log = open_log(LogConfig(compression_type="lz4"))
     append(log, wrong)
     assert [header.max_timestamp for header, _ in stored(log)] == [NOW_MS + 1]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_all_invalid_records_are_named_and_each_once(codec: Codec) -> None:
+    builder = BatchBuilder(codec)
+    for number in range(5_000):
+        timestamp = NOW_MS + 9_000_000 if number in (2_500, 4_999) else NOW_MS
+        builder.append(timestamp, None if number % 2_500 == 0 else b"k", b"v")
+    log = open_log(LogConfig(is_compacted=True))
+    with pytest.raises(RecordsRejected, match="3 records") as rejected:
+        append(log, builder.build())
+    assert rejected.value.code is ErrorCode.invalid_timestamp
+    assert [index for index, _ in rejected.value.records] == [0, 2_500, 4_999]
+    assert "key" in rejected.value.records[1][1], "its first fault"
+    assert log.log_end_offset == 0
+
+
+def test_not_more_than_a_thousand_invalid_records_are_named() -> None:
+    with pytest.raises(RecordsRejected, match="3000 records") as rejected:
+        append(open_log(LogConfig(is_compacted=True)), batch_of(Codec.LZ4, [b"v"] * 3_000, key=None))
+    assert [index for index, _ in rejected.value.records] == list(range(RECORD_ERRORS_MAX))

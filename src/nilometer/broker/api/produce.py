@@ -39,12 +39,12 @@ from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.runtime import Clock
-from nilometer.storage import ReadingAllowance, UnreadRecords, ValidatedBatch
+from nilometer.storage import ReadingAllowance, RecordsRejected, UnreadRecords, ValidatedBatch
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, is_retriable
 from nilometer.wire.primitives import NodeEndpoint
 from nilometer.wire.produce_body import ProduceBody, ProducedRecords, decode_produce_body
-from nilometer.wire.produce_response import ProducedTopic, encode_produce_response
+from nilometer.wire.produce_response import ProducedTopic, RecordError, encode_produce_response
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 11, 12
@@ -218,6 +218,8 @@ def _refuse_records(
     """Set the outcome of a batch that was not appended because of ``error``."""
     refused = request.connection.rejected_batches
     outcome.fail(_remember(refused, topic, part, error.code, services.runtime.clock), error.message)
+    if isinstance(error, RecordsRejected):
+        outcome.record_errors = [RecordError(index, message) for index, message in error.records]
     services.replicas.traffic.failed_produces += 1
 
 
