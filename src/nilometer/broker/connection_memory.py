@@ -1,4 +1,4 @@
-"""The memory that connections share: for the frames of requests that arrive, and for responses that nobody
+"""The memory that connections share: for the frames of requests that arrive, and for responses that no client
 has read yet.
 
 A client that does not read is sent nothing more, so it holds what was written for it before. Together such
