@@ -1,0 +1,123 @@
+"""Legal requests that cost much: what one client sends holds the event loop for no other client.
+
+The broker measures its turns in processor time. The limits here are far above what it needs and far below
+what the same requests cost in one piece (seconds), so that a busy machine does not matter.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nilometer.broker.api.large_requests import LARGE_BYTES
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from support.brokers.nilometer_broker import NilometerBroker
+from support.wire.new_topics import new_topic
+from support.wire.wire_peer import WirePeer, make
+
+TURN_MS_MAX = 150
+GROUPS = 100_000
+TOPIC = "wide"
+PARTITIONS = 300
+CONFIGS = ApiKey.DESCRIBE_CONFIGS
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker]:
+    folder = tmp_path_factory.mktemp("turns")
+    with NilometerBroker(folder / "data", {"metrics.listener": "127.0.0.1:0"}) as broker:
+        with WirePeer(broker.bootstrap) as peer:
+            created = peer.ask(
+                ApiKey.CREATE_TOPICS, 7, topics=(new_topic(TOPIC, PARTITIONS),), timeout_ms=60_000
+            )
+            assert created.topics[0].error_code == ErrorCode.none
+        yield broker
+        assert "Traceback" not in broker.output
+        assert " ERROR " not in broker.output
+
+
+def longest_turn_ms(broker: NilometerBroker, api: str) -> float:
+    """Return the broker's longest turn for requests of this API; 0 if none took a millisecond."""
+    assert broker.metrics_url is not None
+    with urllib.request.urlopen(broker.metrics_url, timeout=60) as page:
+        text = page.read().decode()
+    found = re.search(
+        rf'^nilometer_event_loop_longest_turn_seconds{{work="{api}"}} (\S+)$', text, re.MULTILINE
+    )
+    return 0.0 if found is None else 1000 * float(found[1])
+
+
+def ask(broker: NilometerBroker, key: ApiKey, version: int, **fields: object) -> Any:
+    with WirePeer(broker.bootstrap) as peer:
+        return peer.ask(key, version, **fields)
+
+
+def test_a_hundred_thousand_absent_groups_are_described(broker: NilometerBroker) -> None:
+    names = tuple(f"g{number}" for number in range(GROUPS))
+    response = ask(broker, ApiKey.DESCRIBE_GROUPS, 0, groups=names)
+    assert tuple(group.group_id for group in response.groups) == names
+    assert {group.error_code for group in response.groups} == {ErrorCode.not_coordinator}
+    assert longest_turn_ms(broker, "DescribeGroups") < TURN_MS_MAX
+
+
+def test_one_broker_that_is_named_two_thousand_times_is_described_once(broker: NilometerBroker) -> None:
+    resource = make(
+        CONFIGS, 4, "DescribeConfigsResource", resource_type=4, resource_name="1", configuration_keys=None
+    )
+    response = ask(broker, CONFIGS, 4, resources=(resource,) * 2_000, include_documentation=True)
+    (result,) = response.results
+    assert result.error_code == ErrorCode.none
+    assert len(result.configs) > 100
+    assert longest_turn_ms(broker, "DescribeConfigs") < TURN_MS_MAX
+
+
+def test_one_partition_that_is_named_often_is_described_once(broker: NilometerBroker) -> None:
+    topic = make(ApiKey.DESCRIBE_PRODUCERS, 0, "TopicRequest", name=TOPIC, partition_indexes=(0,) * 50 + (1,))
+    response = ask(broker, ApiKey.DESCRIBE_PRODUCERS, 0, topics=(topic,))
+    assert [one.partition_index for one in response.topics[0].partitions] == [0, 1]
+
+
+def test_the_response_about_a_topic_that_was_divided_names_it_once(broker: NilometerBroker) -> None:
+    key, version = ApiKey.LIST_OFFSETS, 6
+    partitions = tuple(
+        make(
+            key, version, "ListOffsetsPartition", partition_index=index, current_leader_epoch=-1, timestamp=-1
+        )
+        for index in range(PARTITIONS)
+    )
+    topic = make(key, version, "ListOffsetsTopic", name=TOPIC, partitions=partitions)
+    response = ask(broker, key, version, replica_id=-1, isolation_level=0, topics=(topic,))
+    (answered,) = response.topics
+    assert [one.partition_index for one in answered.partitions] == list(range(PARTITIONS))
+    assert {(one.error_code, one.offset) for one in answered.partitions} == {(ErrorCode.none, 0)}
+
+
+def test_a_topic_that_is_created_twice_in_a_large_request_is_not_created(broker: NilometerBroker) -> None:
+    names = [f"many-{number}" for number in range(100)] + ["many-0"]
+    created = ask(
+        broker,
+        ApiKey.CREATE_TOPICS,
+        7,
+        topics=tuple(map(new_topic, names)),
+        timeout_ms=60_000,
+        validate_only=True,
+    )
+    errors = {one.name: one.error_code for one in created.topics}
+    assert errors.pop("many-0") == ErrorCode.invalid_request
+    assert set(errors.values()) == {ErrorCode.none}
+    assert len(errors) == 99
+
+
+def test_a_large_request_in_the_wrong_format_closes_its_connection_alone(broker: NilometerBroker) -> None:
+    with WirePeer(broker.bootstrap) as peer, WirePeer(broker.bootstrap) as other:
+        body = (
+            b"\x00\x0f\x00\x00\x00\x00\x00\x01\xff\xff" + (1 << 20).to_bytes(4, "big") + b"\x00" * LARGE_BYTES
+        )
+        peer.socket.sendall(len(body).to_bytes(4, "big") + body)
+        assert peer.is_ended()
+        assert other.ask(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none
