@@ -18,14 +18,12 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
-    confirm,
     connection_options,
     given_client_config,
     json_option,
     parse_pairs,
     print_json,
     run_async,
-    yes_option,
 )
 from nilometer.cli.number_types import Seconds
 from nilometer.cli.pipelines.pipeline_run_command import run
@@ -153,7 +151,6 @@ async def create_topics(client: Mapping[str, str], topics: Iterable[str], partit
     is_flag=True,
     help="Remove the slot and the publication. PostgreSQL keeps its log for a slot that has no reader.",
 )
-@yes_option
 @json_option
 @connection_options
 def capture(
@@ -164,7 +161,6 @@ def capture(
     seconds: float,
     available_now: bool,
     drop: bool,
-    yes: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
@@ -179,8 +175,6 @@ def capture(
     try:
         with Capture(dsn, table, slot) as source:
             if drop:
-                lost = f"slot {slot} of {table}: changes that were not captured, and where to continue"
-                confirm("Remove the slot and its publication?", [lost], yes=yes)
                 source.drop()
                 return
             total = 0
