@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -40,9 +41,9 @@ class Repeated(enum.Enum):
 
     EACH_TIME = enum.auto()
     """It is handled each time: it is a change, or has other fields."""
-    ONCE = enum.auto()
-    """It is answered once, as Kafka answers repeated names of Metadata."""
-    TWICE = enum.auto()
+    AT_MOST_TWICE = enum.auto()
+    """It is answered again, as Kafka does, but no further time."""
+    TOGETHER = enum.auto()
     """Its repetition is an error, which the handler finds: two of the same key go into the same part, and
     further ones are left out."""
 
@@ -228,15 +229,18 @@ def _left(message: Message, path: Path, count: int) -> int:
     return count
 
 
+REPETITIONS_KEPT = 2
+"""How often an element is answered whose repetitions are left out or are an error."""
+
+
 def has_repetitions(message: Message, path: Path) -> bool:
-    """Return whether an innermost element, or what it is part of, is named twice."""
+    """Return whether an innermost element, or what it is part of, is named more than twice."""
     items: Sequence[Any] = getattr(message, path[0]) or ()
     inner = path[1:]
-    if not inner:
-        return len(set(items)) < len(items)
-    if len({_identity(item, inner[0]) for item in items}) < len(items):
+    keys = [_identity(item, inner[0]) for item in items] if inner else items
+    if len(keys) > REPETITIONS_KEPT and max(Counter(keys).values()) > REPETITIONS_KEPT:
         return True
-    return any(has_repetitions(item, inner) for item in items)
+    return any(has_repetitions(item, inner) for item in items) if inner else False
 
 
 Part = tuple[Message | None, int]
@@ -255,7 +259,8 @@ class _Divider:
         self._elements_max = division.elements_max
         self._repeated = division.repeated
         self._key = division.key
-        self._known: set[Any] = set()
+        self._known: dict[Any, int] = {}
+        """How often an element was named."""
 
     def divide(self, message: Message, path: Path, within: tuple[Any, ...]) -> Iterator[Part]:
         """``within``: what the message is part of."""
@@ -281,7 +286,7 @@ class _Divider:
         """Give up what is known, slice by slice."""
         while self._known:
             for _ in range(min(SLICE_ELEMENTS, len(self._known))):
-                self._known.pop()
+                self._known.popitem()
             yield None, SLICE_ELEMENTS
 
     def _parts(
@@ -303,7 +308,7 @@ class _Divider:
         """Yield the elements that belong together, without repetitions that are left out."""
         if self._repeated is Repeated.EACH_TIME:
             yield from (((item,), 1) for item in items)
-        elif self._repeated is Repeated.ONCE:
+        elif self._repeated is Repeated.AT_MOST_TWICE:
             yield from self._without_repetitions(items, within)
         else:
             yield from self._pairs(items)
@@ -314,8 +319,8 @@ class _Divider:
         left_out = 0
         for item in items:
             key = (within, item) if within else item
-            if key not in self._known:
-                self._known.add(key)
+            times = self._known[key] = self._known.get(key, 0) + 1
+            if times <= REPETITIONS_KEPT:
                 yield (item,), 1
             elif (left_out := left_out + 1) % SLICE_ELEMENTS == 0:
                 yield (), SLICE_ELEMENTS
@@ -324,16 +329,13 @@ class _Divider:
         same: dict[Any, list[Any]] = {}
         for number, item in enumerate(items, 1):
             key = tuple(getattr(item, name) for name in self._key) if self._key else item
-            if len(group := same.setdefault(key, [])) < _REPETITIONS_KEPT:
+            if len(group := same.setdefault(key, [])) < REPETITIONS_KEPT:
                 group.append(item)
             if number % SLICE_ELEMENTS == 0:
                 yield (), SLICE_ELEMENTS
         for key in list(same):
             group = same.pop(key)
             yield group, len(group)
-
-
-_REPETITIONS_KEPT = 2
 
 
 def _consumed(items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:

@@ -66,6 +66,6 @@ API = ApiSpec(
     versions=(0, 1),
     handle=handle,
     forwardable=True,
-    divisions=(Division(("entries",), ("entries",), repeated=Repeated.TWICE, key=("entity",)),),
+    divisions=(Division(("entries",), ("entries",), repeated=Repeated.TOGETHER, key=("entity",)),),
     rights=(Right(Operation.ALTER_CONFIGS, ResourceType.CLUSTER),),
 )

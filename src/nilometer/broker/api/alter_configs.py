@@ -89,7 +89,7 @@ API = ApiSpec(
     forwardable=True,
     divisions=(
         Division(
-            ("resources",), ("responses",), repeated=Repeated.TWICE, key=("resource_type", "resource_name")
+            ("resources",), ("responses",), repeated=Repeated.TOGETHER, key=("resource_type", "resource_name")
         ),
     ),
     rights=rights_of(Operation.ALTER_CONFIGS),

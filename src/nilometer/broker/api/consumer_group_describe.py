@@ -124,7 +124,7 @@ API = ApiSpec(
     key=ApiKey.CONSUMER_GROUP_DESCRIBE,
     versions=(0, 1),
     handle=handle,
-    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.ONCE),),
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

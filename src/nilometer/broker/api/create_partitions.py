@@ -72,6 +72,6 @@ API = ApiSpec(
     versions=(0, 3),
     handle=handle,
     forwardable=True,
-    divisions=(Division(("topics",), ("results",), repeated=Repeated.TWICE, key=("name",)),),
+    divisions=(Division(("topics",), ("results",), repeated=Repeated.TOGETHER, key=("name",)),),
     rights=(Right(Operation.ALTER, ResourceType.TOPIC),),
 )

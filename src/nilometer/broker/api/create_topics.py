@@ -138,7 +138,7 @@ API = ApiSpec(
     versions=(2, 7),
     handle=handle,
     forwardable=True,
-    divisions=(Division(("topics",), ("topics",), repeated=Repeated.TWICE, key=("name",)),),
+    divisions=(Division(("topics",), ("topics",), repeated=Repeated.TOGETHER, key=("name",)),),
     rights=(
         Right(Operation.CREATE, ResourceType.CLUSTER),
         Right(Operation.CREATE, ResourceType.TOPIC),

@@ -47,6 +47,6 @@ API = ApiSpec(
     key=ApiKey.DELETE_GROUPS,
     versions=(0, 2),
     handle=handle,
-    divisions=(Division(("groups_names",), ("results",), repeated=Repeated.ONCE),),
+    divisions=(Division(("groups_names",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
     rights=(Right(Operation.DELETE, ResourceType.GROUP),),
 )

@@ -140,8 +140,8 @@ API = ApiSpec(
     handle=handle,
     forwardable=True,
     divisions=(
-        Division(("topics",), ("responses",), repeated=Repeated.TWICE),
-        Division(("topic_names",), ("responses",), repeated=Repeated.TWICE),
+        Division(("topics",), ("responses",), repeated=Repeated.TOGETHER),
+        Division(("topic_names",), ("responses",), repeated=Repeated.TOGETHER),
     ),
     rights=(
         Right(Operation.DELETE, ResourceType.CLUSTER),

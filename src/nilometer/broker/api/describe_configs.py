@@ -147,6 +147,6 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_CONFIGS,
     versions=(1, 4),
     handle=handle,
-    divisions=(Division(("resources",), ("results",), repeated=Repeated.ONCE),),
+    divisions=(Division(("resources",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
     rights=rights_of(Operation.DESCRIBE_CONFIGS),
 )

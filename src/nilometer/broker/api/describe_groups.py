@@ -90,6 +90,6 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     handle=handle,
-    divisions=(Division(("groups",), ("groups",), repeated=Repeated.ONCE),),
+    divisions=(Division(("groups",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
     rights=(Right(Operation.DESCRIBE, ResourceType.GROUP),),
 )

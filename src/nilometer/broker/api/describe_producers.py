@@ -74,6 +74,8 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     handle=handle,
-    divisions=(Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.ONCE),),
+    divisions=(
+        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+    ),
     rights=(Right(Operation.READ, ResourceType.TOPIC),),
 )

@@ -110,6 +110,8 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_QUORUM,
     versions=(0, 2),
     handle=handle,
-    divisions=(Division(("topics", "partitions"), ("topics", "partitions"), repeated=Repeated.ONCE),),
+    divisions=(
+        Division(("topics", "partitions"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+    ),
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

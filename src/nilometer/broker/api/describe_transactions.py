@@ -85,7 +85,7 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
     handle=handle,
-    divisions=(Division(("transactional_ids",), ("transaction_states",), repeated=Repeated.ONCE),),
+    divisions=(Division(("transactional_ids",), ("transaction_states",), repeated=Repeated.AT_MOST_TWICE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
         Right(Operation.DESCRIBE, ResourceType.TOPIC),

@@ -65,6 +65,6 @@ API = ApiSpec(
     key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     handle=handle,
-    divisions=(Division(("users",), ("results",), repeated=Repeated.TWICE),),
+    divisions=(Division(("users",), ("results",), repeated=Repeated.TOGETHER),),
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

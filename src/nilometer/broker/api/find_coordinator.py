@@ -130,7 +130,7 @@ API = ApiSpec(
     key=ApiKey.FIND_COORDINATOR,
     versions=(0, 6),
     handle=handle,
-    divisions=(Division(("coordinator_keys",), ("coordinators",), repeated=Repeated.ONCE),),
+    divisions=(Division(("coordinator_keys",), ("coordinators",), repeated=Repeated.AT_MOST_TWICE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),

@@ -63,7 +63,7 @@ def division_of(spec: ApiSpec, request: Request) -> Division | None:
     body, path = request.body, division.request
     if has_more_than(body, path, division.elements_max):
         return division
-    leaves_out = division.repeated is Repeated.ONCE and has_more_than(body, path, 1)
+    leaves_out = division.repeated is Repeated.AT_MOST_TWICE and has_more_than(body, path, 1)
     return division if leaves_out and has_repetitions(body, path) else None
 
 

@@ -117,7 +117,7 @@ API = ApiSpec(
         Division(
             ("topics", "partitions"),
             ("topics", "partitions"),
-            repeated=Repeated.TWICE,
+            repeated=Repeated.TOGETHER,
             key=("partition_index",),
         ),
     ),

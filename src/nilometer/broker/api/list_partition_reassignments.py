@@ -66,6 +66,8 @@ API = ApiSpec(
     key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
     versions=(0, 0),
     handle=handle,
-    divisions=(Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.ONCE),),
+    divisions=(
+        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+    ),
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
 )

@@ -340,7 +340,7 @@ API = ApiSpec(
     key=ApiKey.METADATA,
     versions=(0, 13),
     handle=handle,
-    divisions=(Division(("topics",), ("topics",), repeated=Repeated.ONCE),),
+    divisions=(Division(("topics",), ("topics",), repeated=Repeated.AT_MOST_TWICE),),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.TOPIC),
         Right(Operation.CREATE, ResourceType.TOPIC),

@@ -225,9 +225,9 @@ API = ApiSpec(
         Division(
             ("groups", "topics", "partition_indexes"),
             ("groups", "topics", "partitions"),
-            repeated=Repeated.ONCE,
+            repeated=Repeated.AT_MOST_TWICE,
         ),
-        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.ONCE),
+        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
     ),
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
