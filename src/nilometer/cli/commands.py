@@ -1,6 +1,6 @@
 """The commands and groups of the command line: an option is given once, unless it takes several values.
 
-click lets the last of repeated options win, so that the others have no effect and nobody is told.
+click lets the last of repeated options win: the others would have no effect, and the user would not know.
 """
 
 from __future__ import annotations
