@@ -56,7 +56,7 @@ def test_a_topic_is_copied_by_json_lines(nilometer: Nilometer, topic: str, tmp_p
     done = nilometer("produce", topic, str(file), "--json-lines", "--json")
     assert (done.code, done.document["partitions"]) == (0, {"0": 2, "1": 1, "2": 2})
     original = records(nilometer, topic)
-    assert [one.get("value") for one in original] == ["v", None, None, "", '{"n":[1,2.5]}']
+    assert [one.get("value") for one in original] == ["v", None, None, "", '{"n": [1, 2.5]}']
     assert [one["timestamp"] for one in original[:4]] == [1700000000001 + n for n in range(4)]
     assert original[2]["value_base64"] == original[2]["key_base64"] == binary
     assert original[3]["headers"] == [{"name": "a", "value": "1"}, {"name": "b", "value": None}]
