@@ -43,7 +43,7 @@ Command = Callable[[Path, list[Path], str, str], list[str]]
 
 def ingest_command(own: Path, files: list[Path], bootstrap: str, topic: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "nilometer.cli.main", "ingest", *map(str, files), "--follow"),
+        *(sys.executable, "-m", "nilometer.cli", "ingest", *map(str, files), "--follow"),
         *("--topic", topic, "--state", str(own / "state.json"), "--bootstrap-server", bootstrap),
     ]
 

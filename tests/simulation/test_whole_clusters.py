@@ -63,7 +63,7 @@ def test_a_judge_that_fails_leaves_no_clean_verdict(monkeypatch: pytest.MonkeyPa
 def _simulate(trace: Path, hash_seed: str) -> str:
     options = f"simulate --seed 5 --minutes 0.3 --trace {trace}".split()
     done = subprocess.run(
-        [sys.executable, "-m", "nilometer.cli.main", *options],
+        [sys.executable, "-m", "nilometer.cli", *options],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,

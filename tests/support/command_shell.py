@@ -18,7 +18,7 @@ class CommandShell:
         self.environment = {**os.environ, "NILOMETER_BOOTSTRAP_SERVER": bootstrap}
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "nilometer.cli.main", *arguments]
+        return [sys.executable, "-m", "nilometer.cli", *arguments]
 
     def run(self, *arguments: str, code: int = 0, input: bytes = b"") -> bytes:
         done = subprocess.run(

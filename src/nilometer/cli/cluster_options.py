@@ -130,6 +130,25 @@ always_json_option = click.option(
 )
 
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask first: needed where there is no terminal.")
+
+
+def confirm(question: str, lost: Sequence[object], *, yes: bool) -> None:
+    """Name what is about to be lost for good, and ask whether to go on; with ``yes`` do neither.
+
+    Raises UsageError if there is no terminal to ask on, ClickException if the answer is no.
+    """
+    if yes:
+        return
+    click.echo("This cannot be undone:", err=True)
+    for one in lost:
+        click.echo(f"  {one}", err=True)
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} There is no terminal to answer on: give --yes to do it")
+    if not click.confirm(question, err=True):
+        raise click.ClickException("Nothing was changed.")
+
+
 def parse_pairs(items: Sequence[str], option: str) -> dict[str, str]:
     """Parse ``KEY=VALUE`` items, each key once. Raises UsageError, which names ``option``."""
     pairs: dict[str, str] = {}

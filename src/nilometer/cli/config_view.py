@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from nilometer.cli.cluster_options import parse_pairs, print_json, print_table
-from nilometer.client.admin.descriptions import AlterOperation, ConfigChange, ConfigEntry, ConfigSource
+from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.descriptions import (
+    AlterOperation,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    ResourceType,
+)
 
 HIDDEN = "(hidden)"
 
@@ -32,11 +39,24 @@ def changes_of(
     return changes + [ConfigChange(key, None, AlterOperation.DELETE) for key in dict.fromkeys(deleted)]
 
 
+async def check_deleted(admin: Admin, resource_type: ResourceType, name: str, deleted: Sequence[str]) -> None:
+    """Raise ClickException if a topic or broker has no such setting: brokers say nothing of it."""
+    if not deleted:
+        return
+    known = await admin.describe_configs(resource_type, name)
+    if missing := [key for key in deleted if key not in known]:
+        what = f"{resource_type.name.lower()} {name}"
+        raise click.ClickException(
+            f"{what} has no setting {', '.join(missing)}, and nothing was changed. "
+            f"`nilometer {resource_type.name.lower()} config {name} --all` shows the settings."
+        )
+
+
 def shown(
-    entries: Mapping[str, ConfigEntry], own_source: ConfigSource, show_all: bool
+    entries: Mapping[str, ConfigEntry], show_all: bool, *sources: ConfigSource
 ) -> dict[str, ConfigEntry]:
-    """Return the settings to show, by key: those from ``own_source``, or all."""
-    return {key: one for key, one in sorted(entries.items()) if show_all or one.source is own_source}
+    """Return the settings to show, by key: those from ``sources``, or all."""
+    return {key: one for key, one in sorted(entries.items()) if show_all or one.source in sources}
 
 
 def print_settings(subject: Mapping[str, Any], entries: Mapping[str, ConfigEntry], as_json: bool) -> None:

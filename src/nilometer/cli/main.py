@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 from typing import NamedTuple
 
@@ -169,9 +170,18 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit; the entry point of the console script."""
+    """Run the command of this process and exit. Ctrl-C interrupts the command alone, see ``__main__``."""
     prepare_standard_streams()
-    sys.exit(run(sys.argv[1:]))
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    try:
+        if not is_ignored:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = run(sys.argv[1:])
+        if not is_ignored:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+    except KeyboardInterrupt:  # another one, while the first was handled
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -209,7 +219,3 @@ def _report(error: Exception) -> int:
         return BUG
     click.echo(f"Error: {message}", err=True)
     return USED_WRONGLY if is_wrong_usage(error) else FAILED
-
-
-if __name__ == "__main__":
-    main()

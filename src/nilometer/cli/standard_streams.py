@@ -6,6 +6,9 @@ import io
 import os
 import sys
 
+_closed: set[int] = set()
+"""The numbers of the standard streams that were closed when the process started."""
+
 
 def prepare_standard_streams() -> None:
     """Open /dev/null for standard streams that are closed, and have output keep bytes that are not UTF-8.
@@ -17,6 +20,7 @@ def prepare_standard_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            _closed.add(descriptor)
     sys.stdin = sys.stdin or _stream(0, "r")
     sys.stdout = sys.stdout or _stream(1, "w")
     sys.stderr = sys.stderr or _stream(2, "w")
@@ -25,6 +29,11 @@ def prepare_standard_streams() -> None:
         is_utf8 = output.encoding.lower().replace("-", "") == "utf8"
         # File names may have any bytes; a stream of another encoding lacks the signs of tables.
         output.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
+
+
+def output_is_closed() -> bool:
+    """Whether the process was started without standard output: what it prints is lost."""
+    return 1 in _closed
 
 
 def _stream(descriptor: int, mode: str) -> io.TextIOWrapper:

@@ -57,6 +57,22 @@ class SecureFolder:
         """Return the settings of a client that is the user ``demo``."""
         return _read(self.client_path)
 
+    @classmethod
+    def of_authority(cls, certificate: str) -> SecureFolder | None:
+        """Return the folder whose authority's certificate a path names; None if it is of no such folder."""
+        at = Path(certificate).absolute().parent
+        found = cls(at.parent)
+        return found if found.exists and found.folder == at else None
+
+    def file_of(self, user: str) -> Path | None:
+        """Return the file that has the password of one of the folder's users; None for another user."""
+        return {ADMIN: self.admin_path, DEMO: self.client_path, BROKER: self._brokers_path}.get(user)
+
+    def change_password(self, user: str, password: str) -> None:
+        """Write the new password of a client, `ADMIN` or `DEMO`, into its file of settings."""
+        path = {ADMIN: self.admin_path, DEMO: self.client_path}[user]
+        self._write(path, {**_read(path), CLIENT_JAAS: client_jaas(SCRAM_MODULE, user, password)})
+
     def common_broker_settings(self) -> dict[str, str]:
         """Return the settings that all brokers have."""
         return _read(self._brokers_path)

@@ -372,14 +372,14 @@ def test_the_command_looks_after_groups(kafka: str) -> None:
     after = {one["partition"]: one["committed"] for one in run("describe", group)["groups"][0]["offsets"]}
     assert after == {0: 6, 1: 10, 2: 6, 3: 0, 4: 0, 5: 10}
 
-    assert run("delete-offsets", group, "--topic", f"{topic}:5") == {f"{topic}-5": None}
+    assert run("delete-offsets", group, "--topic", f"{topic}:5", "--yes") == {f"{topic}-5": None}
     text = nilometer("group", "describe", group, "--bootstrap-server", kafka)
     assert "Total lag 28." in text.out
     as_member = ("--group", group, "--exit-at-end", "--from-beginning", "--bootstrap-server", kafka)
     printed = nilometer("consume", topic, *as_member)
     assert len(printed.out.splitlines()) == 38
     assert {one["lag"] for one in run("describe", group)["groups"][0]["offsets"]} == {0}
-    assert run("delete", group) == {group: None}
+    assert run("delete", group, "--yes") == {group: None}
     gone = nilometer("group", "describe", group, "--bootstrap-server", kafka)
     assert gone.code == 1
     assert "GROUP_ID_NOT_FOUND" in gone.err

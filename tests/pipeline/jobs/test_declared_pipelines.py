@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 def run_project(folder: Path) -> None:
     """Through the command, in a process of its own: this one's Spark stays out of it."""
-    command = [sys.executable, "-m", "nilometer.cli.main", "spark", "pipelines", "run", "--spec", SPEC_NAME]
+    command = [sys.executable, "-m", "nilometer.cli", "spark", "pipelines", "run", "--spec", SPEC_NAME]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=840, check=False)
     log = folder / "spark.log"
     said = done.stdout + done.stderr + (log.read_text()[-4_000:] if log.exists() else "")

@@ -67,6 +67,6 @@ def test_a_changed_copy_runs_through_sparks_own_connector_and_says_what_it_skipp
 
 def run(path, topic, topics, tmp_path, *more: str) -> subprocess.CompletedProcess[str]:
     where = ["--home", str(tmp_path / "home"), "--bootstrap-server", topics.bootstrap, "--topic", topic]
-    command = [sys.executable, "-m", "nilometer.cli.main", "pipeline", "run", str(path), *where]
+    command = [sys.executable, "-m", "nilometer.cli", "pipeline", "run", str(path), *where]
     options = ["--available-now", "--json", "--conf", QUICK, *more]
     return subprocess.run([*command, *options], capture_output=True, text=True, check=False)

@@ -43,11 +43,11 @@ def database(server):
         yield connection
 
 
-def capture(topics, server, topic, *more):
+def capture(topics, server, topic, *more, code=0):
     given = ["--dsn", server.dsn, "--table", "public.accounts", "--topic", topic, "--available-now"]
     where = ["--bootstrap-server", topics.bootstrap]
     result = CliRunner().invoke(pipeline, ["capture", *given, *where, *more])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == code, result.output
     return result.output
 
 
@@ -116,7 +116,10 @@ def test_the_changelog_is_the_databases_table_and_every_version_it_had(
     events = [json.loads(value) for value in read_values(spark, topics, topic)]
     assert Counter(one["op"] for one in events)["t"] == 1
 
-    capture(topics, server, topic, "--drop")
+    unsaid = capture(topics, server, topic, "--drop", code=2)
+    assert "slot nilometer_public_accounts of public.accounts" in unsaid and "--yes" in unsaid
+    assert database.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (1,)
+    capture(topics, server, topic, "--drop", "--yes")
     assert database.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
 
 

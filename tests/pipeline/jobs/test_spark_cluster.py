@@ -22,7 +22,7 @@ from support.pipeline.spark_cluster import SparkCluster
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 STEP_TIMEOUT_S = 400.0
-NILOMETER = (sys.executable, "-m", "nilometer.cli.main")
+NILOMETER = (sys.executable, "-m", "nilometer.cli")
 
 JOB = """
 import sys

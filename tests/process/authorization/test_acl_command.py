@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ def nilometer(broker: NilometerBroker, capsys: pytest.CaptureFixture[str]) -> It
         return Outcome(code, printed.out, printed.err)
 
     yield command
-    assert command("remove", "--principal", "User:alice").code == 0
+    command("remove", "--principal", "User:alice", "--yes")
+    assert command("list", "--json").document["acls"] == []
 
 
 def listed(nilometer: Nilometer, *options: str) -> list[dict[str, str]]:
@@ -69,10 +71,39 @@ def test_acls_are_added_listed_and_removed(nilometer: Nilometer) -> None:
     assert listed(nilometer, "--topic", "ord", "--prefixed") == [DENY_WRITE]
     assert listed(nilometer, "--operation", "read") == [READ_ORDERS]
     assert listed(nilometer, "--group", "orders") == []
-    removed = nilometer("remove", "--topic", "orders", "--json")
+    removed = nilometer("remove", "--topic", "orders", "--yes", "--json")
     assert removed.document["acls"] == [READ_ORDERS, DESCRIBE_ORDERS]
     assert listed(nilometer) == [DENY_WRITE]
     assert "User:alice" in nilometer("list").out
+
+
+def test_several_of_each_make_every_combination(nilometer: Nilometer) -> None:
+    who = ("--principal", "User:alice", "--principal", "User:eve")
+    what = ("--operation", "read", "--operation", "write", "--topic", "s1", "--topic", "s2")
+    added = nilometer("add", "deny", *who, *what, "--json").document["acls"]
+    expected = set(product(("User:alice", "User:eve"), ("READ", "WRITE"), ("s1", "s2")))
+    assert {(one["principal"], one["operation"], one["name"]) for one in added} == expected
+    assert len(added) == len(listed(nilometer)) == 8
+    eve = ("--topic", "s1", "--principal", "User:eve")
+    assert len(listed(nilometer, *eve, "--operation", "read,write")) == 2
+    removed = nilometer("remove", *eve, "--topic", "s2", "--yes", "--json")
+    assert len(removed.document["acls"]) == 4
+    assert {one["principal"] for one in listed(nilometer)} == {"User:alice"}
+
+
+def test_a_name_removes_no_acl_of_a_prefix(nilometer: Nilometer) -> None:
+    who = ("--principal", "User:alice", "--operation", "read", "--topic", "pay")
+    assert nilometer("add", "allow", *who).code == nilometer("add", "allow", *who, "--prefixed").code == 0
+    removed = nilometer("remove", "--topic", "pay", "--yes", "--json").document["acls"]
+    assert [one["pattern"] for one in removed] == ["LITERAL"]
+    assert [one["pattern"] for one in listed(nilometer, "--topic", "pay")] == ["PREFIXED"]
+    nothing = nilometer("remove", "--topic", "pay", "--yes")
+    assert nothing.code == 1 and "no ACL is selected, and nothing was removed" in nothing.err
+    unsaid = nilometer("remove", "--topic", "pay", "--prefixed")
+    assert unsaid.code == 2 and "TOPIC pay PREFIXED User:alice * READ ALLOW" in unsaid.err
+    removed = nilometer("remove", "--topic", "pay", "--prefixed", "--yes", "--json").document["acls"]
+    assert [one["pattern"] for one in removed] == ["PREFIXED"]
+    assert nilometer("add", "allow", *who).code == 0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +117,7 @@ def test_acls_are_added_listed_and_removed(nilometer: Nilometer) -> None:
             "is one of all, read",
         ),
         (("remove",), "say which ACLs to remove, or give --all"),
-        (("list", "--topic", "t", "--cluster"), "name one resource only"),
+        (("list", "--principal", "alice"), "form type:name"),
     ],
 )
 def test_what_is_wrong_is_named(nilometer: Nilometer, arguments: tuple[str, ...], why: str) -> None:

@@ -259,7 +259,9 @@ def test_the_command_line_creates_shows_renews_and_expires_tokens(
     denied = command("create", "--owner", "User:bob")
     assert "DELEGATION_TOKEN_AUTHORIZATION_FAILED" in denied.err
 
-    removed = command("expire", token_id, "--json")
+    unsaid = command("expire", token_id)
+    assert unsaid.code == 2 and f"token {token_id} of User:alice" in unsaid.err
+    removed = command("expire", token_id, "--yes", "--json")
     assert removed.document["id"] == token_id
     eventually(lambda: not cluster.has_token(token_id), "the token is removed")
     missing = command("renew", token_id)

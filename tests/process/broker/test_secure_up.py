@@ -124,6 +124,42 @@ async def _check_exporter(client: dict[str, str]) -> None:
         await exporter.close()
 
 
+def test_the_users_of_the_folder_stay(shell: Shell, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    assert shell.run("up", "--secure", "--port", str(port), "--detach").returncode == 0
+    security = shell.data_dir / "security"
+    at = ("--bootstrap-server", f"{HOST}:{port}", "--command-config", str(security / "admin.properties"))
+    before = password_of(settings_of(shell, "admin.properties"))
+    for name, file in (("admin", "admin.properties"), ("broker", "brokers.properties")):
+        refused = command("user", "remove", name, "--yes", *at)
+        assert refused.returncode == 1 and "Nothing was changed" in refused.stderr, refused.stderr
+        assert str(security / file) in refused.stderr
+    (tmp_path / "new").write_text("quite=New;1")
+    given = ("--password-file", str(tmp_path / "new"), *at)
+    refused = command("user", "add", "broker", *given)
+    assert refused.returncode == 1 and str(security / "brokers.properties") in refused.stderr
+    (tmp_path / "odd").write_text('with " it')
+    odd = command("user", "add", "admin", "--password-file", str(tmp_path / "odd"), *at)
+    assert odd.returncode == 2 and str(security / "admin.properties") in odd.stderr
+    assert password_of(settings_of(shell, "admin.properties")) == before
+
+    changed = command("user", "add", "admin", *given)
+    assert changed.returncode == 0 and str(security / "admin.properties") in changed.stderr, changed.stderr
+    assert password_of(settings_of(shell, "admin.properties")) == "quite=New;1" != before
+    assert (security / "admin.properties").stat().st_mode & 0o777 == 0o600
+    assert command("user", "list", *at).returncode == 0
+    assert shell.run("status").returncode == 0
+    unsaid = command("user", "remove", "demo", *at)
+    assert unsaid.returncode == 2 and f"{security / 'client.properties'} is of no use then" in unsaid.stderr
+    assert command("user", "remove", "demo", "--yes", *at).returncode == 0
+    assert shell.run("down").returncode == 0
+    offline_options = ("--offline", "--data-dir", str(shell.data_dir), *given[:2])
+    offline = command("user", "add", "broker", *offline_options)
+    assert offline.returncode == 1 and str(security / "brokers.properties") in offline.stderr
+    changed = command("user", "add", "admin", *offline_options)
+    assert changed.returncode == 0 and str(security / "admin.properties") in changed.stderr
+
+
 def test_no_console_without_a_user(shell: Shell) -> None:
     refused = shell.run("up", "--secure", "--console", "0")
     assert refused.returncode == 2

@@ -42,7 +42,7 @@ def test_a_topic_from_creation_to_deletion(shell: CommandShell) -> None:
     assert b"INVALID_PARTITIONS" in shell.run("topic", "alter", "cycle", "--partitions", "1", code=1)
     assert b"no.such" in shell.run("topic", "alter", "cycle", "--config", "no.such=1", code=1)
     assert "cycle" in shell.run("topic", "list").decode()
-    shell.run("topic", "delete", "cycle")
+    shell.run("topic", "delete", "cycle", "--yes")
     assert b"UNKNOWN_TOPIC_OR_PARTITION" in shell.run("topic", "delete", "cycle", code=1)
     shell.run("topic", "delete", "cycle", "--if-exists")
     assert b"UNKNOWN_TOPIC_OR_PARTITION" in shell.run("topic", "describe", "cycle", code=1)
@@ -60,14 +60,17 @@ def test_what_is_produced_is_consumed(shell: CommandShell, codec: str) -> None:
 def test_keys_headers_and_partitions(shell: CommandShell) -> None:
     shell.run("topic", "create", "keyed", "--partitions", "4")
     shell.run(
-        "produce", "keyed", "--key-separator", "\\t", "--header", "from=test", input=b"k\t1\nk\t2\nk\t3\n"
+        *("produce", "keyed", "--key-separator", "\\t", "--header", "from=test", "--header", "from=you"),
+        input=b"k\t1\nk\t2\nk\t3\n",
     )
     shell.run("produce", "keyed", "--partition", "3", input=b"by number\n")
     show = ("--format", "{partition} {offset} {key}={value} {headers}\\n")
     shown = shell.run("consume", "keyed", "--from-beginning", "--exit-at-end", *show).decode().splitlines()
     keyed = [line.split(" ", 1) for line in shown if "k=" in line]
     assert len({partition for partition, _ in keyed}) == 1
-    assert [rest.split(" ", 1)[1] for _, rest in keyed] == ["k=1 from=test", "k=2 from=test", "k=3 from=test"]
+    assert [rest.split(" ", 1)[1] for _, rest in keyed] == [
+        f"k={number} from=test,from=you" for number in (1, 2, 3)
+    ]
     assert (
         shell.run("consume", "keyed", "--partition", "3", "--offset", "-1", "--count", "1") == b"by number\n"
     )

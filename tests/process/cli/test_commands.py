@@ -22,7 +22,7 @@ HEAVY = ("pyspark", "pandas", "pyarrow", "numba", "uvloop", "kio", "rich", "asyn
 
 
 def nilometer(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nilometer.cli.main", *arguments]
+    command = [sys.executable, "-m", "nilometer.cli", *arguments]
     settings = {"capture_output": True, "text": True, "timeout": 60, **options}
     return subprocess.run(command, check=False, **settings)  # type: ignore[call-overload]
 

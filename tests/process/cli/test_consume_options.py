@@ -43,7 +43,8 @@ def test_an_offset_that_the_log_does_not_have_is_an_error_that_names_the_range(
         assert "the log has the offsets 0 to 9" in done.err
     done = nilometer("consume", numbers, "--offset", "5", "--until-end")
     assert done.code == 1 and f"offset 5 is not in {numbers}-1: the log has the offsets 0 to 2" in done.err
-    assert nilometer("topic", "delete-records", numbers, "--before", "0:4", "--before", "1:3").code == 0
+    before = ("--before", "0:4", "--before", "1:3")
+    assert nilometer("topic", "delete-records", numbers, *before, "--yes").code == 0
     done = nilometer("consume", numbers, "--offset", "0:3", "--until-end")
     assert done.code == 1 and "the log has the offsets 4 to 9" in done.err
     done = nilometer("consume", numbers, "--offset", "1:2", "--until-end")

@@ -60,7 +60,7 @@ async def rounds(bootstrap: str) -> GroupDescription:
 
 
 def describe(bootstrap: str, *options: str) -> str:
-    command = [sys.executable, "-m", "nilometer.cli.main", "group", "describe", "g", *options]
+    command = [sys.executable, "-m", "nilometer.cli", "group", "describe", "g", *options]
     done = subprocess.run(
         [*command, "--bootstrap-server", bootstrap], check=True, capture_output=True, text=True, timeout=60
     )

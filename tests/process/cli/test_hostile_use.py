@@ -23,29 +23,29 @@ HUGE = "9" * 30
 NOWHERE = "127.0.0.1:1"
 ARGUMENTS = {
     "acl add": "allow --principal User:a --operation read --topic t",
-    "acl remove": "--topic t",
+    "acl remove": "--topic t --yes",
     "quota set": "producer_byte_rate=1000 --user a",
     "quota remove": "--user a",
     "topic alter": "t --partitions 2",
     "topic config": "t",
     "topic create": "t",
-    "topic delete": "t",
-    "topic delete-records": "t --all",
+    "topic delete": "t --yes",
+    "topic delete-records": "t --all --yes",
     "topic describe": "t",
     "topic offsets": "t",
     "produce": "t FILE",
     "consume": "t --until-end",
-    "group delete": "g",
-    "group delete-offsets": "g --topic t",
+    "group delete": "g --yes",
+    "group delete-offsets": "g --topic t --yes",
     "group describe": "g",
     "group reset-offsets": "g --topic t --to-latest",
-    "token expire": "i",
+    "token expire": "i --yes",
     "token renew": "i",
-    "transaction abort": "i",
+    "transaction abort": "i --force --yes",
     "transaction describe": "i",
     "transaction producers": "t 0",
     "user add": "u --password-file FILE",
-    "user remove": "u",
+    "user remove": "u --yes",
     "ingest": "FILE --topic t",
     "elect-leaders": "--all",
     "reassign cancel": "--all",
@@ -136,8 +136,8 @@ def test_a_server_that_is_no_broker(nilometer: Nilometer, here: Path) -> None:
         "topic offsets there --partition 7",
         f"topic offsets there --at {HUGE}",
         "topic offsets there --at yesterday",
-        f"topic delete-records there --before 0:{HUGE}",
-        "topic delete-records there --before 0:77",
+        f"topic delete-records there --yes --before 0:{HUGE}",
+        "topic delete-records there --yes --before 0:77",
         f"produce there FILE --partition {HUGE}",
         "produce there FILE --partition 7",
         "produce there FILE --header x",
@@ -156,7 +156,7 @@ def test_a_server_that_is_no_broker(nilometer: Nilometer, here: Path) -> None:
         "consume nosuch --group g --until-end",
         "group describe nosuch",
         "group describe",
-        "group delete nosuch",
+        "group delete nosuch --yes",
         f"group reset-offsets g --topic there --to-offset {HUGE}",
         f"group reset-offsets g --topic there --shift-by {HUGE}",
         "group reset-offsets g --topic there --to-offset 1 --to-latest",
@@ -239,7 +239,7 @@ def test_wrong_arguments(nilometer: Nilometer, here: Path, line: str) -> None:
 
 class TestStreams:
     def run(self, shell: CommandShell, line: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
-        program = f"{sys.executable} -m nilometer.cli.main"
+        program = f"{sys.executable} -m nilometer.cli"
         return subprocess.run(
             ["bash", "-c", line.replace("nilometer", program, 1)],
             env=shell.environment,
@@ -252,17 +252,29 @@ class TestStreams:
     def test_full_and_closed_streams(self, shell: CommandShell, here: Path) -> None:
         shell.run("topic", "create", "streams")
         shell.run("produce", "streams", input=b"line\n" * 100)
-        for line in ("topic list", "topic list --json", "consume streams --from-beginning --until-end"):
+        consuming = "consume streams --from-beginning --until-end"
+        for line in ("topic list", "topic list --json", consuming):
             done = self.run(shell, f"nilometer {line} > /dev/full", here)
             assert (done.returncode, done.stderr) == (1, b"Error: [Errno 28] No space left on device\n"), line
             done = self.run(shell, f"nilometer {line} >&-", here)
-            assert (done.returncode, done.stderr) == (0, b""), line
+            if line == consuming:
+                assert done.returncode == 2 and b"standard output is closed" in done.stderr
+            else:
+                assert (done.returncode, done.stderr) == (0, b""), line
             done = self.run(shell, f"nilometer {line} | true; exit ${{PIPESTATUS[0]}}", here)
             assert (done.returncode, done.stderr) == (0, b""), line
         done = self.run(shell, "nilometer produce streams --json <&-", here)
         assert done.returncode == 0 and b'"records": 0' in done.stdout
         done = self.run(shell, "nilometer produce streams < /dev/zero", here)
         assert done.returncode == 1 and b"Error: line 1 of the input: no newline in" in done.stderr
+
+    def test_what_is_not_shown_is_not_committed(self, shell: CommandShell, here: Path) -> None:
+        shell.run("topic", "create", "unseen")
+        shell.run("produce", "unseen", input=b"line\n" * 10)
+        line = "consume unseen --group blind --from-beginning --until-end"
+        for where, code in ((">&-", 2), ("> /dev/full", 1), ("| true; exit ${PIPESTATUS[0]}", 0)):
+            assert self.run(shell, f"nilometer {line} {where}", here).returncode == code
+        assert shell.run(*line.split()) == b"line\n" * 10
 
     def test_words_that_are_not_utf_8(self, shell: CommandShell, here: Path) -> None:
         for line in (r"topic create $'\xff'", r"group describe $'\xff'", r"transaction describe $'\xff'"):
@@ -292,6 +304,39 @@ class TestStreams:
             _, errors = waiting.communicate(timeout=PATIENCE_S)
             connection.close()
         assert (waiting.returncode, errors) == (130, b"Interrupted.\n")
+
+    @pytest.mark.parametrize(
+        ("module", "ended"),
+        [
+            ("click", (-signal.SIGINT, "")),
+            ("nilometer.cli.topics.topic_commands", (130, "Interrupted.")),
+            ("atexit", (-signal.SIGINT, "")),
+        ],
+    )
+    def test_interrupted_at_its_start_and_at_its_end(
+        self, shell: CommandShell, here: Path, module: str, ended: tuple[int, str]
+    ) -> None:
+        """Ctrl-C while the program is imported, while a command is, and while the process ends."""
+        wait = "print('here', flush=True); time.sleep(600)"
+        at_end = f"import atexit, time; atexit.register(lambda: exec({wait!r}, {{'time': time}}))"
+        at_import = f"""
+import sys, time
+class Slow:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            {wait}
+sys.meta_path.insert(0, Slow())
+"""
+        (here / "sitecustomize.py").write_text(at_end if module == "atexit" else at_import)
+        shell.environment["PYTHONPATH"] = str(here)
+        running = shell.start(
+            "topic", "list", "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert running.stdout is not None
+        assert running.stdout.readline() == "here\n"
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=PATIENCE_S)
+        assert (running.returncode, errors.strip()) == ended
 
 
 def test_a_bug_is_one_message_with_its_own_exit_code(

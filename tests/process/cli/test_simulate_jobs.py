@@ -79,7 +79,7 @@ def test_a_seed_takes_the_same_course_in_another_process() -> None:
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_a_run_that_is_interrupted(by: signal.Signals) -> None:
-    command = [sys.executable, "-m", "nilometer.cli.main", "simulate", "--seeds", "50", "--jobs", "2"]
+    command = [sys.executable, "-m", "nilometer.cli", "simulate", "--seeds", "50", "--jobs", "2"]
     run = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         eventually(lambda: len(_group(run.pid)) >= 4, "two children play", 60)

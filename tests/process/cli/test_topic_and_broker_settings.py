@@ -20,18 +20,17 @@ def test_offsets_and_deleted_records(nilometer: Nilometer, tmp_path: Path) -> No
         {**common, "partition": 0, "last_stable": 0, "high_watermark": 0, "at": None},
         {**common, "partition": 1, "last_stable": 5, "high_watermark": 5, "at": 3},
     ]
-    deleted = nilometer("topic", "delete-records", "measured", "--before", "1:2", "--json")
+    deleted = nilometer("topic", "delete-records", "measured", "--before", "1:2", "--yes", "--json")
     expected = {"topic": "measured", "partition": 1, "start": 2, "error": None}
     assert deleted.document["partitions"] == [expected]
     (one,) = nilometer("topic", "offsets", "measured", "--partition", "1", "--json").document["partitions"]
     assert (one["start"], one["high_watermark"]) == (2, 5)
-    too_far = nilometer("topic", "delete-records", "measured", "--before", "1:6", "--before", "0:0")
+    too_far = nilometer("topic", "delete-records", "measured", "--yes", "--before", "1:6", "--before", "0:0")
     assert too_far.code == 1
     assert "Error: measured-1: OFFSET_OUT_OF_RANGE" in too_far.err
     assert "measured-0 begins at offset 0 now." in too_far.out
-    assert (
-        "measured-1 begins at offset 5 now." in nilometer("topic", "delete-records", "measured", "--all").out
-    )
+    emptied = nilometer("topic", "delete-records", "measured", "--all", "--yes")
+    assert "measured-1 begins at offset 5 now." in emptied.out
     for options in (
         (),
         ("--all", "--before", "0:1"),
@@ -83,6 +82,7 @@ def test_brokers_and_their_settings(nilometer: Nilometer, bootstrap: str) -> Non
     )
     shared = nilometer("broker", "config", "--all-brokers", *setting, "--json").document
     assert shared["configs"]["log.retention.ms"]["source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    assert nilometer("broker", "config", "1", "--json").document["configs"] == shared["configs"]
     nilometer("broker", "config", "--all-brokers", "--delete", "log.retention.ms")
     everything = nilometer("broker", "config", "1", "--all", "--json").document["configs"]
     assert everything["node.id"]["value"] == "1"

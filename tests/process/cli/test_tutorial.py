@@ -62,7 +62,8 @@ def run(tmp_path: Path, port: int) -> Iterator[Run]:
         return done.stdout
 
     yield sample
-    assert bash("nilometer down").returncode == 0
+    if (tmp_path / ".nilometer").exists():
+        assert bash("nilometer down").returncode == 0
 
 
 def with_ports(text: str, port: int) -> str:

@@ -110,7 +110,7 @@ def test_commands_connect_by_their_config_file(secured: Secured, tmp_path: Path)
     file = tmp_path / "client.properties"
 
     def run(*arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "nilometer.cli.main", *arguments)
+        command = (sys.executable, "-m", "nilometer.cli", *arguments)
         options = ("--bootstrap-server", secured.bootstrap("SASL_SSL"), "--command-config", str(file))
         done = subprocess.run(
             (*command, *options), check=False, input=input, capture_output=True, text=True, timeout=120

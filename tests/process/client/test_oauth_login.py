@@ -99,7 +99,7 @@ def test_a_command_logs_in_by_the_token_in_a_file(broker: SaslBroker, tmp_path: 
     config.write_text("".join(f"{key}={value}\n" for key, value in settings(f"file://{token}").items()))
 
     def run() -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "nilometer.cli.main", "topic", "list")
+        command = (sys.executable, "-m", "nilometer.cli", "topic", "list")
         options = ("--bootstrap-server", broker.bootstrap, "--command-config", str(config))
         return subprocess.run((*command, *options), check=False, capture_output=True, text=True, timeout=120)
 

@@ -101,11 +101,11 @@ def test_a_user_is_added_changed_and_removed(
     assert not can_log_in(broker, SHA_512, SECRET)
     assert can_log_in(broker, SHA_256, SECRET)
 
-    removed = nilometer("remove", "carol", "--mechanism", SHA_256, "--json")
+    removed = nilometer("remove", "carol", "--mechanism", SHA_256, "--yes", "--json")
     assert removed.document == {"users": [{"name": "carol", "credentials": both[:1]}]}
     assert credentials(nilometer, "carol") == {"carol": {SHA_512: 5000}}
     assert not can_log_in(broker, SHA_256, SECRET)
-    assert "carol" in nilometer("remove", "carol").out
+    assert "carol" in nilometer("remove", "carol", "--yes").out
     assert not can_log_in(broker, SHA_512, "another")
     assert set(credentials(nilometer)) == set(PASSWORDS)
 

@@ -41,7 +41,10 @@ def test_an_unclean_election_is_done_and_counted(cluster: NilometerCluster, nilo
     refused = nilometer("elect-leaders", "--topic", "torn")
     assert refused.code == 1
     assert "torn-0" in refused.err
-    assert nilometer("elect-leaders", "--unclean", "--topic", "torn").code == 0
+    unsaid = nilometer("elect-leaders", "--unclean", "--topic", "torn")
+    assert unsaid.code == 2 and "records of torn-0 can be lost" in unsaid.err and "--yes" in unsaid.err
+    assert cluster.leader_of("torn") is None
+    assert nilometer("elect-leaders", "--unclean", "--topic", "torn", "--yes").code == 0
     assert cluster.wait_leader("torn") == 3
     cluster.start(2)
     cluster.wait_full_isr("torn")

@@ -74,7 +74,7 @@ def test_the_image_is_what_brokers_hold(cluster: NilometerCluster, nilometer: Ni
 
 
 def test_following_shows_what_is_added(cluster: NilometerCluster) -> None:
-    command = [sys.executable, "-m", "nilometer.cli.main", "metadata", "dump", "--follow", "--json"]
+    command = [sys.executable, "-m", "nilometer.cli", "metadata", "dump", "--follow", "--json"]
     following = subprocess.Popen(
         [*command, "--coordination", cluster.coordination], stdout=subprocess.PIPE, text=True
     )

@@ -65,6 +65,12 @@ def test_from_a_plan_to_a_cluster_that_looks_like_it(
     assert "2 replicas are copied" in answer.err
     planned = {one["partition"]: one["replicas"] for one in json.loads(Path(plan).read_text())["partitions"]}
     assert sum(3 in ids for ids in planned.values()) == 2
+    way_back = Path(back).read_text()
+    for again in (["execute", plan], ["plan", "--topic", "spread", "--replication-factor", "1"]):
+        kept = nilometer("reassign", *again, "--rollback", back)
+        assert kept.code == 1 and f"{back} exists" in kept.err and "Nothing was moved" in kept.err
+    assert Path(back).read_text() == way_back
+    assert nilometer("reassign", "status").out.strip() == "No partition is being moved."
     begun = nilometer("reassign", "execute", plan, "--json")
     assert begun.code == 0
     assert {one["partition"] for one in begun.document["partitions"]} == set(planned)

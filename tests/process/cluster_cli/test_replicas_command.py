@@ -155,7 +155,7 @@ def test_watching_survives_deaths_of_brokers(cluster: NilometerCluster) -> None:
     command = [
         sys.executable,
         "-m",
-        "nilometer.cli.main",
+        "nilometer.cli",
         "replicas",
         "--topic",
         "watched",

@@ -145,13 +145,24 @@ def test_an_open_transaction_is_listed_described_and_aborted(
         known = nilometer("producers", "open", "1", "--json").document["producers"]
         assert [(one["producer_id"], one["start_offset"]) for one in known] == [(mine["producer_id"], 0)]
         assert nilometer("find-hanging", "--older-than", "0", "--json").document == {"hanging": []}
-        ended = nilometer("abort", "app-1")
+        place = ["--topic", "open", "--partition", "1", "--start-offset", "0", "--older-than", "0"]
+        for live in (["app-1"], place):
+            refused = nilometer("abort", *live, "--yes")
+            assert refused.code == 1 and "Nothing was aborted" in refused.err and "--force" in refused.err
+        idle = nilometer("abort", "other", "--yes")
+        assert idle.code == 1 and "other has no open transaction (it is Empty)" in idle.err
+        assert nilometer("list", "--state", "Ongoing", "--json").document["transactions"] == [mine]
+        unsaid = nilometer("abort", "app-1", "--force")
+        assert unsaid.code == 2 and "the records of its open transaction in open-1" in unsaid.err
+        runner.run(made.commit())  # none of these took anything from it
+        runner.run(write_in_transaction(made, "open"))
+        ended = nilometer("abort", "app-1", "--force", "--yes")
         assert (ended.code, "fenced" in ended.out) == (0, True)
         with pytest.raises(ProducerFenced):
             runner.run(made.commit())
         runner.run(made.close())
         runner.run(other.close())
-    eventually(lambda: stable_end(broker, "open") == 2, "the abort marker is written", WAIT_S)
+    eventually(lambda: stable_end(broker, "open") == 4, "the abort marker is written", WAIT_S)
 
 
 def health(broker: NilometerBroker, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -179,7 +190,10 @@ def test_a_hanging_transaction_is_found_and_aborted(
     place = ["--topic", "hung", "--partition", "1", "--start-offset"]
     refused = nilometer("abort", *place, "5")
     assert refused.code == 1 and "open ones begin at 0" in refused.err
-    assert nilometer("abort", *place, "0").code == 0
+    unsaid = nilometer("abort", *place, "0")
+    assert unsaid.code == 2 and f"producer {HANGING_ID} in hung-1 from offset 0 on" in unsaid.err
+    assert stable_end(broker, "hung") == 0
+    assert nilometer("abort", *place, "0", "--yes").code == 0
     eventually(lambda: stable_end(broker, "hung") == 2, "the abort marker is written", WAIT_S)
     assert nilometer("find-hanging").out.strip() == "No hanging transactions."
     assert health(broker, capsys)["hanging_transactions"] == []

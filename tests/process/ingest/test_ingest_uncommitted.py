@@ -79,7 +79,7 @@ async def becomes(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 def ingest(bootstrap: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = ["ingest", str(folder / "app.log"), "--topic", "t", "--state", str(folder / "state.json")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "nilometer.cli.main", *command, "--bootstrap-server", bootstrap, *QUICK],
+        [sys.executable, "-m", "nilometer.cli", *command, "--bootstrap-server", bootstrap, *QUICK],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )

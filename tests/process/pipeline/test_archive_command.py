@@ -150,7 +150,7 @@ def test_what_retention_deletes_is_read_from_the_archive(broker, topic, target, 
 def test_a_run_that_is_killed_is_continued_also_by_two_at_once(broker, topic, tmp_path, archive):
     target = tmp_path / "archive"
     topic.send(1600)
-    command = [sys.executable, "-m", "nilometer.cli.main", "archive", "--topic", topic.name]
+    command = [sys.executable, "-m", "nilometer.cli", "archive", "--topic", topic.name]
     command += ["--log-dirs", str(broker.data_dir), "--to", str(target), "--json"]
 
     def start():

@@ -90,7 +90,7 @@ class IngestSoak:
     def _command(self, *options: str) -> list[str]:
         settings = [part for name, value in CLIENT.items() for part in ("-X", f"{name}={value}")]
         return [
-            *(sys.executable, "-m", "nilometer.cli.main", "ingest", *map(str, self._paths)),
+            *(sys.executable, "-m", "nilometer.cli", "ingest", *map(str, self._paths)),
             *("--topic", TOPIC, "--state", str(self._folder / "ingest.json")),
             *("--bootstrap-server", self.cluster.bootstrap, *settings, *options),
         ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import product
 from typing import TypeVar
 
 import click
@@ -12,11 +13,13 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
     F,
+    confirm,
     connection_options,
     json_option,
     print_json,
     print_table,
     run_async,
+    yes_option,
 )
 from nilometer.client.admin.acl_admin import AclAdmin
 from nilometer.cluster.acl import (
@@ -58,21 +61,61 @@ def _resource_options(command: F) -> F:
     for option, _, metavar in reversed(_RESOURCES):
         shown = option.removeprefix("--").replace("-", " ")
         command = click.option(
-            option, metavar=metavar, help=f"The {shown}; * for each one, with --prefixed a prefix."
+            option,
+            metavar=metavar,
+            multiple=True,
+            help=f"The {shown}; * for each one, with --prefixed a prefix; repeatable.",
         )(command)
     return click.option("--cluster", is_flag=True, help="The cluster itself.")(command)
 
 
 def _acl_options(command: F) -> F:
     options = (
-        click.option("--principal", metavar="TYPE:NAME", help="The principal, as in User:alice."),
-        click.option("--host", metavar="ADDRESS", help="The client's address; * for each."),
-        click.option("--operation", metavar="NAME", help="For example read, describe-configs or all."),
+        click.option(
+            "--principal",
+            "principals",
+            metavar="TYPE:NAME",
+            multiple=True,
+            callback=_principals,
+            help="The principal, as in User:alice; repeatable.",
+        ),
+        click.option(
+            "--host",
+            "hosts",
+            metavar="ADDRESS",
+            multiple=True,
+            help="The client's address; * for each; repeatable.",
+        ),
+        click.option(
+            "--operation",
+            "operations",
+            metavar="NAME[,…]",
+            multiple=True,
+            callback=_operations,
+            help="For example read, describe-configs or all; repeatable.",
+        ),
         click.option("--prefixed", is_flag=True, help="The name is a prefix of the resources' names."),
     )
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _principals(
+    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> Sequence[str]:
+    for text in given:
+        try:
+            parse_principal(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return _each_once(given)
+
+
+def _operations(
+    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> Sequence[Operation]:
+    return _each_once([_parse(Operation, name) for text in given for name in text.split(",")])
 
 
 def _run(bootstrap: str, work: Callable[[AclAdmin], Awaitable[T]]) -> T:
@@ -89,17 +132,18 @@ def _run(bootstrap: str, work: Callable[[AclAdmin], Awaitable[T]]) -> T:
 @json_option
 @connection_options
 def list_acls(
-    principal: str | None,
-    host: str | None,
-    operation: str | None,
+    principals: Sequence[str],
+    hosts: tuple[str, ...],
+    operations: Sequence[Operation],
     prefixed: bool,
     as_json: bool,
     bootstrap: str,
-    **resources: str | bool | None,
+    **resources: bool | tuple[str, ...],
 ) -> None:
-    """List ACLs; options restrict the list."""
-    wanted = _filter(principal, host, operation, prefixed, resources)
-    _show(_run(bootstrap, lambda admin: admin.list_acls(wanted)), as_json)
+    """List ACLs; options restrict the list. A name selects literal and prefixed ACLs with this name."""
+    pattern = PatternType.PREFIXED if prefixed else PatternType.ANY
+    wanted = _filters(principals, hosts, operations, pattern, resources)
+    _show(_run(bootstrap, lambda admin: _selected(admin, wanted)), as_json)
 
 
 @acl.command()
@@ -110,24 +154,27 @@ def list_acls(
 @connection_options
 def add(
     permission: str,
-    principal: str | None,
-    host: str | None,
-    operation: str | None,
+    principals: Sequence[str],
+    hosts: tuple[str, ...],
+    operations: Sequence[Operation],
     prefixed: bool,
     as_json: bool,
     bootstrap: str,
-    **resources: str | bool | None,
+    **resources: bool | tuple[str, ...],
 ) -> None:
-    """Allow or deny an operation, separated by commas several. A denial prevails over every allowance."""
-    if principal is None or operation is None:
+    """Allow or deny operations. A denial prevails over every allowance.
+
+    Several principals, hosts, operations and resources make an ACL for each combination.
+    """
+    if not principals or not operations:
         raise click.UsageError("give --principal and --operation")
-    _check_principal(principal)
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
     allowed = Permission.ALLOW if permission == "allow" else Permission.DENY
     acls = [
-        Acl(kind, name, pattern, principal, host or WILDCARD, _parse(Operation, each), allowed)
-        for kind, name in _chosen(resources)
-        for each in operation.split(",")
+        Acl(kind, name, _pattern_of(kind, pattern), principal, host, operation, allowed)
+        for (kind, name), principal, host, operation in product(
+            _chosen(resources), principals, _each_once(hosts) or [WILDCARD], operations
+        )
     ]
     if not acls:
         raise click.UsageError("name a resource: --topic, --group, --transactional-id, --cluster …")
@@ -139,62 +186,76 @@ def add(
 @_acl_options
 @_resource_options
 @click.option("--all", "everything", is_flag=True, help="Remove every ACL, if no other option is given.")
+@yes_option
 @json_option
 @connection_options
 def remove(
-    principal: str | None,
-    host: str | None,
-    operation: str | None,
+    principals: Sequence[str],
+    hosts: tuple[str, ...],
+    operations: Sequence[Operation],
     prefixed: bool,
     everything: bool,
+    yes: bool,
     as_json: bool,
     bootstrap: str,
-    **resources: str | bool | None,
+    **resources: bool | tuple[str, ...],
 ) -> None:
-    """Remove the ACLs that the options select, and print them."""
-    wanted = _filter(principal, host, operation, prefixed, resources)
-    if (wanted == AclFilter()) != everything:
+    """Remove the ACLs that the options select, and print them.
+
+    As with Kafka's tool a name selects ACLs for exactly this name; with --prefixed, those for this prefix.
+    """
+    chosen = _chosen(resources)
+    named = PatternType.LITERAL if chosen else PatternType.ANY
+    wanted = _filters(principals, hosts, operations, PatternType.PREFIXED if prefixed else named, resources)
+    if (wanted == [AclFilter()]) != everything:
         raise click.UsageError("say which ACLs to remove, or give --all")
+    found = _run(bootstrap, lambda admin: _selected(admin, wanted))
+    if not found:
+        raise click.ClickException(
+            "no ACL is selected, and nothing was removed. `nilometer acl list` shows the ACLs."
+        )
+    confirm("Remove these ACLs?", [" ".join(_row(each)) for each in found], yes=yes)
     _show(_run(bootstrap, lambda admin: admin.delete_acls(wanted)), as_json)
 
 
-def _chosen(resources: dict[str, str | bool | None]) -> list[tuple[ResourceType, str]]:
+async def _selected(admin: AclAdmin, wanted: Sequence[AclFilter]) -> list[Acl]:
+    return sorted({each for one in wanted for each in await admin.list_acls(one)})
+
+
+def _chosen(resources: Mapping[str, bool | tuple[str, ...]]) -> list[tuple[ResourceType, str]]:
     chosen = [(ResourceType.CLUSTER, CLUSTER_NAME)] if resources["cluster"] else []
     for option, kind, _ in _RESOURCES:
-        name = resources[option.removeprefix("--").replace("-", "_")]
-        if isinstance(name, str):
-            chosen.append((kind, name))
+        names = resources[option.removeprefix("--").replace("-", "_")]
+        if isinstance(names, tuple):
+            chosen += [(kind, name) for name in _each_once(names)]
     return chosen
 
 
-def _filter(
-    principal: str | None,
-    host: str | None,
-    operation: str | None,
-    prefixed: bool,
-    resources: dict[str, str | bool | None],
-) -> AclFilter:
-    chosen = _chosen(resources)
-    if len(chosen) > 1:
-        raise click.UsageError("name one resource only")
-    kind, name = chosen[0] if chosen else (ResourceType.ANY, None)
-    if principal is not None:
-        _check_principal(principal)
-    return AclFilter(
-        kind,
-        name,
-        PatternType.PREFIXED if prefixed else PatternType.ANY,
-        principal,
-        host,
-        Operation.ANY if operation is None else _parse(Operation, operation),
-    )
+def _filters(
+    principals: Sequence[str],
+    hosts: Sequence[str],
+    operations: Sequence[Operation],
+    pattern: PatternType,
+    resources: Mapping[str, bool | tuple[str, ...]],
+) -> list[AclFilter]:
+    return [
+        AclFilter(kind, name, _pattern_of(kind, pattern), principal, host, operation)
+        for (kind, name), principal, host, operation in product(
+            _chosen(resources) or [(ResourceType.ANY, None)],
+            principals or [None],
+            _each_once(hosts) or [None],
+            operations or [Operation.ANY],
+        )
+    ]
 
 
-def _check_principal(text: str) -> None:
-    try:
-        parse_principal(text)
-    except ValueError as error:
-        raise click.UsageError(f"--principal: {error}") from None
+def _pattern_of(kind: ResourceType, pattern: PatternType) -> PatternType:
+    """The cluster has one name, which is no prefix."""
+    return PatternType.LITERAL if kind is ResourceType.CLUSTER else pattern
+
+
+def _each_once(values: Sequence[T]) -> list[T]:
+    return list(dict.fromkeys(values))
 
 
 def _parse(kind: type[E], text: str) -> E:
@@ -205,19 +266,20 @@ def _parse(kind: type[E], text: str) -> E:
     return found
 
 
+def _row(each: Acl) -> tuple[str, ...]:
+    return (
+        each.resource_type.name,
+        each.resource_name,
+        each.pattern_type.name,
+        each.principal,
+        each.host,
+        each.operation.name,
+        each.permission.name,
+    )
+
+
 def _show(acls: Sequence[Acl], as_json: bool) -> None:
-    rows = [
-        (
-            each.resource_type.name,
-            each.resource_name,
-            each.pattern_type.name,
-            each.principal,
-            each.host,
-            each.operation.name,
-            each.permission.name,
-        )
-        for each in acls
-    ]
+    rows = [_row(each) for each in acls]
     if as_json:
         print_json({"acls": [dict(zip(_COLUMNS, row, strict=True)) for row in rows]})
     else:

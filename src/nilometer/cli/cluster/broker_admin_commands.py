@@ -10,7 +10,15 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
-from nilometer.cli.config_view import all_option, changes_of, delete_option, print_settings, set_option, shown
+from nilometer.cli.config_view import (
+    all_option,
+    changes_of,
+    check_deleted,
+    delete_option,
+    print_settings,
+    set_option,
+    shown,
+)
 from nilometer.cli.number_types import BROKER_ID
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import ClusterDescription, ConfigEntry, ConfigSource, ResourceType
@@ -83,7 +91,8 @@ def broker_config(
 ) -> None:
     """Show the settings that were changed while the brokers run, after --set and --delete.
 
-    --all also shows those of the broker's server.properties, and the defaults.
+    Those of a broker are its own ones, and those that all brokers share. --all also shows those of the
+    broker's server.properties, and the defaults.
     """
     if all_brokers == (broker_id is not None):
         raise click.UsageError("give the ID of a broker, or --all-brokers")
@@ -92,19 +101,22 @@ def broker_config(
 
     async def work() -> dict[str, ConfigEntry]:
         async with admin_of(bootstrap) as admin:
-            await _check_broker(admin, broker_id)
+            live = await _check_broker(admin, broker_id)
             if changes:
+                await check_deleted(admin, ResourceType.BROKER, str(live), deleted)
                 await admin.incremental_alter_configs(ResourceType.BROKER, name, changes)
             return await admin.describe_configs(ResourceType.BROKER, name)
 
-    own = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if all_brokers else ConfigSource.DYNAMIC_BROKER_CONFIG
-    print_settings({"broker": broker_id}, shown(run_async(work()), own, show_all), as_json)
+    changed = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    print_settings({"broker": broker_id}, shown(run_async(work()), show_all, *changed), as_json)
 
 
-async def _check_broker(admin: Admin, broker_id: int | None) -> None:
-    """Raise ClickException if no live broker has this id: the client would try for a minute."""
+async def _check_broker(admin: Admin, broker_id: int | None) -> int:
+    """Return the id of a live broker: this one, or any. Raises ClickException if no live broker has this id:
+    the client would try for a minute."""
     live = [node.node_id for node in (await admin.describe_cluster()).brokers]
     if broker_id is not None and broker_id not in live:
         raise click.ClickException(
             f"there is no live broker {broker_id}; the live brokers are {', '.join(map(str, live))}"
         )
+    return live[0] if broker_id is None else broker_id

@@ -322,6 +322,8 @@ def _stop(cluster: LocalCluster, brokers: list[BrokerProcess]) -> None:
 def down(data_dir: Path, as_json: bool) -> None:
     """Stop the brokers of a data folder."""
     cluster = LocalCluster(data_dir)
+    if not cluster.broker_ids():
+        raise click.ClickException(f"there is no cluster in {data_dir}, and nothing was stopped")
     running = [one for one in cluster.brokers() if one.state != "down"]
     _stop(cluster, running)
     if as_json:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from nilometer.cli.cluster_options import COMMAND_CONFIG_VARIABLE
 from nilometer.cli.demo.demo_run import TOPIC_PREFIX, Demo, DemoFailed
+from nilometer.local.local_cluster import LocalCluster
 
 BROKERS = 3
 PORTS = range(15_000, 32_000)
@@ -30,7 +31,8 @@ def brokers(demo: Demo) -> Generator[None, None, None]:
         try:
             demo.bootstrap = _up(demo)
         except BaseException:
-            _nilometer(demo, "down", "--data-dir", str(demo.data_dir))
+            if LocalCluster(demo.data_dir).broker_ids():
+                _nilometer(demo, "down", "--data-dir", str(demo.data_dir))
             raise
     try:
         demo.print_step(f"Brokers ready: bootstrap.servers={demo.bootstrap}")
@@ -78,7 +80,7 @@ def _is_free(port: int) -> bool:
 def _nilometer(demo: Demo, *arguments: str, as_admin: bool = False) -> str:
     """Run the ``nilometer`` command and return its standard output. Raises DemoFailed if it fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "nilometer.cli.main", *arguments],
+        [sys.executable, "-m", "nilometer.cli", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -108,7 +110,7 @@ def ingest_while_leader_dies(demo: Demo, files: Sequence[Path]) -> int:
     _nilometer(demo, "topic", "create", demo.topic, *replicas, *at)
     leader = _leaders(demo)[0][0]
     pid = _pid_of(demo, leader)
-    command = [sys.executable, "-m", "nilometer.cli.main", "ingest", *map(str, files), "--topic", demo.topic]
+    command = [sys.executable, "-m", "nilometer.cli", "ingest", *map(str, files), "--topic", demo.topic]
     command += ["--state", str(demo.run_dir / "ingest-state.json"), *at]
     ingest = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment(demo)
@@ -163,4 +165,4 @@ def drop_old_topics(demo: Demo) -> None:
     kept = {path.name for path in demo.run_dir.parent.iterdir()}
     old = [one["name"] for one in listed if one["name"].startswith(TOPIC_PREFIX) and one["name"] not in kept]
     if old:
-        _nilometer(demo, "topic", "delete", *old, *at)
+        _nilometer(demo, "topic", "delete", *old, "--yes", *at)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table
+from nilometer.cli.cluster_options import (
+    confirm,
+    connection_options,
+    json_option,
+    print_json,
+    print_table,
+    yes_option,
+)
 from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
     all_groups_option,
@@ -21,7 +29,7 @@ from nilometer.cli.groups.group_choice import (
 from nilometer.cli.groups.group_offset_commands import delete_offsets, reset_offsets
 from nilometer.cli.groups.group_view import describe_group, group_document
 from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
+from nilometer.client.admin.group_admin import STATES, GroupAdmin, GroupDescription
 from nilometer.client.admin.group_offsets import PartitionLag, lags
 from nilometer.wire.errors import KafkaError
 
@@ -35,6 +43,12 @@ def group() -> None:
 
 group.add_command(reset_offsets)
 group.add_command(delete_offsets)
+
+
+def _check_each(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for one in given:
+        if one.lower() not in map(str.lower, known):
+            raise click.UsageError(f"{option}: {one} is none of {', '.join(known)}")
 
 
 def _comma_separated(text: str | None) -> tuple[str, ...]:
@@ -62,9 +76,8 @@ def _comma_separated(text: str | None) -> tuple[str, ...]:
 @connection_options
 def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap: str) -> None:
     """List groups with their state and type."""
-    for one in _comma_separated(types):
-        if one.lower() not in GROUP_TYPES:
-            raise click.UsageError(f"--type: {one} is none of {', '.join(GROUP_TYPES)}")
+    _check_each("--type", _comma_separated(types), GROUP_TYPES)
+    _check_each("--state", _comma_separated(states), STATES)
     found = run_work(
         bootstrap, lambda _, groups: groups.list_groups(_comma_separated(states), _comma_separated(types))
     )
@@ -158,17 +171,17 @@ async def _lags(
 @names_argument
 @group_option
 @all_groups_option
+@yes_option
 @json_option
 @connection_options
 def delete(
-    names: tuple[str, ...], more: tuple[str, ...], all_groups: bool, as_json: bool, bootstrap: str
+    names: tuple[str, ...], more: tuple[str, ...], all_groups: bool, yes: bool, as_json: bool, bootstrap: str
 ) -> None:
     """Delete groups that have no members, with all their offsets."""
-
-    async def work(_: Admin, groups: GroupAdmin) -> dict[str, KafkaError | None]:
-        return await groups.delete(await chosen_groups(groups, names, more, all_groups))
-
-    outcomes = run_work(bootstrap, work)
+    chosen = run_work(bootstrap, lambda _, groups: chosen_groups(groups, names, more, all_groups))
+    if chosen:
+        confirm("Delete these groups?", [f"group {name} with its offsets" for name in chosen], yes=yes)
+    outcomes = run_work(bootstrap, lambda _, groups: groups.delete(chosen)) if chosen else {}
     if as_json:
         print_json({name: str(error) if error else None for name, error in outcomes.items()})
     else:

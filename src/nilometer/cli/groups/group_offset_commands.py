@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table
+from nilometer.cli.cluster_options import (
+    confirm,
+    connection_options,
+    json_option,
+    print_json,
+    print_table,
+    yes_option,
+)
 from nilometer.cli.groups.group_choice import (
     TIMEOUT_MS,
     all_groups_option,
@@ -182,26 +189,27 @@ async def _reset(
     metavar=topics_metavar,
     help="Only this topic, or these partitions of it; repeatable.",
 )
+@yes_option
 @json_option
 @connection_options
-def delete_offsets(name: str, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+def delete_offsets(name: str, topics: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> None:
     """Delete the committed offsets of a group for topics that it does not read now."""
-    wanted = [parse_topic(text) for text in topics]
-
-    async def work(_: Admin, groups: GroupAdmin) -> dict[TopicPartition, KafkaError | None]:
-        committed = await groups.committed(name)
-        chosen = [
-            partition
-            for partition in committed
-            for topic, numbers in wanted
-            if partition.topic == topic and (not numbers or partition.partition in numbers)
-        ]
-        return await groups.delete_offsets(name, chosen) if chosen else {}
-
-    outcomes = run_work(bootstrap, work)
+    committed = run_work(bootstrap, lambda _, groups: groups.committed(name))
+    chosen: dict[TopicPartition, None] = {}
+    for text in topics:
+        topic, numbers = parse_topic(text)
+        here = [one for one in committed if one.topic == topic and (not numbers or one.partition in numbers)]
+        missing = [f"{topic}-{number}" for number in numbers if TopicPartition(topic, number) not in here]
+        if missing or not here:
+            raise click.ClickException(
+                f"group {name} has no committed offset of {', '.join(missing) or topic}. Nothing was deleted."
+            )
+        chosen |= dict.fromkeys(here)
+    lost = [f"offset {committed[one].offset} of {one} in group {name}" for one in chosen]
+    confirm("Delete these offsets?", lost, yes=yes)
+    outcomes = run_work(bootstrap, lambda _, groups: groups.delete_offsets(name, list(chosen)))
     if as_json:
         print_json({str(one): str(error) if error else None for one, error in outcomes.items()})
-    else:
-        done = [str(one) for one, error in outcomes.items() if error is None]
-        click.echo(f"Deleted the offsets of {', '.join(done)}." if done else "Nothing to delete.")
+    elif done := [str(one) for one, error in outcomes.items() if error is None]:
+        click.echo(f"Deleted the offsets of {', '.join(done)}.")
     finish({str(one): error for one, error in outcomes.items() if error is not None})

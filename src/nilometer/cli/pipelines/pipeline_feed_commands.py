@@ -18,12 +18,14 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
+    confirm,
     connection_options,
     given_client_config,
     json_option,
     parse_pairs,
     print_json,
     run_async,
+    yes_option,
 )
 from nilometer.cli.number_types import Seconds
 from nilometer.cli.pipelines.pipeline_run_command import run
@@ -151,6 +153,7 @@ async def create_topics(client: Mapping[str, str], topics: Iterable[str], partit
     is_flag=True,
     help="Remove the slot and the publication. PostgreSQL keeps its log for a slot that has no reader.",
 )
+@yes_option
 @json_option
 @connection_options
 def capture(
@@ -161,6 +164,7 @@ def capture(
     seconds: float,
     available_now: bool,
     drop: bool,
+    yes: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
@@ -175,6 +179,8 @@ def capture(
     try:
         with Capture(dsn, table, slot) as source:
             if drop:
+                lost = f"slot {slot} of {table}: changes that were not captured, and where to continue"
+                confirm("Remove the slot and its publication?", [lost], yes=yes)
                 source.drop()
                 return
             total = 0
@@ -319,6 +325,10 @@ def demo(
     exit_on_sigterm()  # so that the broker is stopped in any case
     folder = folder or Path(".nilometer", "pipeline-demo", name)
     cluster = LocalCluster(folder / "cluster")
+    if (folder / "pipelines").exists() and not cluster.broker_ids():
+        raise click.UsageError(
+            f"{folder / 'pipelines'} is of no demo, and would be removed: give another folder"
+        )
     for part in ("cluster", "pipelines"):
         shutil.rmtree(folder / part, ignore_errors=True)
     cluster.configure(1, Endpoint("PLAINTEXT", "127.0.0.1", free_port()), {})

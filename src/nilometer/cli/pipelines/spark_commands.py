@@ -10,7 +10,11 @@ from pathlib import Path
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_options import json_option
+from nilometer.cli.cluster_options import (
+    confirm,
+    json_option,
+    yes_option,
+)
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
@@ -101,8 +105,9 @@ def submit_command(master: str, arguments: tuple[str, ...], *, kafka_connector: 
 @click.option(
     "--full-refresh-all", is_flag=True, help="Drop the tables and checkpoints, and read from the beginning."
 )
+@yes_option
 @click.argument("command", type=click.Choice(["run", "dry-run"]))
-def pipelines(spec: Path, full_refresh_all: bool, command: str) -> None:
+def pipelines(spec: Path, full_refresh_all: bool, yes: bool, command: str) -> None:
     """Run a project of Spark Declarative Pipelines on this machine, up to the newest record.
 
     Spark's settings are read from conf/spark-defaults.conf next to the specification, its logging settings
@@ -110,6 +115,8 @@ def pipelines(spec: Path, full_refresh_all: bool, command: str) -> None:
     """
     from nilometer.pipeline.declared.running import run_project
 
+    if full_refresh_all and command == "run":
+        confirm("Drop them?", [f"the tables and checkpoints of {spec}"], yes=yes)
     exit_on_sigterm()
     try:
         run_project(spec, command, *(["--full-refresh-all"] if full_refresh_all else []))

@@ -11,6 +11,7 @@ from nilometer.cli.records.consume_in_group import consume_in_group
 from nilometer.cli.records.consume_partitions import Reading, consume_partitions
 from nilometer.cli.records.record_format import NULL, BadFormat, Formatter, json_lines, template, value_lines
 from nilometer.cli.records.start_positions import EARLIEST, Start, parse_places
+from nilometer.cli.standard_streams import output_is_closed
 from nilometer.cli.times import parse_time
 
 TAIL_MAX = 1_000_000
@@ -111,6 +112,8 @@ def consume(
     With --group the members of the group share the partitions, and the offsets of printed records are
     committed. --from-beginning then applies to partitions without a committed offset.
     """
+    if output_is_closed():
+        raise click.UsageError("standard output is closed: records would be read and lost")
     has_place = places != Start()
     if sum((from_beginning, has_place, from_timestamp is not None, tail is not None)) > 1:
         raise click.UsageError("give one of --from-beginning, --offset, --from-timestamp and --tail")

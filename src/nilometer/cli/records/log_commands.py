@@ -50,9 +50,14 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
                 raise click.UsageError(f"{path} is not a log, index, checkpoint or snapshot file")
             yield path
             continue
+        found = False
         for parent, folders, names in os.walk(path):
             folders.sort()
-            yield from (os.path.join(parent, name) for name in sorted(names) if is_known(name))
+            for name in filter(is_known, sorted(names)):
+                found = True
+                yield os.path.join(parent, name)
+        if not found:
+            raise click.UsageError(f"{path} has no log, index, checkpoint or snapshot file")
 
 
 def _line(entry: dict[str, Any]) -> str:

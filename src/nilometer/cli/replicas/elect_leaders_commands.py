@@ -10,7 +10,14 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
-from nilometer.cli.cluster_options import connection_options, json_option, print_json, run_async
+from nilometer.cli.cluster_options import (
+    confirm,
+    connection_options,
+    json_option,
+    print_json,
+    run_async,
+    yes_option,
+)
 from nilometer.cli.number_types import PARTITION
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -47,6 +54,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
     help="Only this partition of the one --topic; repeatable.",
 )
 @click.option("--all", "elect_all", is_flag=True, help="Every partition of the cluster.")
+@yes_option
 @json_option
 @connection_options
 def elect_leaders(
@@ -54,6 +62,7 @@ def elect_leaders(
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
     elect_all: bool,
+    yes: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
@@ -63,11 +72,22 @@ def elect_leaders(
     if partitions and len(topics) != 1:
         raise click.UsageError("--partition goes with one --topic")
 
+    async def look() -> list[TopicPartition] | None:
+        async with admin_of(bootstrap) as admin:
+            return None if elect_all else await _partitions(admin, topics, partitions)
+
     async def work() -> PartitionOutcomes:
         async with admin_of(bootstrap) as admin:
-            wanted = None if elect_all else await _partitions(admin, topics, partitions)
             return await ask_to_elect(admin, ElectionType[kind], wanted)
 
+    wanted = run_async(look())
+    if ElectionType[kind] is ElectionType.UNCLEAN:
+        lost = ["every partition without a leader"] if wanted is None else wanted
+        confirm(
+            "Elect replicas that may lack records?",
+            [f"records of {one} can be lost" for one in lost],
+            yes=yes,
+        )
     outcomes = run_async(work())
     if as_json:
         print_json({"partitions": [_document(key, outcomes[key]) for key in sorted(outcomes)]})

@@ -18,7 +18,7 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of, survey_of
 from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
 from nilometer.cli.number_types import INT64_MAX
-from nilometer.cli.replicas.reassign_files import read_targets, write_targets
+from nilometer.cli.replicas.reassign_files import read_targets, write_rollback
 from nilometer.cli.replicas.reassign_plan import plan
 from nilometer.cli.replicas.reassign_view import MoveBars, progress_document, progress_rows
 from nilometer.client.admin.admin import Admin
@@ -75,7 +75,7 @@ reassign.add_command(plan)
 @click.option(
     "--rollback",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the current assignment to this file. Executing that file undoes the moves.",
+    help="Write the current assignment to this file, which must not exist. Executing it undoes the moves.",
 )
 @json_option
 @connection_options
@@ -89,7 +89,7 @@ def execute(
         async with admin_of(bootstrap) as admin:
             before = await _present(admin, targets)
             if rollback is not None:
-                write_targets(rollback, before)
+                write_rollback(rollback, before)
             if bytes_per_second is not None:
                 await set_throttle(admin, before, targets, bytes_per_second)
             return before, await alter_reassignments(admin, targets)

@@ -26,3 +26,15 @@ def read_targets(file: Any) -> Targets:
 
 def write_targets(path: Path, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
     path.write_text(format_reassignment(targets) + "\n", encoding="utf-8")
+
+
+def write_rollback(path: Path, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+    """Write the way back. Raises ClickException if the file exists: earlier moves may need it."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(format_reassignment(targets) + "\n")
+    except FileExistsError:
+        raise click.ClickException(
+            f"--rollback: {path} exists, and may be what undoes earlier moves: name another file. "
+            "Nothing was moved."
+        ) from None

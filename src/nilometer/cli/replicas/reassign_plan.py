@@ -10,7 +10,7 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of, survey_of
 from nilometer.cli.cluster_options import always_json_option, connection_options, run_async
-from nilometer.cli.replicas.reassign_files import write_targets
+from nilometer.cli.replicas.reassign_files import write_rollback, write_targets
 from nilometer.cli.replicas.reassign_view import moved_bytes
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
@@ -41,7 +41,7 @@ from nilometer.identifiers import BrokerId
 @click.option(
     "--rollback",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the current assignment of the partitions that would move to this file.",
+    help="Write the current assignment of the partitions that would move to this file, which must not exist.",
 )
 @always_json_option
 @connection_options
@@ -87,13 +87,12 @@ def plan(
 
 def _write_plan(moves: Sequence[PlannedMove], output: Path | None, rollback: Path | None) -> None:
     after = {TopicPartition(m.topic, m.partition): m.after for m in moves}
+    if rollback is not None:
+        write_rollback(rollback, {TopicPartition(m.topic, m.partition): m.before for m in moves})
     if output is None:
         click.echo(format_reassignment(after))
     else:
         write_targets(output, after)
-    if rollback is not None:
-        before = {TopicPartition(m.topic, m.partition): m.before for m in moves}
-        write_targets(rollback, before)
 
 
 def _parse_brokers(text: str | None) -> list[int] | None:

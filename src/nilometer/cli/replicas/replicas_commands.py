@@ -107,6 +107,8 @@ class _SurveyLoop:
         if found.missing_topics:
             names = ", ".join(found.missing_topics)
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"no topic {names}")
+        if absent := set(self._partitions or ()).difference(one.partition for one in found.rows):
+            raise click.ClickException(f"there is no partition {', '.join(map(str, sorted(absent)))}")
         if absent := set(self._broker_ids).difference(one.broker_id for one in found.brokers):
             raise click.ClickException(f"no such broker: {', '.join(map(str, sorted(absent)))}")
         return found

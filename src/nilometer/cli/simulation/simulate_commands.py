@@ -23,6 +23,7 @@ from nilometer.cli.simulation.parallel import play_in_processes
 from nilometer.cli.simulation.seed_report import RecordingOptions, SeedOptions, SeedReport, play_seed
 from nilometer.simulation.ensemble_plan import STORES
 from nilometer.simulation.fault_kinds import Kind
+from nilometer.simulation.plan import Plan, draw
 from nilometer.simulation.recording.format import EVENTS_MAX, EVENTS_READ_MAX
 
 KINDS = ", ".join(kind.value for kind in Kind)
@@ -144,6 +145,8 @@ def simulate(
         minimises=minimises,
     )
     numbers = range(seed, seed + seeds)
+    if only:
+        _check_faults(only, [draw(one, minutes, faults, store) for one in numbers])
     jobs = min(seeds, jobs or len(os.sched_getaffinity(0)))
     summary = Summary(seeds, as_json)
     with closing(_reports(numbers, jobs, options, keep_going)) as reports:
@@ -155,6 +158,16 @@ def simulate(
             raise
     summary.print_summary()
     sys.exit(summary.failed[0].exit if summary.failed else 0)
+
+
+def _check_faults(only: Sequence[int], plans: Sequence[Plan]) -> None:
+    """Raise UsageError for a number that no fault of the schedules has."""
+    known = {fault.number for plan in plans for fault in plan.faults}
+    if missing := sorted(set(only) - known):
+        shown = ", ".join(map(str, sorted(known))) or "none"
+        raise click.UsageError(
+            f"--only: no fault has the number {', '.join(map(str, missing))}; the schedule has {shown}"
+        )
 
 
 def _reports(

@@ -12,11 +12,13 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
+    confirm,
     connection_options,
     json_option,
     print_json,
     print_table,
     run_async,
+    yes_option,
 )
 from nilometer.client.admin.token_admin import IssuedToken, TokenAdmin
 from nilometer.client.settings.durations import parse_duration_ms
@@ -173,20 +175,25 @@ def renew(token_id: str, period: int | None, as_json: bool, bootstrap: str) -> N
 @click.option(
     "--after", type=DURATION, metavar="DURATION", help="How long from now, as PT1H. [default: remove it now]"
 )
+@yes_option
 @json_option
 @connection_options
-def expire(token_id: str, after: int | None, as_json: bool, bootstrap: str) -> None:
+def expire(token_id: str, after: int | None, yes: bool, as_json: bool, bootstrap: str) -> None:
     """Remove a token that you own or are a renewer of, or change when it expires; print when.
 
     Connections that logged in by it are closed.
     """
     period_ms = -1 if after is None else after
 
-    async def work(admin: TokenAdmin) -> int:
+    async def look(admin: TokenAdmin) -> IssuedToken:
         [found] = _named(await admin.describe(), [token_id])
-        return await admin.expire(found.hmac, period_ms)
+        return found
 
-    _show_expiry(token_id, _run(bootstrap, work), as_json)
+    found = _run(bootstrap, look)
+    if after is None:
+        confirm("Remove this token now?", [f"token {token_id} of {found.owner}"], yes=yes)
+    expires_ms = _run(bootstrap, lambda admin: admin.expire(found.hmac, period_ms))
+    _show_expiry(token_id, expires_ms, as_json)
 
 
 def _named(tokens: Sequence[IssuedToken], ids: Sequence[str]) -> list[IssuedToken]:

@@ -10,14 +10,16 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
+    confirm,
     connection_options,
     json_option,
     parse_pairs,
     print_json,
     print_table,
     run_async,
+    yes_option,
 )
-from nilometer.cli.config_view import changes_of, config_documents
+from nilometer.cli.config_view import changes_of, check_deleted, config_documents
 from nilometer.cli.number_types import PARTITIONS_COUNT
 from nilometer.cli.topics.topic_config_command import topic_config
 from nilometer.cli.topics.topic_offset_commands import delete_records_command, offsets
@@ -189,6 +191,7 @@ def alter(
     async def work() -> None:
         async with admin_of(bootstrap) as admin:
             if changes:
+                await check_deleted(admin, ResourceType.TOPIC, name, deleted)
                 await admin.incremental_alter_configs(ResourceType.TOPIC, name, changes)
             if partitions is not None:
                 error = (await admin.create_partitions({name: partitions}))[name]
@@ -205,15 +208,37 @@ def alter(
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @click.option("--if-exists", is_flag=True, help="Do not fail for a topic that does not exist.")
+@click.option(
+    "--internal",
+    is_flag=True,
+    help="Delete internal topics, too: with __consumer_offsets the offsets of all groups are lost.",
+)
+@yes_option
 @json_option
 @connection_options
-def delete(names: tuple[str, ...], if_exists: bool, as_json: bool, bootstrap: str) -> None:
+def delete(
+    names: tuple[str, ...], if_exists: bool, internal: bool, yes: bool, as_json: bool, bootstrap: str
+) -> None:
     """Delete topics and all their records."""
+
+    async def look() -> list[TopicMetadata]:
+        async with admin_of(bootstrap) as admin:
+            described = await admin.describe_topics(names)
+            return [one for one in described.values() if isinstance(one, TopicMetadata)]
 
     async def work() -> dict[str, KafkaError | None]:
         async with admin_of(bootstrap) as admin:
             return await admin.delete_topics(names)
 
+    found = run_async(look())
+    if not internal and (refused := [one.name for one in found if one.is_internal]):
+        raise click.UsageError(
+            f"{', '.join(refused)}: the brokers keep their own state there, and it is lost for all clients. "
+            "--internal deletes internal topics, too"
+        )
+    if found:
+        lost = [f"topic {one.name} with the records of {len(one.partitions)} partitions" for one in found]
+        confirm("Delete these topics?", lost, yes=yes)
     ignored_error = ErrorCode.unknown_topic_or_partition if if_exists else None
     _report(run_async(work()), "Deleted", as_json, ignored_error)
 

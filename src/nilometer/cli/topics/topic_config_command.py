@@ -7,7 +7,15 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import connection_options, json_option, run_async
-from nilometer.cli.config_view import all_option, changes_of, delete_option, print_settings, set_option, shown
+from nilometer.cli.config_view import (
+    all_option,
+    changes_of,
+    check_deleted,
+    delete_option,
+    print_settings,
+    set_option,
+    shown,
+)
 from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource, ResourceType
 
 
@@ -32,8 +40,9 @@ def topic_config(
     async def work() -> dict[str, ConfigEntry]:
         async with admin_of(bootstrap) as admin:
             if changes:
+                await check_deleted(admin, ResourceType.TOPIC, name, deleted)
                 await admin.incremental_alter_configs(ResourceType.TOPIC, name, changes)
             return await admin.describe_configs(ResourceType.TOPIC, name)
 
-    entries = shown(run_async(work()), ConfigSource.DYNAMIC_TOPIC_CONFIG, show_all)
+    entries = shown(run_async(work()), show_all, ConfigSource.DYNAMIC_TOPIC_CONFIG)
     print_settings({"topic": name}, entries, as_json)

@@ -10,7 +10,15 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
-from nilometer.cli.cluster_options import connection_options, json_option, print_json, print_table, run_async
+from nilometer.cli.cluster_options import (
+    confirm,
+    connection_options,
+    json_option,
+    print_json,
+    print_table,
+    run_async,
+    yes_option,
+)
 from nilometer.cli.number_types import INT32_MAX, INT64_MAX, PARTITION
 from nilometer.cli.times import parse_time
 from nilometer.client.admin.admin import Admin
@@ -136,26 +144,37 @@ def _document(one: PartitionOffsets, with_time: bool) -> dict[str, Any]:
     help="Delete the records of partition P below OFFSET; repeatable.",
 )
 @click.option("--all", "delete_all", is_flag=True, help="Delete all records of all partitions.")
+@yes_option
 @json_option
 @connection_options
 def delete_records_command(
-    name: str, texts: tuple[str, ...], delete_all: bool, as_json: bool, bootstrap: str
+    name: str, texts: tuple[str, ...], delete_all: bool, yes: bool, as_json: bool, bootstrap: str
 ) -> None:
     """Delete the oldest records of partitions, for all readers and for good."""
     if delete_all == bool(texts):
         raise click.UsageError("give --before, or --all")
     before = _parse_before(texts)
 
-    async def work() -> Deletions:
+    async def look() -> dict[TopicPartition, int]:
         async with admin_of(bootstrap) as admin:
             count = len((await describe_by_controller(admin, [name]))[name].partitions)
-            for number in before:
-                _check_partition(name, number, count)
-            wanted = dict.fromkeys(range(count), HIGH_WATERMARK) if delete_all else before
-            by_place = {TopicPartition(name, number): offset for number, offset in wanted.items()}
+        for number in before:
+            _check_partition(name, number, count)
+        wanted = dict.fromkeys(range(count), HIGH_WATERMARK) if delete_all else before
+        return {TopicPartition(name, number): offset for number, offset in wanted.items()}
+
+    async def work(by_place: Mapping[TopicPartition, int]) -> Deletions:
+        async with admin_of(bootstrap) as admin:
+            await admin.client.topic(name, TIMEOUT_MS)
             return await delete_records(admin.client, by_place, TIMEOUT_MS)
 
-    _report(run_async(work()), as_json)
+    by_place = run_async(look())
+    lost = [
+        f"all records of {place}" if offset == HIGH_WATERMARK else f"records of {place} below offset {offset}"
+        for place, offset in sorted(by_place.items())
+    ]
+    confirm("Delete these records?", lost, yes=yes)
+    _report(run_async(work(by_place)), as_json)
 
 
 def _parse_before(texts: Sequence[str]) -> dict[int, int]:

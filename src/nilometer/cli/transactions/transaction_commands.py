@@ -11,11 +11,13 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
+    confirm,
     connection_options,
     json_option,
     print_json,
     print_table,
     run_async,
+    yes_option,
 )
 from nilometer.cli.groups.group_choice import finish
 from nilometer.cli.number_types import INT64, OFFSET, PARTITION, Seconds
@@ -39,6 +41,15 @@ DEFAULT_OLDER_THAN_S = 15 * 60
 """The default of the brokers' ``transaction.max.timeout.ms``: coordinators abort older transactions."""
 
 T = TypeVar("T")
+_older_than_option = click.option(
+    "--older-than",
+    "older_than_s",
+    type=Seconds(),
+    default=DEFAULT_OLDER_THAN_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Only transactions whose last record is older: more than the brokers' transaction.max.timeout.ms.",
+)
 Hanging = tuple[list[OpenTransaction], dict[TopicPartition, KafkaError]]
 
 
@@ -146,6 +157,14 @@ async def _producers(admin: TransactionAdmin, partition: TopicPartition) -> list
 @click.option("--topic", help="The topic of a hanging transaction.")
 @click.option("--partition", type=PARTITION, help="The partition of a hanging transaction.")
 @click.option("--start-offset", type=OFFSET, help="Its first offset, as find-hanging shows it.")
+@_older_than_option
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Abort although the producer may still be there: what it wrote is lost, and it is told so too late "
+    "or never.",
+)
+@yes_option
 @json_option
 @connection_options
 def abort(
@@ -153,29 +172,63 @@ def abort(
     topic: str | None,
     partition: int | None,
     start_offset: int | None,
+    older_than_s: float,
+    force: bool,
+    yes: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Abort the transaction of TRANSACTIONAL_ID, or a hanging one by its first offset.
+    """Abort a hanging transaction by its first offset; with --force any other one, too.
 
-    With TRANSACTIONAL_ID its coordinator aborts it everywhere, and its producer is fenced. With --topic,
-    --partition and --start-offset an abort marker is written to that partition alone, without checking with
-    the coordinator: use it only for transactions that `find-hanging` shows.
+    With --topic, --partition and --start-offset an abort marker is written to that partition alone, if
+    `find-hanging` shows the transaction. A live one is refused without --force. With TRANSACTIONAL_ID and
+    --force its coordinator aborts it everywhere, and its producer is fenced.
     """
     place = (topic, partition, start_offset)
     if transactional_id is not None:
         if any(one is not None for one in place):
             raise click.UsageError("give TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
-        _run(bootstrap, lambda _, admin: admin.fence(transactional_id))
+        _fence(bootstrap, transactional_id, force=force, yes=yes)
         text = f"The producer of {transactional_id} is fenced, and its open transaction aborted."
         _print_aborted(transactional_id, None, None, text, as_json)
         return
     if topic is None or partition is None or start_offset is None:
         raise click.UsageError("give TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
     where = TopicPartition(topic, partition)
-    _run(bootstrap, lambda _, admin: _abort_at(admin, where, start_offset))
+    producer = _run(bootstrap, lambda _, admin: _open_at(admin, where, start_offset))
+    if not force and not _run(bootstrap, lambda _, admin: _hangs(admin, where, producer, older_than_s)):
+        raise click.ClickException(
+            f"The transaction at offset {start_offset} of {where} does not hang: its coordinator has it and "
+            f"will end it, or its last record is younger than {older_than_s:g} s. Nothing was aborted. "
+            "--force aborts it all the same: its producer may then commit, and what it wrote here is lost."
+        )
+    lost = f"the records of producer {producer.producer_id} in {where} from offset {start_offset} on"
+    confirm("Abort this transaction?", [lost], yes=yes)
+    _run(bootstrap, lambda _, admin: _abort_at(admin, where, producer))
     text = f"Aborted the transaction that begins at offset {start_offset} of {where}."
     _print_aborted(None, where, start_offset, text, as_json)
+
+
+def _fence(bootstrap: str, transactional_id: str, *, force: bool, yes: bool) -> None:
+    """Fence a producer, if ``force`` says so. Raises KafkaError, ClickException."""
+    found = _run(bootstrap, lambda _, admin: admin.describe([transactional_id]))[transactional_id]
+    if isinstance(found, KafkaError):
+        raise found
+    is_open = found.start_ms is not None
+    if not force:
+        state = (
+            f"is {found.state}, and its producer or its coordinator will end it"
+            if is_open
+            else f"has no open transaction (it is {found.state})"
+        )
+        raise click.ClickException(
+            f"{transactional_id} {state}. Nothing was aborted. --force fences its producer and aborts what "
+            "is open; `nilometer transaction find-hanging` shows transactions that no coordinator will end."
+        )
+    lost = [f"the records of its open transaction in {one}" for one in found.partitions]
+    fenced = f"the producer of {transactional_id} is fenced: if it runs, it fails"
+    confirm("Fence this producer?", [fenced, *lost], yes=yes)
+    _run(bootstrap, lambda _, admin: admin.fence(transactional_id))
 
 
 def _print_aborted(
@@ -198,7 +251,8 @@ def _print_aborted(
     )
 
 
-async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_offset: int) -> None:
+async def _open_at(admin: TransactionAdmin, partition: TopicPartition, start_offset: int) -> ActiveProducer:
+    """Return the producer of the transaction. Raises ClickException if none is open there."""
     found = await _producers(admin, partition)
     producer = next((one for one in found if one.start_offset == start_offset), None)
     if producer is None:
@@ -207,21 +261,29 @@ async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, start_of
         raise click.ClickException(
             f"No open transaction begins at offset {start_offset} of {partition}: {open_ones}"
         )
-    await admin.abort(partition, producer)
+    return producer
+
+
+async def _abort_at(admin: TransactionAdmin, partition: TopicPartition, producer: ActiveProducer) -> None:
+    """Abort the transaction if it is still there. Raises KafkaError, ClickException."""
+    assert producer.start_offset is not None, "it was open"
+    found = await _open_at(admin, partition, producer.start_offset)
+    await admin.abort(partition, found)
+
+
+async def _hangs(
+    admin: TransactionAdmin, partition: TopicPartition, producer: ActiveProducer, older_than_s: float
+) -> bool:
+    found, problems = await admin.find_hanging([partition], round(older_than_s * 1000))
+    for error in problems.values():
+        raise error
+    return OpenTransaction(partition, producer).key in {one.key for one in found}
 
 
 @transaction.command("find-hanging")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable. [default: all topics]")
 @click.option("--partition", type=PARTITION, help="Only this partition of the one --topic.")
-@click.option(
-    "--older-than",
-    "older_than_s",
-    type=Seconds(),
-    default=DEFAULT_OLDER_THAN_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Only transactions whose last record is older: more than the brokers' transaction.max.timeout.ms.",
-)
+@_older_than_option
 @json_option
 @connection_options
 def find_hanging(

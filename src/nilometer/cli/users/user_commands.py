@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -10,25 +11,32 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster.metadata_commands import (
+    DEFAULT_DATA_DIR,
     coordination_config_option,
     coordination_option,
     data_dir_option,
 )
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
+    confirm,
     connection_options,
+    given_client_config,
     json_option,
     print_json,
     print_table,
     run_async,
+    yes_option,
 )
 from nilometer.cli.users.password_input import password_file_option, read_password
 from nilometer.client.admin.user_admin import UserAdmin, UserCredential
+from nilometer.local.secure_cluster import BROKER, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 TIMEOUT_MS = 15_000
+_FOR_A_FILE = re.compile(r"""[!#-\[\]-~]+""")
+"""Passwords that a file of settings can have: Java and this program read them alike."""
 MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
 T = TypeVar("T")
 
@@ -116,7 +124,16 @@ def add(
     if not offline and (data_dir is not None or coordination is not None):
         raise click.UsageError("--data-dir and --coordination are for --offline")
     wanted = _chosen(mechanisms) or tuple(ScramMechanism)
+    folder = SecureFolder(data_dir or Path(DEFAULT_DATA_DIR)) if offline else _folder()
+    file = folder.file_of(name) if folder is not None and folder.exists and MECHANISM in wanted else None
+    if file is not None and name == BROKER:
+        raise click.ClickException(_needed(name, file))
     password = read_password(password_file)
+    if file is not None and not _FOR_A_FILE.fullmatch(password):
+        raise click.UsageError(
+            f"{file} has the password of {name}, too, and can have only letters, digits and signs of ASCII "
+            'without spaces, " and \\'
+        )
     if offline:
         from nilometer.cli.users.offline_user import add_offline
         from nilometer.local.first_users import NewUser
@@ -125,26 +142,47 @@ def add(
         add_offline(user, data_dir, coordination, coordination_config)
     else:
         _run(bootstrap, lambda admin: admin.set_password(name, password, wanted, iterations))
+    if folder is not None and file is not None:
+        folder.change_password(name, password)
+        click.echo(f"{file} has the new password.", err=True)
     _show([UserCredential(name, mechanism.value, iterations) for mechanism in wanted], as_json)
 
 
 @user.command()
 @click.argument("name")
 @_mechanism_option("Only of this mechanism; repeatable. [default: all that the user has]")
+@yes_option
 @json_option
 @connection_options
-def remove(name: str, mechanisms: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+def remove(name: str, mechanisms: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> None:
     """Remove a user, and print what was removed. Connections that are open stay open."""
-    chosen = _chosen(mechanisms)
+    known = _run(bootstrap, lambda admin: admin.list_credentials([name]))
+    wanted = _chosen(mechanisms) or _chosen([each.mechanism for each in known])
+    names = [mechanism.value for mechanism in wanted]
+    lost = [f"password of user {name} for {each}" for each in names]
+    folder = _folder()
+    file = folder.file_of(name) if folder is not None and MECHANISM in wanted else None
+    if file is not None:
+        if name != DEMO:
+            raise click.ClickException(_needed(name, file))
+        lost.append(f"{file} is of no use then")
+    confirm("Remove it?", lost, yes=yes)
+    _run(bootstrap, lambda admin: admin.remove(name, wanted))
+    _show([each for each in known if each.mechanism in names], as_json)
 
-    async def work(admin: UserAdmin) -> list[UserCredential]:
-        known = await admin.list_credentials([name])
-        wanted = chosen or _chosen([each.mechanism for each in known])
-        await admin.remove(name, wanted)
-        removed = {mechanism.value for mechanism in wanted}
-        return [each for each in known if each.mechanism in removed]
 
-    _show(_run(bootstrap, work), as_json)
+def _folder() -> SecureFolder | None:
+    """Return the folder of `nilometer up --secure` whose cluster this command connects to, if it is here."""
+    authority = given_client_config().get("ssl.truststore.location")
+    return None if authority is None else SecureFolder.of_authority(authority)
+
+
+def _needed(name: str, file: Path) -> str:
+    who = "the brokers log in to each other" if name == BROKER else "`nilometer up` and `status` log in"
+    return (
+        f"{who} as {name}, with the password in {file}, and could not any more. Nothing was changed. "
+        f"For yourself make a user of your own: nilometer user add NAME"
+    )
 
 
 def _chosen(names: Sequence[str]) -> tuple[ScramMechanism, ...]:

@@ -35,16 +35,18 @@ class AclAdmin:
         for result in response.results:
             _check(result.error_code, result.error_message)
 
-    async def delete_acls(self, wanted: AclFilter) -> list[Acl]:
-        """Delete the ACLs that ``wanted`` selects, and return them, sorted. Raises KafkaError."""
-        fields = _fields_of(wanted)
+    async def delete_acls(self, wanted: Sequence[AclFilter]) -> list[Acl]:
+        """Delete the ACLs that any of ``wanted`` selects, and return them, sorted. Raises KafkaError."""
 
         def make(api: Api) -> Message:
-            return api.request(filters=(api.make_request("DeleteAclsFilter", **fields),))
+            filters = (api.make_request("DeleteAclsFilter", **_fields_of(each)) for each in wanted)
+            return api.request(filters=tuple(filters))
 
-        (result,) = (await self._any(ApiKey.DELETE_ACLS, make)).filter_results
-        _check(result.error_code, result.error_message)
-        return sorted(_acl(acl, acl) for acl in result.matching_acls)
+        deleted: set[Acl] = set()
+        for result in (await self._any(ApiKey.DELETE_ACLS, make)).filter_results:
+            _check(result.error_code, result.error_message)
+            deleted.update(_acl(acl, acl) for acl in result.matching_acls)
+        return sorted(deleted)
 
     async def _any(self, key: ApiKey, make: MakeRequest) -> Message:
         return await self._client.retry(lambda: self._client.send_to_any(key, make), self._timeout_ms)

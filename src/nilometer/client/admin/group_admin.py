@@ -34,6 +34,10 @@ T = TypeVar("T")
 CLASSIC, CONSUMER = "classic", "consumer"
 STATES_SINCE, TYPES_SINCE = 4, 5
 DEAD, EMPTY = "Dead", "Empty"
+STATES = (
+    *(EMPTY, "Stable", "PreparingRebalance", "CompletingRebalance"),
+    *("Assigning", "Reconciling", DEAD),  # the first two are of the consumer protocol alone
+)
 _NOT_A_CONSUMER_GROUP = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
 """Error codes of ConsumerGroupDescribe for a classic group: from a broker with and without KIP-848."""
 

@@ -31,7 +31,7 @@ PIPELINE = Path(__file__).with_name("{name}.py")
 
 def run(*arguments):
     """Run a command of nilometer and return what it prints."""
-    command = [sys.executable, "-m", "nilometer.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "nilometer.cli", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -74,7 +74,7 @@ class Grantor:
         while not self._stopping:
             await asyncio.sleep(chance.uniform(*GAP_S))
             if chance.uniform(0, 1) < DELETIONS_SHARE:
-                self.done["ACLs deleted"] += len(await admin.delete_acls(_random_filter(chance)))
+                self.done["ACLs deleted"] += len(await admin.delete_acls([_random_filter(chance)]))
             else:
                 await admin.create_acls([random_acl(chance) for _ in range(1 + chance.below(2))])
                 self.done["ACLs created"] += 1
