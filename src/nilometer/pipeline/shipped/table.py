@@ -197,7 +197,7 @@ def inferred(batch: DataFrame) -> ValueType:
                 yield pa.RecordBatch.from_pylist([row], schema=_arrow_of_inferred())
 
     found = batch.select("value", "partition", "offset").mapInArrow(infer_task, INFERRED).collect()
-    kind = struct(closed=True)
+    kind = struct(others="empty")
     for row in sorted(found, key=lambda one: (one.partition, one.offset)):
         schema = json.loads(row.schema)
         if schema["properties"]:

@@ -80,8 +80,8 @@ def _followed_struct(
 def extended(existing: ValueType, inferred: ValueType) -> ValueType:
     """Return ``existing`` with the fields that only ``inferred`` has, for a schema that is not given.
 
-    A field that exists keeps its type, so that values of another type are rejected. Structs are closed: what
-    was not inferred is rejected, and not left out.
+    A field that exists keeps its type, so that values of another type are rejected. What was
+    not inferred is rejected, and not left out, unless it holds nothing.
     """
     if existing.kind == inferred.kind == "list" and existing.item is not None and inferred.item is not None:
         return ValueType("list", item=extended(existing.item, inferred.item))
@@ -93,15 +93,14 @@ def extended(existing: ValueType, inferred: ValueType) -> ValueType:
         new = inferred.field(field.name)
         fields.append(Field(field.name, extended(field.type, new.type) if new is not None else field.type))
     fields += [field for field in inferred.fields if field.name.lower() not in known]
-    return struct(*fields, closed=True)
+    return struct(*fields, others="empty")
 
 
 def closed(one: ValueType) -> ValueType:
-    """Return the type with closed structs: values with other fields than these are rejected."""
+    """Return the type for values whose other fields hold nothing; a value with more is rejected."""
     if one.kind == "list" and one.item is not None:
         return ValueType("list", item=closed(one.item))
     if one.kind == "struct":
-        return struct(
-            *(Field(field.name, closed(field.type), field.required) for field in one.fields), closed=True
-        )
+        fields = (Field(field.name, closed(field.type), field.required) for field in one.fields)
+        return struct(*fields, others="empty")
     return one

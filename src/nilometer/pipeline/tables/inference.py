@@ -1,8 +1,9 @@
 """Infers the type of rows from their JSON. Pure.
 
-Times stay strings: only a schema can tell that a text is one. What is always null or an empty list has no
-type yet, and so no column. Of two types that do not fit, the first counts: the values of the other one are
-rejected when they are decoded. Integers and floats are floats together, unless an integer would be rounded.
+Times stay strings: only a schema can tell that a text is one. What is always null, an empty list or an empty
+object has no type yet, and so no column; as long as it holds nothing, its row is taken without it. Of two
+types that do not fit, the first counts: the values of the other one are rejected when they are decoded.
+Integers and floats are floats together, unless an integer would be rounded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def infer(values: Iterable[bytes | None]) -> ValueType:
 
 def infer_part(values: Iterable[bytes | None]) -> ValueType:
     """Return the type of some rows, to be :func:`joined` with that of others and then :func:`settled`."""
-    found = struct(closed=True)
+    found = struct(others="empty")
     for value in values:
         try:
             row = msgspec.json.decode(value) if value is not None else None
@@ -44,7 +45,7 @@ def infer_part(values: Iterable[bytes | None]) -> ValueType:
             if kind is not None:
                 found = joined(found, kind)
     usable = (field for field in found.fields if field.name.lower() not in RESERVED)
-    return struct(*usable, closed=True)
+    return struct(*usable, others="empty")
 
 
 def settled(one: ValueType) -> ValueType:
@@ -97,7 +98,7 @@ def _struct_of(value: Mapping[str, Any], depth: int) -> ValueType | None:
         kind = _type_of(inner, depth + 1)
         if kind is not None and name:
             fields.setdefault(name.lower(), Field(name, kind))
-    return struct(*fields.values(), closed=True) if fields else None
+    return struct(*fields.values(), others="empty") if fields else None
 
 
 def joined(first: ValueType, second: ValueType) -> ValueType:

@@ -2,8 +2,9 @@
 
 A property is a column: ``boolean``, ``integer`` (``format`` int32 or int64), ``number`` (``format`` float or
 double), ``string`` (``format`` date-time, date or, for base64, binary), ``array`` with ``items``, ``object``
-with ``properties``. ``required``, ``additionalProperties: false`` and ``"type": [..., "null"]`` are followed;
-a keyword that would restrict values further is an error, because it would not be checked.
+with ``properties``. ``required``, ``additionalProperties: false`` and ``"type": [..., "null"]`` are followed,
+and ``additionalProperties: {"enum": [null, [], {}]}``, which is written if others must hold nothing; a
+keyword that would restrict values further is an error, because it would not be checked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from nilometer.pipeline.tables.value_types import Field, Kind, SchemaError, ValueType, check_columns, struct
+from nilometer.pipeline.tables.value_types import (
+    Field,
+    Kind,
+    Others,
+    SchemaError,
+    ValueType,
+    check_columns,
+    struct,
+)
 
 _DESCRIBING: Final = {
     "$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples",
@@ -20,6 +29,7 @@ _DESCRIBING: Final = {
     "additionalProperties", "items", "$ref",
 }  # fmt: skip
 _DEPTH_MAX: Final = 50
+_EMPTY: Final[dict[str, Any]] = {"enum": [None, [], {}]}
 _KINDS: Final[Mapping[tuple[str, str | None], Kind]] = {
     ("boolean", None): "boolean",
     ("integer", None): "int64",
@@ -94,8 +104,8 @@ class _Parser:
         properties = given.get("properties")
         if not isinstance(properties, dict) or not properties:
             raise SchemaError(f"{where}: an object needs properties")
-        required, others = given.get("required", []), given.get("additionalProperties", True)
-        if not isinstance(required, list) or not isinstance(others, bool):
+        required, others = given.get("required", []), _others(given.get("additionalProperties", True))
+        if not isinstance(required, list) or others is None:
             raise SchemaError(f"{where}: required is a list of names, additionalProperties is true or false")
         fields: list[Field] = []
         for name, schema in cast("dict[str, Any]", properties).items():
@@ -104,7 +114,7 @@ class _Parser:
         unknown = [one for one in cast("list[Any]", required) if one not in properties]
         if unknown:
             raise SchemaError(f"{where}: required {unknown[0]} is not in properties")
-        return struct(*fields, closed=not others)
+        return struct(*fields, others=others)
 
     def _referred(self, reference: Any, where: str) -> Any:
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -116,6 +126,13 @@ class _Parser:
                 raise SchemaError(f"{where}: there is no {reference}")
             found = cast("dict[str, Any]", found)[name]
         return found
+
+
+def _others(given: Any) -> Others | None:
+    """Return what ``additionalProperties`` says of other fields; None if that is not supported."""
+    if isinstance(given, bool):
+        return "ignored" if given else "refused"
+    return "empty" if given == _EMPTY else None
 
 
 def _type_name(given: Any, where: str) -> tuple[str, bool]:
@@ -141,6 +158,6 @@ def json_schema_of(one: ValueType) -> dict[str, Any]:
     required = [field.name for field in one.fields if field.required]
     if required:
         schema["required"] = required
-    if one.closed:
-        schema["additionalProperties"] = False
+    if one.others != "ignored":
+        schema["additionalProperties"] = _EMPTY if one.others == "empty" else False
     return schema

@@ -25,6 +25,10 @@ Kind = Literal[
     "struct",
 ]
 
+Others = Literal["ignored", "empty", "refused"]
+"""What becomes of a value's fields that a struct does not have. ``empty``: they must hold nothing, that is
+null, empty lists and objects, and lists and objects of these; inference gives such fields no column."""
+
 WIDENS: Final = {("int32", "int64"), ("float32", "float64")}
 """The changes of a type that Delta Lake and Iceberg both allow, since no value is lost."""
 
@@ -44,8 +48,8 @@ class ValueType:
     """The type of a list's items."""
     fields: tuple[Field, ...] = ()
     """The fields of a struct."""
-    closed: bool = False
-    """Whether a struct's value may have no other fields than these. Otherwise they are ignored."""
+    others: Others = "ignored"
+    """What becomes of other fields than a struct's."""
 
     def field(self, name: str) -> Field | None:
         return next((one for one in self.fields if one.name == name), None)
@@ -59,8 +63,8 @@ class Field:
     """Whether each value must have it, and not null."""
 
 
-def struct(*fields: Field, closed: bool = False) -> ValueType:
-    return ValueType("struct", fields=fields, closed=closed)
+def struct(*fields: Field, others: Others = "ignored") -> ValueType:
+    return ValueType("struct", fields=fields, others=others)
 
 
 def check_columns(row: ValueType) -> ValueType:

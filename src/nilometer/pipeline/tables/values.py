@@ -1,19 +1,20 @@
 """Decodes a record's JSON value as a row of a type, or says why it is none. Pure.
 
 The decoder is compiled from the type once; a value's objects become dicts in the order of the type's fields.
-No value is changed to fit: an integer that a column of 64-bit floats would round is rejected.
+No value is changed to fit: an integer that a column of 64-bit floats would round is rejected. Fields
+without a column that hold nothing (null, ``[]``, ``{}``) are left out, where the type says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Meta
 
-from nilometer.pipeline.tables.value_types import Field, ValueType
+from nilometer.pipeline.tables.value_types import Field, Others, ValueType
 
 _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
 _SCALARS: Final[dict[str, Any]] = {
@@ -39,8 +40,8 @@ class RejectedValue(Exception):
 
 def json_decoder(row: ValueType) -> Decoder:
     """Return the decoder of JSON values that are rows of type ``row``."""
-    kind = _python_type(row)
-    return _checked(msgspec.json.Decoder(kind).decode, row)
+    read = msgspec.json.Decoder(_python_type(row)).decode
+    return _checked(_with_empty_others(read, row) if _has_empty_others(row) else read, row)
 
 
 def row_converter(row: ValueType) -> Callable[[Any], dict[str, Any]]:
@@ -66,21 +67,68 @@ def _checked(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], dict
     return decode
 
 
-def _python_type(one: ValueType) -> Any:
+def _with_empty_others(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], Any]:
+    """Return ``read``, but that it leaves out other fields that hold nothing where the type allows them."""
+    read_without = msgspec.json.Decoder(_python_type(row, refused=("refused",))).decode
+
+    def read_all(value: Any) -> Any:
+        try:
+            return read(value)
+        except msgspec.ValidationError:
+            found = read_without(value)
+            if _loses_others(msgspec.json.decode(value), row):
+                raise
+            return found
+
+    return read_all
+
+
+def _loses_others(value: Any, one: ValueType) -> bool:
+    """Return whether a value of the type has fields, besides the type's, that hold something."""
+    if isinstance(value, list) and one.item is not None:
+        return any(_loses_others(item, one.item) for item in cast("list[Any]", value))
+    if not isinstance(value, dict):
+        return False
+    types = {field.name: field.type for field in one.fields}
+    return any(
+        _loses_others(inner, types[name])
+        if name in types
+        else one.others == "empty" and not _holds_nothing(inner)
+        for name, inner in cast("dict[str, Any]", value).items()
+    )
+
+
+def _holds_nothing(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_holds_nothing, cast("dict[str, Any]", value).values()))
+    return value is None or (isinstance(value, list) and all(map(_holds_nothing, cast("list[Any]", value))))
+
+
+def _has_empty_others(one: ValueType) -> bool:
+    return (
+        one.others == "empty"
+        or (one.item is not None and _has_empty_others(one.item))
+        or any(_has_empty_others(field.type) for field in one.fields)
+    )
+
+
+def _python_type(one: ValueType, refused: tuple[Others, ...] = ("refused", "empty")) -> Any:
+    """Return the type in Python; other fields make a value invalid where ``one.others`` is in ``refused``."""
     if one.kind == "list" and one.item is not None:
-        return list[_python_type(one.item) | None]
+        return list[_python_type(one.item, refused) | None]
     if one.kind == "struct":
-        fields = [_defined(number, field) for number, field in enumerate(one.fields)]
+        fields = [_defined(number, field, refused) for number, field in enumerate(one.fields)]
         rename = {f"f{number}": field.name for number, field in enumerate(one.fields)}
+        closed = one.others in refused
         return msgspec.defstruct(
-            "Row", fields, rename=rename, forbid_unknown_fields=one.closed, kw_only=True, gc=False
+            "Row", fields, rename=rename, forbid_unknown_fields=closed, kw_only=True, gc=False
         )
     return _SCALARS[one.kind]
 
 
-def _defined(number: int, field: Field) -> Any:
+def _defined(number: int, field: Field, refused: tuple[Others, ...]) -> Any:
     """Return a struct's field, by a name that is an identifier."""
-    kind = _python_type(field.type)
+    kind = _python_type(field.type, refused)
     return (f"f{number}", kind) if field.required else (f"f{number}", kind | None, None)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nilometer.pipeline.tables.arrow_types import arrow_schema, row_type
-from nilometer.pipeline.tables.evolution import decide_change
+from nilometer.pipeline.tables.evolution import closed, decide_change, extended
 from nilometer.pipeline.tables.inference import infer
 from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
 from nilometer.pipeline.tables.value_types import RESERVED, Field, SchemaError, ValueType, relaxed, struct
@@ -28,7 +28,8 @@ def structs(inner):
         max_size=4,
         unique_by=lambda f: f.name.lower(),
     )
-    return st.builds(lambda fields, closed: struct(*fields, closed=closed), fields, st.booleans())
+    others = st.sampled_from(("ignored", "empty", "refused"))
+    return st.builds(lambda fields, others: struct(*fields, others=others), fields, others)
 
 
 TYPES = st.recursive(
@@ -51,6 +52,7 @@ def test_a_schema_is_read_as_it_was_written_and_a_table_has_its_columns(row):
 
 
 @given(st.dictionaries(NAMES, JSON, min_size=1, max_size=4))
+@example({"id": 1, "coupon": None})
 def test_a_single_value_fits_the_columns_inferred_from_it(value):
     text = json.dumps(value).encode()
     row = infer([text])
@@ -67,6 +69,54 @@ def test_a_single_value_fits_the_columns_inferred_from_it(value):
     for field in row.fields:
         if field.type.kind in SCALARS:
             assert found[field.name] == value[field.name]
+
+
+EMPTY = (None, [], {}, [None], [[], {}], {"a": None, "b": {"c": [None]}})
+ORDER = struct(Field("id", ValueType("int64")), Field("to", struct(Field("zip", ValueType("string")))))
+
+
+def inferred(*values):
+    """Return the decoder for the rows in the values."""
+    return json_decoder(infer([json.dumps(value).encode() for value in values]))
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+def test_a_field_that_holds_nothing_needs_no_column(empty):
+    for value, row in (
+        ({"id": 1, "coupon": empty}, {"id": 1}),
+        ({"id": 1, "ID": empty}, {"id": 1}),
+        ({"to": {"zip": "1", "co": empty}}, {"to": {"zip": "1"}}),
+        ({"lines": [{"n": 1}, {"n": 2, "co": empty}]}, {"lines": [{"n": 1}, {"n": 2}]}),
+    ):
+        assert inferred(value)(json.dumps(value).encode()) == row
+
+
+@pytest.mark.parametrize("held", [0, "", False, [0], {"a": ""}, [[], {"a": [False]}], 2**70])
+def test_a_field_that_holds_something_is_not_left_out(held):
+    decode = inferred({"id": 1, "to": {"zip": "1"}})
+    assert decode(b'{"id": 2}') == {"id": 2, "to": None}
+    for value in ({"id": 1, "coupon": held}, {"to": {"zip": "1", "co": held}}):
+        with pytest.raises(RejectedValue, match="unknown field `co"):
+            decode(json.dumps(value).encode())
+
+
+def test_a_table_without_a_schema_takes_fields_that_hold_nothing_and_a_closed_schema_does_not():
+    value = b'{"id": 1, "to": {"zip": "1", "co": []}, "coupon": null}'
+    assert json_decoder(closed(ORDER))(value) == {"id": 1, "to": {"zip": "1"}}
+    assert json_decoder(extended(ORDER, infer([value])))(value) == {"id": 1, "to": {"zip": "1"}}
+    with pytest.raises(RejectedValue, match="unknown field `coupon`"):
+        json_decoder(struct(*ORDER.fields, others="refused"))(value)
+    inner = struct(*ORDER.field("to").type.fields, others="refused")
+    with pytest.raises(RejectedValue, match=r"unknown field `co` - at `\$\.to`"):
+        json_decoder(struct(Field("id", ValueType("int64")), Field("to", inner), others="empty"))(value)
+
+
+def test_a_wrong_type_is_the_reason_also_beside_a_field_that_holds_nothing():
+    decode = inferred({"id": 1, "n": 1.5})
+    with pytest.raises(RejectedValue, match=r"Expected `int \| null`, got `str`"):
+        decode(b'{"coupon": null, "id": "one"}')
+    with pytest.raises(RejectedValue, match="would be rounded"):
+        decode(f'{{"coupon": null, "n": {2**60 + 1}}}'.encode())
 
 
 @pytest.mark.parametrize(
@@ -119,9 +169,9 @@ def test_numbers_are_joined_and_what_has_no_type_is_no_column():
         b"[]",
         None,
     ]
-    item = struct(Field("a", ValueType("int64")), Field("b", ValueType("boolean")), closed=True)
+    item = struct(Field("a", ValueType("int64")), Field("b", ValueType("boolean")), others="empty")
     assert infer(values) == struct(
-        Field("n", ValueType("float64")), Field("l", ValueType("list", item=item)), closed=True
+        Field("n", ValueType("float64")), Field("l", ValueType("list", item=item)), others="empty"
     )
 
 
