@@ -59,8 +59,8 @@ bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds
 simulate: setup  ## whole clusters in a virtual world: a fixed set of seeds; SIMULATE='--seed 900 --seeds 50' chooses others
 	$(BIN)/nilometer simulate $(if $(SIMULATE),$(SIMULATE),--seeds 20 --minutes 1)
 
-soak: setup java components  ## the long campaigns
-	$(BIN)/pytest -m soak --timeout 7200
+soak: setup java components  ## the long campaigns, and all property tests with EXAMPLES=50 times as many examples at random
+	$(BIN)/pytest -m "soak or hypothesis" --examples $(if $(EXAMPLES),$(EXAMPLES),50) --timeout 7200
 
 applications: setup java components  ## Kafka Streams, Connect, MirrorMaker, a registry, Debezium: each test REPEAT=10 times
 	$(BIN)/pytest -m "application and not soak" --repeat $(if $(REPEAT),$(REPEAT),10) --verbose --durations 0 --durations-min 1

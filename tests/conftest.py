@@ -15,6 +15,8 @@ import uvloop
 
 from support.class_archives.archives import use_for_spark
 
+pytest_plugins = ("support.properties",)
+
 ON_ONE_WORKER = (
     "tests/compatibility/as_kafka",
     "tests/compatibility/clients",

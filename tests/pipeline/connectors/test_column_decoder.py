@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.pipeline.decode.column_decoder import ColumnDecoder, arrow_schema
@@ -14,8 +14,9 @@ from nilometer.wire.compression import Codec
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.record_batch import BatchHeader, batch_attributes, pack_batch, read_header
 from nilometer.wire.records import BatchBuilder, Record, decode_records
+from support.properties import examples
 
-SLOW_START = settings(deadline=None, max_examples=60, derandomize=True)
+SLOW_START = examples(60)
 
 optional_bytes = st.none() | st.binary(max_size=40)
 header_lists = st.lists(st.tuples(st.text(max_size=6), optional_bytes), max_size=3)

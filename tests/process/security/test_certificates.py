@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.security.distinguished_name import subject_of
@@ -47,7 +47,6 @@ def test_several_attributes_of_one_part_are_joined(authority: Authority) -> None
     assert subject_of(der_of(key)) == "CN=alice+UID=17,O=Nilometer"
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_damaged_certificates_are_refused(data: bytes) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.cli.records.input_records import BadInput, InputRecord, PlainLines, json_record
@@ -31,7 +31,6 @@ def test_plain_lines() -> None:
         keyed.record(b"abc")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
     OPTIONAL_BYTES,
     OPTIONAL_BYTES,

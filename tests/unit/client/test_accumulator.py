@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -13,6 +13,7 @@ from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import check_batch, read_header
 from nilometer.wire.records import decode_records
+from support.properties import examples
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -209,7 +210,7 @@ texts = st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=20), st.none() | texts), max_size=4)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.none() | texts, st.none() | texts, headers)
 def test_bound_is_never_below_what_a_record_takes(
     key: bytes | None, value: bytes | None, given_headers: list[tuple[str, bytes | None]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.client.group.assignors.assignor import (
@@ -19,6 +19,7 @@ from nilometer.client.group.assignors.built_in import ASSIGNOR_NAMES, assignor_b
 from nilometer.client.group.assignors.sticky_assignors import read_claim, settle_claims, write_claim
 from nilometer.client.group.assignors.sticky_balance import balanced
 from nilometer.client.network.cluster_metadata import TopicPartition
+from support.properties import examples
 
 TOPICS = ("a", "b", "c", "d")
 partition_counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9))
@@ -71,7 +72,7 @@ def tasks(draw: st.DrawFn, *, same: bool = False) -> AssignmentTask:
 
 
 @pytest.mark.parametrize("name", ASSIGNOR_NAMES)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(task=tasks())
 def test_each_wanted_partition_goes_to_one_who_wants_it(name: str, task: AssignmentTask) -> None:
     found = assignor_by_name(name).assign(task)
@@ -99,7 +100,7 @@ def is_fair(task: AssignmentTask, found: Assignments) -> bool:
     )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(150)
 @given(task=tasks())
 def test_sticky_shares_are_fair_and_final(task: AssignmentTask) -> None:
     owned = {member: said.owned for member, said in task.members.items()}
@@ -108,7 +109,7 @@ def test_sticky_shares_are_fair_and_final(task: AssignmentTask) -> None:
     assert balanced(task, found) == found
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(150)
 @given(task=tasks(same=True))
 def test_with_equal_subscriptions_as_much_stays_as_can(task: AssignmentTask) -> None:
     there = set(task.partitions())
@@ -123,7 +124,7 @@ def test_with_equal_subscriptions_as_much_stays_as_can(task: AssignmentTask) -> 
     assert stayed == sum(min(share, each + (rank < more)) for rank, share in enumerate(had))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 @given(task=tasks())
 def test_cooperative_rounds_settle_and_never_hand_over_what_is_held(task: AssignmentTask) -> None:
     """Members give up what is not theirs any more and join again, until nothing is missing."""

@@ -7,12 +7,13 @@ import os
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from nilometer.client.ingest.matching import TELLING_BYTES
 from support.ingest import ingest_scenario
 from support.ingest.ingest_scenario import IngestScenario, Step
+from support.properties import examples
 
 OFTEN = ("write", "look", "take", "read", "turn")
 NAMES = (
@@ -38,7 +39,7 @@ def check(steps: list[Step], named: bool, banner: bool) -> None:
 
 
 @given(steps, st.booleans(), st.booleans())
-@settings(max_examples=SCENARIOS, derandomize=True, deadline=None, suppress_health_check=QUIET)
+@examples(SCENARIOS, suppress_health_check=QUIET)
 def test_each_line_once_in_every_scenario(steps: list[Step], named: bool, banner: bool) -> None:
     check(steps, named, banner)
 
@@ -57,7 +58,7 @@ def test_each_line_once_in_long_scenarios(first: int, monkeypatch: pytest.Monkey
 @given(
     st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 60)), min_size=10, max_size=80), st.booleans()
 )
-@settings(max_examples=SCENARIOS * 100, deadline=None, suppress_health_check=QUIET)
+@examples(SCENARIOS * 2, suppress_health_check=QUIET)
 def test_each_line_once_in_very_many_scenarios(steps: list[Step], named: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ingest_scenario, "LINE_BYTES", TELLING_BYTES)

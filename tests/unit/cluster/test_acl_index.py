@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.cluster.acl import (
@@ -24,6 +24,7 @@ from nilometer.cluster.acl import (
     operation_bits,
 )
 from nilometer.cluster.acl_index import PROBED_NAME, AclIndex, Verdict, host_key
+from support.properties import examples
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -243,7 +244,7 @@ def modelled_some(acls: set[Acl], principal: str, host: str, asked: Operation, k
     )
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@examples(300)
 @given(st.sets(ACLS, max_size=12), st.data())
 def test_the_index_decides_as_the_model(acls: set[Acl], data: st.DataObject) -> None:
     removed = data.draw(st.sets(st.sampled_from(sorted(acls)))) if acls else set[Acl]()

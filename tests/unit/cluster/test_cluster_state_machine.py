@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 from cluster_model import BROKERS, MIN_ISR, ClusterModel
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from nilometer.cluster import ClusterImage, PartitionState, Replicas
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.partition_change import RequestedChange
+from support.properties import examples
 
 brokers = st.sampled_from(BROKERS)
 topics = st.sampled_from(sorted(MIN_ISR))
@@ -100,13 +101,7 @@ class ClusterRunsWithoutProof(ClusterRuns):
     proves_kills = False
 
 
-QUICK = settings(
-    max_examples=60,
-    stateful_step_count=50,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+QUICK = examples(60, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 TestClusterRuns = ClusterRuns.TestCase
 TestClusterRuns.settings = QUICK
 TestClusterRunsWithoutProof = ClusterRunsWithoutProof.TestCase

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from cluster_harness import ClusterWorld
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
@@ -28,6 +28,7 @@ from nilometer.groups import group_settings
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import LONG_MAX, TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode
+from support.properties import examples
 
 FILE = BrokerConfig({"node.id": "1"})
 DEFINITIONS = ConfigDefinitions(
@@ -231,7 +232,7 @@ def problems_on(image: ClusterImage, broker_id: int, topic: str) -> tuple[Config
     return TOPIC_CONFIG.resolve(image.config(ConfigResourceType.TOPIC, topic), inherited).errors
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(created=TOPIC_SETTINGS, changes=CHANGES, deletes=st.lists(st.booleans(), min_size=8, max_size=8))
 def test_what_the_controller_accepts_every_broker_applies(
     created: dict[str, str], changes: list[tuple[ConfigResource, dict[str, str]]], deletes: list[bool]
@@ -253,7 +254,7 @@ def test_what_the_controller_accepts_every_broker_applies(
     assert world.refold() == world.image
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(texts=TOPIC_SETTINGS, inherited=BROKER_SETTINGS, before=TOPIC_SETTINGS)
 def test_any_texts_can_be_settled_and_what_is_judged_sound_is_applied_as_it_is(
     texts: dict[str, str], inherited: dict[str, str], before: dict[str, str]

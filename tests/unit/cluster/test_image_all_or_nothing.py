@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cluster_harness import ClusterWorld
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.cluster import BrokerId, ClusterImage, ConfigResourceType, Entry, EntryNumber, TopicId
@@ -22,6 +22,7 @@ from nilometer.cluster.records import (
 )
 from nilometer.identifiers import BrokerEpoch, LeaderEpoch, PartitionEpoch
 from nilometer.invariants import InvariantBroken
+from support.properties import examples
 
 OTHER_ID = TopicId("abcdefghijklmnopqrstug")
 
@@ -86,7 +87,7 @@ def entry_of(image: ClusterImage, records: list[Record]) -> Entry:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(kept=st.integers(0, 11), breaking=st.sampled_from(BREAKING), drop=st.sets(st.integers(0, 10)))
 def test_an_entry_that_breaks_an_invariant_changes_nothing(
     kept: int, breaking: Record, drop: set[int]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.cluster.placement import CannotPlace, UsableBroker
 from nilometer.cluster.reassignment_plan import plan_reassignment
 from nilometer.cluster.records import Replicas
 from nilometer.identifiers import BrokerId
+from support.properties import examples
 
 
 def brokers(*ids: int, racks: str = "") -> list[UsableBroker]:
@@ -111,7 +112,7 @@ def _cases(draw: st.DrawFn) -> tuple[dict[int, Replicas], list[UsableBroker], in
 
 
 @given(_cases())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(150)
 def test_every_plan_is_sound_and_final(case: tuple[dict[int, Replicas], list[UsableBroker], int]) -> None:
     before, usable, factor = case
     after = planned(before, usable, factor)

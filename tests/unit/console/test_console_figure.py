@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.console.views.figure import EPOCH_COLOURS, Figure, ReplicaOffsets, figures
@@ -87,7 +87,6 @@ def replicas(draw: st.DrawFn) -> ReplicaOffsets:
     )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(replicas(), min_size=1, max_size=5))
 def test_every_place_is_on_the_figure(given_replicas: list[ReplicaOffsets]) -> None:
     for found in figures(given_replicas):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.coordinators.effects import Effects, Token
 from nilometer.coordinators.partitioning import java_string_hash, partition_for_key
 from nilometer.coordinators.timers import Timers
 from nilometer.coordinators.turn import Turn
+from support.properties import examples
 
 A, B, C = "abc"
 
@@ -51,7 +52,7 @@ STEPS = st.lists(
 )
 
 
-@settings(derandomize=True, max_examples=200)
+@examples(200)
 @given(STEPS)
 def test_timers_are_a_dictionary_of_deadlines(steps: list[tuple[str, str, int]]) -> None:
     timers, model = Timers[str](), dict[str, int]()

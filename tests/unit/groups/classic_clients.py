@@ -3,14 +3,17 @@
 What they were told is kept in a :class:`History`, which checks it as it grows:
 
 - all members of a generation hear of one protocol; only the leader learns the members;
-- generations only rise;
+- generations only rise in the order of the answers, which clients may hear late;
 - in a generation each partition belongs to one member (a static member is one under all its ids);
-- an assignment, once told, is told again unchanged.
+- an assignment, once told, is told again unchanged, and is not undone.
+
+A fail-over undoes a generation whose assignment was not written yet: its number is given again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from group_harness import GroupWorld, protocols
 
@@ -24,13 +27,34 @@ DONE = ErrorCode.none
 
 @dataclass
 class History:
+    world: GroupWorld
     leaders: dict[int, tuple[str, str | None]] = field(default_factory=dict[int, tuple[str, str | None]])
     owners: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     assignments: dict[tuple[int, str], bytes] = field(default_factory=dict[tuple[int, str], bytes])
 
+    _answers: int = 0
+    _newest: int = 0
+
     @property
     def newest(self) -> int:
-        return max(self.leaders, default=0)
+        """The newest generation, which a member may have been told without having heard it yet."""
+        self._look_at_answers()
+        return self._newest
+
+    def _look_at_answers(self) -> None:
+        for reply in islice(self.world.replies.values(), self._answers, None):
+            if isinstance(reply, JoinGroupReply) and reply.error_code is DONE:
+                assert reply.generation_id >= self._newest, "a generation that has gone by"
+                self._newest = reply.generation_id
+        self._answers = len(self.world.replies)
+
+    def on_fail_over(self) -> None:
+        """After it: members ask a coordinator that knows only what was written."""
+        self._look_at_answers()
+        self._newest = self.world.written_generation()
+        told = {generation for generation, _ in (*self.owners, *self.assignments)}
+        assert max(told, default=0) <= self._newest, "an assignment is undone"
+        self.leaders = {number: leader for number, leader in self.leaders.items() if number <= self._newest}
 
     def on_joined(self, reply: JoinGroupReply, version: int) -> None:
         told = self.leaders.setdefault(reply.generation_id, (reply.leader, reply.protocol_name))
@@ -39,7 +63,7 @@ class History:
         assert bool(reply.members) == is_leader
         if is_leader:
             assert reply.member_id in {member.member_id for member in reply.members}
-        assert reply.generation_id >= self.newest, "a generation that has gone by"
+        assert reply.generation_id <= self.newest
 
     def on_synced(self, generation: int, name: str, assignment: bytes) -> None:
         assert self.assignments.setdefault((generation, name), assignment) == assignment
@@ -67,6 +91,8 @@ class Client:
     owned: bytes | None = None
     """None: not a member of a generation in which it knows its part."""
     fenced: bool = False
+    forgotten: bool = False
+    """A fail-over undid that this static member replaced its former self: Kafka fences it, too."""
 
     @property
     def name(self) -> str:
@@ -135,6 +161,7 @@ class Client:
         if error_code in (ErrorCode.unknown_member_id, ErrorCode.group_max_size_reached):
             self.member_id = ""
         elif error_code is ErrorCode.fenced_instance_id:
+            assert self.forgotten, "fenced, and no other has come in its place"
             self.fenced = True
         else:
             assert error_code in (
@@ -163,6 +190,14 @@ class Client:
         """Without having left: it remembers nothing."""
         self.hang_up()
         self.member_id = ""
+        self.fenced = self.forgotten = False
+
+    def on_fail_over(self) -> None:
+        """No answer comes; the group knows only what was written."""
+        self.hang_up()
+        ids = {member.group_instance_id: member.member_id for member in self.world.describe().members}
+        if self.instance is not None and self.member_id:
+            self.forgotten = ids.get(self.instance, self.member_id) != self.member_id
 
     def leave(self) -> None:
         if self.member_id:

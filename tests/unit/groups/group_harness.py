@@ -177,6 +177,14 @@ class GroupWorld:
         self.image = image
         self._take(self.shard.on_image(image, self.now_ms, self.wall_ms))
 
+    def written_generation(self, group: str = "g") -> int:
+        """Return the generation that a coordinator finds in the log; 0: it finds no such group."""
+        for key, value in reversed(self.log):
+            record = decode_record(key, value) if key else None
+            if record is not None and record.key == GroupMetadataKey(group):
+                return record.value.generation if isinstance(record.value, GroupMetadataValue) else 0
+        return 0
+
     # -- members -----------------------------------------------------------------------------------------
 
     def join(

@@ -7,12 +7,13 @@ from uuid import UUID
 
 import pytest
 from assignment_checks import count, improvable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.groups.consumer.assignment import Assignment, Assignor, MemberSpec
 from nilometer.groups.consumer.range_assignor import assign_ranges
 from nilometer.groups.consumer.uniform import assign_uniformly
+from support.properties import examples
 
 TOPICS = [UUID(int=number) for number in range(1, 8)]
 T1, T2, T3, T4 = TOPICS[:4]
@@ -80,7 +81,7 @@ def alike_members(draw: st.DrawFn) -> Members:
 
 
 @pytest.mark.parametrize("assignor", [assign_uniformly, assign_ranges])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(members=st.one_of(alike_members(), unlike_members()), topics=topic_counts)
 def test_every_partition_goes_to_one_subscriber_whatever_was_before(
     assignor: Assignor, members: Members, topics: dict[UUID, int]
@@ -92,7 +93,7 @@ def test_every_partition_goes_to_one_subscriber_whatever_was_before(
     assert assignor(reordered, turned) == assigned, "no order matters"
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@examples(80)
 @given(members=alike_members(), topics=topic_counts)
 def test_uniform_is_within_one_when_subscriptions_are_equal(
     members: Members, topics: dict[UUID, int]
@@ -101,20 +102,20 @@ def test_uniform_is_within_one_when_subscriptions_are_equal(
     assert counts[-1] - counts[0] <= 1
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@examples(120)
 @given(members=unlike_members(), topics=topic_counts)
 def test_uniform_is_as_even_as_subscriptions_allow(members: Members, topics: dict[UUID, int]) -> None:
     assert improvable(members, assign_uniformly(members, topics)) is None
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@examples(80)
 @given(members=st.one_of(alike_members(), unlike_members()), topics=topic_counts)
 def test_uniform_leaves_an_even_assignment_alone(members: Members, topics: dict[UUID, int]) -> None:
     assigned = assign_uniformly(members, topics)
     assert assign_uniformly(again(members, assigned), topics) == assigned
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(members=alike_members(), topics=topic_counts, joins=st.integers(1, 3))
 def test_only_what_newcomers_get_moves_when_they_join(
     members: Members, topics: dict[UUID, int], joins: int
@@ -128,7 +129,7 @@ def test_only_what_newcomers_get_moves_when_they_join(
     assert {now[key] for key in moved} <= set(newcomers)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(members=alike_members(), topics=topic_counts, data=st.data())
 def test_only_what_the_leaver_had_moves_when_it_leaves(
     members: Members, topics: dict[UUID, int], data: st.DataObject

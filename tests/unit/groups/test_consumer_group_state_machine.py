@@ -11,7 +11,6 @@ from assignment_checks import improvable
 from consumer_clients import Client
 from consumer_group_harness import ConsumerWorld, no_wait_config
 from group_harness import REBALANCE_MS, SESSION_MS
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -28,6 +27,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from nilometer.wire.errors import ErrorCode
+from support.properties import examples
 
 TOPICS = ("ta", "tb", "u")
 REGEXES = ("", "t.*", "u|ta")
@@ -427,7 +427,5 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         )
 
 
-ConsumerGroupMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True
-)
+ConsumerGroupMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestConsumerGroup = ConsumerGroupMachine.TestCase

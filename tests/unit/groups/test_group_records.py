@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from nilometer.groups.records import (
 )
 from nilometer.wire.errors import MalformedMessage
 from support.groups.record_samples import GROUP, ID, NOW_MS, OFFSET, SAMPLES
+from support.properties import examples
 
 
 def text(value: str) -> bytes:
@@ -79,7 +80,7 @@ OFFSET_COMMITS = st.builds(
 
 
 @given(record=OFFSET_COMMITS)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_the_short_way_is_taken_for_usual_offset_commits_and_reads_the_same(
     record: CoordinatorRecord,
 ) -> None:
@@ -91,7 +92,7 @@ def test_the_short_way_is_taken_for_usual_offset_commits_and_reads_the_same(
 
 
 @given(record=OFFSET_COMMITS, in_key=st.booleans(), data=st.data())
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 def test_the_short_way_reads_nothing_into_damaged_bytes(
     record: CoordinatorRecord, in_key: bool, data: st.DataObject
 ) -> None:
@@ -184,7 +185,7 @@ def test_bytes_cut_short_at_any_place_are_malformed() -> None:
 SAMPLE_BYTES = [encode_record(record) for record in SAMPLES if record.value is not None]
 
 
-@settings(derandomize=True, max_examples=300)
+@examples(300)
 @given(st.sampled_from(SAMPLE_BYTES), st.integers(0, 10_000), st.binary(min_size=1, max_size=6))
 def test_mutated_bytes_are_a_record_or_malformed(
     sample: tuple[bytes, bytes], at: int, replacement: bytes

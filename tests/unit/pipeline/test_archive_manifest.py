@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from nilometer.pipeline.archive.archive_plan import (
@@ -29,8 +29,9 @@ from nilometer.pipeline.source.log_folders.archive_manifest import (
     gaps,
     runs,
 )
+from support.properties import examples
 
-ANY_TIME = settings(deadline=None, max_examples=150, derandomize=True)
+ANY_TIME = examples(150)
 NAMES = some.text("abc.-_0", min_size=1, max_size=9)
 OFFSETS = some.integers(0, 1 << 60)
 FILES = some.dictionaries(

@@ -10,7 +10,7 @@ import string
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.pipeline.formats.columns import Columns, Line, as_text
@@ -27,6 +27,7 @@ from nilometer.pipeline.formats.proposals import clusters, propose
 from nilometer.pipeline.formats.readers import Reader, reader_of
 from nilometer.pipeline.formats.tally import Tally
 from nilometer.pipeline.formats.times import TimeFormatError, compile_times
+from support.properties import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RECORDED_US = 1_714_557_600_000_000
@@ -304,7 +305,7 @@ def test_a_line_that_is_too_long_is_of_no_format(builtin):
     assert builtin.match(start + b"x" * (LINE_BYTES_MAX - len(start) + 1)).format == "unparsed"
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.binary(max_size=200), st.randoms(use_true_random=False))
 def test_any_bytes_give_a_line_and_text_that_can_be_written(builtin, noise, rng: random.Random):
     examples = [

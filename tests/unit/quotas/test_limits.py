@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.quotas.entity import CLIENT_ID, IP, USER, QuotaEntity, canonical_address, entity_of
@@ -34,7 +34,6 @@ def plain(quotas: dict[QuotaEntity, float], user: str, client: str) -> Limit | N
     return next((Limit(shared, quotas[key]) for key, shared in table if key in quotas), None)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.builds(entity, PARTS, PARTS).filter(bool), st.floats(1, 100)),
     st.sampled_from(("a", "b", "c")),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.quotas.token_bucket import TokenBucket
 from nilometer.quotas.windowed_rate import THROTTLE_MS_MAX, WindowedRate
 
 COUNT, LENGTH_MS = 11, 1000
-PROPERTY = settings(deadline=None)
 STEPS = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 100_000)), min_size=1, max_size=60)
 """Pairs: milliseconds since the step before, value."""
 
@@ -41,7 +40,6 @@ class PlainRate:
         return sum(total for _, _, total in self.counted(now_ms)) / (self.time_ms(now_ms) / 1000)
 
 
-@PROPERTY
 @given(STEPS)
 def test_the_rate_is_that_of_the_plain_model(steps: list[tuple[int, int]]) -> None:
     rate, model, now_ms = WindowedRate(COUNT, LENGTH_MS), PlainRate(), 5_000
@@ -53,7 +51,6 @@ def test_the_rate_is_that_of_the_plain_model(steps: list[tuple[int, int]]) -> No
     assert rate.per_second(now_ms + 7_500) == pytest.approx(model.per_second(now_ms + 7_500))
 
 
-@PROPERTY
 @given(STEPS, st.integers(1, 50_000))
 def test_a_client_is_throttled_as_long_as_it_is_above_its_limit(
     steps: list[tuple[int, int]], limit: int
@@ -69,7 +66,6 @@ def test_a_client_is_throttled_as_long_as_it_is_above_its_limit(
         assert throttle_ms == pytest.approx(expected, abs=1)
 
 
-@PROPERTY
 @given(st.integers(1, 10_000), st.lists(st.integers(1, 200_000), min_size=30, max_size=60))
 def test_a_client_that_waits_as_it_is_told_cannot_send_twice_its_rate(limit: int, values: list[int]) -> None:
     """It can send more than its rate: a value that is throttled until its window is dropped is forgotten."""
@@ -117,7 +113,6 @@ def test_a_bucket_allows_a_burst_and_then_its_rate() -> None:
     assert bucket.is_idle(2.0, 14_000)
 
 
-@PROPERTY
 @given(STEPS, st.floats(0.1, 100))
 def test_a_bucket_has_never_more_than_its_burst(steps: list[tuple[int, int]], rate: float) -> None:
     bucket, now_ms, taken = TokenBucket(COUNT, LENGTH_MS, rate, 0), 0, 0.0

@@ -5,7 +5,7 @@ The same events are played in every run. A failing run prints its own, as a scri
 
 from __future__ import annotations
 
-from hypothesis import settings, strategies
+from hypothesis import strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from roles import ALL_REPLICAS, Leading, members, registered
 
@@ -21,6 +21,7 @@ from nilometer.replication import (
 from nilometer.replication.isr import PendingExpandIsr
 from nilometer.simulation.model_check import ModelLog
 from nilometer.wire.errors import ErrorCode
+from support.properties import examples
 
 FOLLOWERS = (2, 3)
 LAG_MS = 10_000
@@ -141,7 +142,5 @@ class LeaderMachine(RuleBasedStateMachine):
         assert 1 in self.leader.role.isr
 
 
-LeaderMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None
-)
+LeaderMachine.TestCase.settings = examples(150, stateful_step_count=40)
 TestLeader = LeaderMachine.TestCase

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import Phase, example, given, settings
+from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 from nilometer.wire.compression import Codec
 from nilometer.wire.control_records import ControlType
 from support.logs.compaction_scenario import RETENTION_MS, CompactionScenario, read_all
 from support.logs.log_cleaner import clean_log, make_durable
+from support.properties import examples
 
 ENDS = (ControlType.ABORT, ControlType.COMMIT)
 PAIRS = st.lists(
@@ -49,13 +50,7 @@ TOMBSTONE_ABOVE_THE_LAST_KEY_READ = [
 
 @given(events=EVENTS)
 @example(events=TOMBSTONE_ABOVE_THE_LAST_KEY_READ)
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    print_blob=True,
-    phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes
-)
+@examples(60, phases=(Phase.explicit, Phase.generate))  # shrinking takes minutes
 def test_a_cleaned_log_is_as_the_model_has_it(events: list[tuple[object, ...]]) -> None:
     scenario = CompactionScenario()
     for event in [

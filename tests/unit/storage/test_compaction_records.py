@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -25,6 +25,7 @@ from nilometer.wire.records import Record, decode_records
 from nilometer.wire.varint import encode_zigzag
 from support.logs.log_cleaner import clean_log, make_durable
 from support.logs.memory_disk import MemoryDisk
+from support.properties import examples
 
 FOLDER = "/data/t-0"
 BASE_TIMESTAMP = 1_000
@@ -80,7 +81,7 @@ STRETCHES = st.lists(
     min_size=1,
     max_size=5,
 )
-replayed = settings(max_examples=80, deadline=None, derandomize=True, print_blob=True)
+replayed = examples(80)
 
 
 @given(stretches=STRETCHES, seed=st.integers(0, 1 << 16))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from log_model import ModelBatch, ModelLog, batches_from, build_batch, read_from
@@ -18,6 +18,7 @@ from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.wire.errors import KafkaError
 from support.logs.memory_disk import MemoryDisk
+from support.properties import examples
 
 KEY = TopicPartition("model", 0)
 CONFIG = LogConfig(
@@ -213,12 +214,9 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogAgainstModel = LogMachine.TestCase
-TestLogAgainstModel.settings = settings(
-    max_examples=60,
+TestLogAgainstModel.settings = examples(
+    60,
     stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    print_blob=True,
     phases=(Phase.explicit, Phase.generate),  # shrinking a run of forty steps takes minutes
     report_multiple_bugs=False,
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.storage.cleaning.offset_map import NO_OFFSET, PIECE_BYTES, SLOT_BYTES, OffsetMap
 from nilometer.storage.cleaning.record_marks import RecordMarks
+from support.properties import examples
 
 
 def put(found: OffsetMap, key: bytes, offset: int) -> bool:
@@ -17,7 +18,7 @@ def put(found: OffsetMap, key: bytes, offset: int) -> bool:
 
 
 @given(keys=st.lists(st.binary(max_size=3), max_size=80), slots=st.integers(2, 60))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_an_offset_map_is_a_dictionary_until_it_is_full(keys: list[bytes], slots: int) -> None:
     found, expected = OffsetMap(slots * SLOT_BYTES), dict[bytes, int]()
     for offset, key in enumerate(keys):

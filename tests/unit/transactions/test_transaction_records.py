@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.state import TransactionState
 from nilometer.transactions.transaction import Transaction
 from nilometer.wire.errors import MalformedMessage
+from support.properties import examples
 
 PARTITIONS = frozenset({TopicPartition("b", 2), TopicPartition("a", 1), TopicPartition("a", 0)})
 ONGOING = Transaction(
@@ -107,7 +108,7 @@ def test_a_value_of_another_version_is_malformed() -> None:
         decode_record(KEY, struct.pack(">h", 2) + bytes(40))
 
 
-@settings(derandomize=True, max_examples=300)
+@examples(300)
 @given(st.sampled_from(list(SAMPLES.values())), st.integers(0, 200), st.integers(0, 255), st.booleans())
 def test_damaged_bytes_end_in_a_record_or_in_malformed(
     transaction: Transaction, position: int, byte: int, cut: bool

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from nilometer.transactions.requests import (
 from nilometer.transactions.state import TransactionState
 from nilometer.transactions.transaction import Transaction
 from nilometer.wire.errors import ErrorCode
+from support.properties import examples
 
 State = TransactionState
 Identity = tuple[int, int]
@@ -229,7 +229,5 @@ class TransactionShardMachine(RuleBasedStateMachine):
         return (producer_id, epoch) == self.given[-1]
 
 
-TransactionShardMachine.TestCase.settings = settings(
-    derandomize=True, max_examples=80, stateful_step_count=30, deadline=None
-)
+TransactionShardMachine.TestCase.settings = examples(80, stateful_step_count=30)
 TestTransactionShard = TransactionShardMachine.TestCase
