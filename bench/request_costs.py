@@ -35,8 +35,8 @@ from nilometer.wire.schema import FieldShape, shape_of
 BYTES = 1_000_000
 TIMEOUT_S = 300.0
 PULSE_S = 0.005
-NOT_SENT = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.PRODUCE}
-"""Without SASL, and with records, they are other measurements."""
+NOT_SENT = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+"""Without SASL they cost nothing."""
 
 Path_ = tuple[str, ...]
 
@@ -118,6 +118,8 @@ def value(field: FieldShape, number: int) -> Any:
     kind = field.kafka_type
     if kind == "string":
         return "timeout" if field.name == "transactional_id" and not number else f"{number:x}"
+    if field.name in _VALUES:
+        return _VALUES[field.name]
     if kind.startswith(("int", "uint")) and kind not in ("int8", "uint8", "int16", "uint16"):
         return number
     if kind in ("int8", "uint8"):
@@ -135,12 +137,15 @@ def value(field: FieldShape, number: int) -> Any:
     return field.default if field.has_default else implicit_default(field)
 
 
+_VALUES = {"session_epoch": -1, "max_wait_ms": 0, "replica_id": -1, "replica_epoch": -1}
+"""Of a consumer's fetch without a session."""
 _SMALL = {
     "resource_type": 2,
     "key_type": 0,
     "coordinator_type": 0,
     "resource_type_filter": 2,
     "replication_factor": 7,
+    "acks": 1,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -61,6 +61,36 @@ async def wait_whole(reply: Sequence[Bytes] | LongReply, turns: Turns) -> bytes:
     return b"".join(pieces)
 
 
+class MadeReply:
+    """A response that has been made, and is sent piece by piece. A :class:`LongReply`."""
+
+    def __init__(self, frame: Sequence[Bytes]) -> None:
+        self._left = _sent_pieces(frame)
+        self.size = sum(map(len, frame))
+
+    def next(self) -> Sequence[Bytes] | None:
+        pieces = next(self._left, None)
+        self.size -= sum(map(len, pieces or ()))
+        return pieces
+
+    def with_throttle_ms(self, throttle_ms: int) -> LongReply:
+        raise AssertionError("its time to wait was encoded with the rest")
+
+
+def _sent_pieces(frame: Iterable[Bytes]) -> Iterator[list[Bytes]]:
+    """Yield the buffers that are sent together: at least ``SENT_BYTES``, but for the last ones."""
+    pieces: list[Bytes] = []
+    size = 0
+    for piece in frame:
+        pieces.append(piece)
+        size += len(piece)
+        if size >= SENT_BYTES:
+            yield pieces
+            pieces, size = [], 0
+    if pieces:
+        yield pieces
+
+
 class EncodedReply:
     """A response whose message is encoded in slices. A :class:`LongReply`."""
 
@@ -68,7 +98,7 @@ class EncodedReply:
         self._api, self._correlation_id, self._response = api, correlation_id, response
         self._slices: Iterator[bytes] | None = api.response_slices(response)
         self._encoded: list[bytes] = [response_header(api, correlation_id)]
-        self._left: Iterator[bytes] = iter(())
+        self._left: Iterator[list[Bytes]] = iter(())
         self._on_frame: Callable[[bytes], None] | None = None
         self.size = 0
 
@@ -92,18 +122,15 @@ class EncodedReply:
         if self._slices is not None:
             if not self._encode_slice():
                 whole = [self._frame()] if self._on_frame else [_size_of(self._encoded), *self._encoded]
-                self._left = iter(whole)
+                self._left = _sent_pieces(whole)
                 self._encoded = []
             return ()
-        pieces: list[bytes] = []
-        size = 0
-        for piece in self._left:
-            pieces.append(piece)
-            size += len(piece)
-            if size >= SENT_BYTES:
-                break
-        self.size -= size
-        return (b"".join(pieces),) if pieces else None
+        pieces = next(self._left, None)
+        if pieces is None:
+            return None
+        joined = b"".join(pieces)
+        self.size -= len(joined)
+        return (joined,)
 
     def _encode_slice(self) -> bool:
         """Encode one slice; return false if there was none left."""

@@ -3,13 +3,17 @@
 For the few messages that arrive thousands of times a second. It reads the primitive types, in their legacy
 and compact encodings. A read beyond the end of the frame raises MalformedRequest, IndexError or
 ``struct.error``; no memory is allocated according to a count in the message.
+
+A message with many elements is decoded in slices (:func:`begin`), by a generator that yields after each.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
-from typing import Any
+from collections.abc import Generator
+from types import GeneratorType
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from nilometer.wire.errors import MalformedRequest
@@ -19,15 +23,31 @@ _INT32 = struct.Struct(">i").unpack_from
 _VARINT_BYTES_MAX = 5
 _UUID_BYTES = 16
 
+T = TypeVar("T")
+
+SLICE_ELEMENTS = 256
+"""So many elements are decoded between two steps."""
+ELEMENTS_MAX = 1_000_000
+"""A request with more elements in all its arrays is refused: its values would take some 200 MB."""
+
 
 class BodyReader:
-    __slots__ = ("end", "flexible", "frame", "position")
+    __slots__ = ("elements", "end", "flexible", "frame", "position")
 
     def __init__(self, frame: memoryview, position: int, *, flexible: bool) -> None:
         self.frame = frame
         self.position = position
         self.end = len(frame)
         self.flexible = flexible
+        self.elements = 0
+        """How many have been read, as far as they were counted."""
+
+    def ends_slice(self) -> bool:
+        """Count an element; return whether it is the last one of a slice. Raises MalformedRequest."""
+        self.elements += 1
+        if self.elements > ELEMENTS_MAX:
+            raise MalformedRequest(f"more than {ELEMENTS_MAX} elements in one request")
+        return not self.elements % SLICE_ELEMENTS
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Read adjacent fields of fixed size."""
@@ -115,6 +135,27 @@ class BodyReader:
         (value,) = _INT16(self.frame, self.position)
         self.position += 2
         return value
+
+
+def begin(slices: Generator[int, None, T]) -> T | Generator[int, None, T]:
+    """Return the value, if it takes one slice; else ``slices``, of which the first one is done."""
+    try:
+        next(slices)
+    except StopIteration as done:
+        return done.value
+    return slices
+
+
+def end(begun: T | Generator[int, None, T]) -> T:
+    """Return the value of what :func:`begin` has returned, with all slices that are left at once."""
+    if type(begun) is not GeneratorType:
+        return cast(T, begun)
+    slices = cast(Generator[int, None, T], begun)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as done:
+            return done.value
 
 
 def compact_size(frame: memoryview, position: int) -> tuple[int, int]:

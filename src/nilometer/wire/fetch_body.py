@@ -11,11 +11,11 @@ epoch, 13 topic ids, 15 the follower's broker epoch, in a tagged field.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator
 from typing import NamedTuple
 
 from nilometer.identifiers import NO_BROKER_EPOCH, NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch
-from nilometer.wire.body_reader import BodyReader
+from nilometer.wire.body_reader import SLICE_ELEMENTS, BodyReader, begin, end
 from nilometer.wire.errors import MalformedRequest
 
 VERSION_MIN, VERSION_MAX = 4, 18
@@ -58,12 +58,12 @@ class WantedPartition(NamedTuple):
 class WantedTopic(NamedTuple):
     topic: str | bytes
     """The topic's name, or from version 13 on the bytes of its id."""
-    partitions: Sequence[WantedPartition]
+    partitions: list[WantedPartition]
 
 
 class ForgottenTopic(NamedTuple):
     topic: str | bytes
-    partitions: Sequence[int]
+    partitions: list[int]
 
 
 class FetchBody(NamedTuple):
@@ -75,9 +75,12 @@ class FetchBody(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    topics: Sequence[WantedTopic]
-    forgotten: Sequence[ForgottenTopic]
+    topics: list[WantedTopic]
+    forgotten: list[ForgottenTopic]
     rack_id: str
+
+
+Slices = Generator[int, None, FetchBody]
 
 
 def decode_fetch_body(version: int, frame: memoryview, position: int) -> FetchBody:
@@ -85,15 +88,26 @@ def decode_fetch_body(version: int, frame: memoryview, position: int) -> FetchBo
 
     Raises MalformedRequest.
     """
+    return end(begin_fetch_body(version, frame, position))
+
+
+def begin_fetch_body(version: int, frame: memoryview, position: int) -> FetchBody | Slices:
+    """Decode the body of a request, or the first slice of a large one.
+
+    Raises MalformedRequest, as the slices do.
+    """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Fetch version {version}")
     if version >= _FIRST_WITH_REPLICA_STATE and len(frame) - position == _USUAL.size:
         body = _usual_body(frame, position)
         if body is not None:
             return body
-    reader = BodyReader(frame, position, flexible=version >= _FIRST_FLEXIBLE)
+    return begin(_checked(BodyReader(frame, position, flexible=version >= _FIRST_FLEXIBLE), version))
+
+
+def _checked(reader: BodyReader, version: int) -> Slices:
     try:
-        return _body(reader, version)
+        return (yield from _body(reader, version))
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"the Fetch request ends too early: {error}") from None
     except UnicodeDecodeError:
@@ -109,17 +123,17 @@ def _usual_body(frame: memoryview, position: int) -> FetchBody | None:
     return FetchBody._make((*fields[23:25], *fields[1:7], [topic], [], ""))
 
 
-def _body(reader: BodyReader, version: int) -> FetchBody:
+def _body(reader: BodyReader, version: int) -> Slices:
     reader.skip_tags()  # of the header
     replica_id, replica_epoch = _NO_REPLICA
     if version < _FIRST_WITH_REPLICA_STATE:
         replica_id = BrokerId(reader.int32())
     limits = reader.fixed(_LIMITS)
     session_id, session_epoch = reader.fixed(_SESSION) if version >= _FIRST_WITH_SESSION else _NO_SESSION
-    topics = [_topic(reader, version) for _ in range(reader.count())]
+    topics = yield from _topics(reader, version)
     forgotten: list[ForgottenTopic] = []
     if version >= _FIRST_WITH_SESSION:
-        forgotten = [_forgotten_topic(reader, version) for _ in range(reader.count())]
+        forgotten = yield from _forgotten(reader, version)
     rack = reader.string() if version >= _FIRST_WITH_RACK else ""
     if version >= _FIRST_WITH_REPLICA_STATE:
         replica_id, replica_epoch = _replica_state(reader)
@@ -145,11 +159,20 @@ def _name(reader: BodyReader, version: int) -> str | bytes:
     return reader.raw_uuid() if version >= _FIRST_WITH_TOPIC_ID else reader.string()
 
 
-def _topic(reader: BodyReader, version: int) -> WantedTopic:
-    name = _name(reader, version)
-    partitions = [_partition(reader, version) for _ in range(reader.count())]
-    reader.skip_tags()
-    return WantedTopic(name, partitions)
+def _topics(reader: BodyReader, version: int) -> Generator[int, None, list[WantedTopic]]:
+    topics: list[WantedTopic] = []
+    for _ in range(reader.count()):
+        name = _name(reader, version)
+        partitions: list[WantedPartition] = []
+        for _ in range(reader.count()):
+            partitions.append(_partition(reader, version))
+            if reader.ends_slice():
+                yield SLICE_ELEMENTS
+        reader.skip_tags()
+        topics.append(WantedTopic(name, partitions))
+        if reader.ends_slice():
+            yield SLICE_ELEMENTS
+    return topics
 
 
 def _partition(reader: BodyReader, version: int) -> WantedPartition:
@@ -167,11 +190,20 @@ def _partition(reader: BodyReader, version: int) -> WantedPartition:
     return WantedPartition(index, leader_epoch, offset, NO_LEADER_EPOCH, log_start, max_bytes)
 
 
-def _forgotten_topic(reader: BodyReader, version: int) -> ForgottenTopic:
-    name = _name(reader, version)
-    partitions = [reader.int32() for _ in range(reader.count())]
-    reader.skip_tags()
-    return ForgottenTopic(name, partitions)
+def _forgotten(reader: BodyReader, version: int) -> Generator[int, None, list[ForgottenTopic]]:
+    topics: list[ForgottenTopic] = []
+    for _ in range(reader.count()):
+        name = _name(reader, version)
+        partitions: list[int] = []
+        for _ in range(reader.count()):
+            partitions.append(reader.int32())
+            if reader.ends_slice():
+                yield SLICE_ELEMENTS
+        reader.skip_tags()
+        topics.append(ForgottenTopic(name, partitions))
+        if reader.ends_slice():
+            yield SLICE_ELEMENTS
+    return topics
 
 
 def _replica_state(reader: BodyReader) -> tuple[BrokerId, BrokerEpoch]:

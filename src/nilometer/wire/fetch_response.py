@@ -10,7 +10,7 @@ KIP-595 (diverging epoch, current leader, snapshot id), 13 topic ids, 16 node en
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -44,6 +44,10 @@ _ABORTED = struct.Struct(">qq").pack
 _EPOCH_END = struct.Struct(">iqx").pack
 _LEADER = struct.Struct(">iix").pack
 _SNAPSHOT = struct.Struct(">qix").pack
+
+
+SLICE_PIECES = 1024
+"""A slice of a response ends after so many pieces, some of a partition each."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -93,6 +97,25 @@ def encode_fetch_response(
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Bytes]:
     """Return the frame, with its length, as a list of buffers to send in order."""
+    slices = fetch_response_slices(version, correlation_id, throttle_ms, error, session_id, topics, endpoints)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as done:
+            return done.value
+
+
+def fetch_response_slices(
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    error: int,
+    session_id: int,
+    topics: Sequence[FetchedTopic],
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> Generator[int, None, list[Bytes]]:
+    """Encode a response slice by slice: yields the number of partitions of each slice but the last, and
+    returns the frame, with its length, as a list of buffers to send in order."""
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Fetch version {version}")
     flexible = version >= _FIRST_FLEXIBLE
@@ -108,8 +131,12 @@ def encode_fetch_response(
         small.append(array_size(len(partitions), flexible))
         for partition in partitions:
             write_partition(frame, partition, version)
+            if len(small) >= SLICE_PIECES:
+                yield frame.end_slice()
         if flexible:
             small.append(b"\x00")
+        if len(small) >= SLICE_PIECES:
+            yield frame.end_slice()
     if flexible:
         small.append(_response_tags(version, endpoints))
     return frame.finish()

@@ -19,17 +19,13 @@ from typing import Any, NamedTuple, cast
 
 from kio.serial import entity_reader, readers
 
+from nilometer.wire.body_reader import ELEMENTS_MAX, SLICE_ELEMENTS
 from nilometer.wire.building import Message
 from nilometer.wire.encoder import EncodedItems, encode_slices, item_writer
 from nilometer.wire.errors import MalformedMessage, MalformedRequest
 from nilometer.wire.messages import as_malformed
 from nilometer.wire.schema import EntityShape, FieldShape, shape_of
 from nilometer.wire.survey import apply_cuts, array_count, field_surveyor, skip_tagged_fields, surveyor
-
-SLICE_ELEMENTS = 256
-"""So many elements are decoded between two steps."""
-ELEMENTS_MAX = 1_000_000
-"""A request with more elements in all its arrays is refused: its values would take some 200 MB."""
 
 Path = tuple[str, ...]
 Slices = Generator[int, None, tuple[Any, int]]
@@ -64,16 +60,16 @@ class Division(NamedTuple):
 
 
 def decode_in_slices(
-    request_type: type[Any], buffer: bytes, position: int, path: Path = (), elements_max: int = ELEMENTS_MAX
+    request_type: type[Any], buffer: bytes, position: int, path: Path = (), whole_max: int = ELEMENTS_MAX
 ) -> Generator[int, None, Message]:
     """Decode a request's body slice by slice; the generator returns the message. Raises MalformedRequest.
 
     The arrays on ``path`` are lists, from which :func:`divide` removes what it has divided: to free hundreds
-    of thousands of objects at once takes long, too. A request with more than ``elements_max`` elements in all
-    its arrays is malformed.
+    of thousands of objects at once takes long, too. What is handled as a whole, the request or, with a path,
+    one of its innermost elements, is malformed with more than ``whole_max`` elements in all its arrays.
     """
     try:
-        counted = _Counted(elements_max)
+        counted = _Counted(whole_max)
         message, _ = yield from _read_entity(shape_of(request_type), buffer, position, counted, path)
         return message
     except BaseException as error:
@@ -81,18 +77,22 @@ def decode_in_slices(
 
 
 class _Counted:
-    """Counts the elements of a request, and those since the last step."""
+    """Counts elements: of a request, of what is handled as a whole, and since the last step."""
 
-    __slots__ = ("_elements_max", "since", "total")
+    __slots__ = ("_whole_max", "since", "total", "whole")
 
-    def __init__(self, elements_max: int) -> None:
-        self._elements_max = elements_max
-        self.total = self.since = 0
+    def __init__(self, whole_max: int) -> None:
+        self._whole_max = whole_max
+        self.total = self.whole = self.since = 0
 
-    def add(self, count: int) -> None:
+    def add(self, count: int, path: Path) -> None:
+        """``path``: the rest of the path, if the array is on it."""
         self.total += count
-        if self.total > self._elements_max:
-            raise MalformedMessage(f"more than {self._elements_max} elements in one request")
+        if not path:
+            self.whole += count
+        if self.total > ELEMENTS_MAX or self.whole > self._whole_max:
+            limit = self._whole_max if self.whole > self._whole_max else ELEMENTS_MAX
+            raise MalformedMessage(f"more than {limit} elements in one request, or in an element of it")
 
 
 def _read_entity(shape: EntityShape, buffer: bytes, position: int, counted: _Counted, path: Path) -> Slices:
@@ -118,13 +118,15 @@ def _read_array(
     count, position = array_count(field, buffer, position, flexible=flexible)
     if count < 0:
         return None, position
-    counted.add(count)
+    counted.add(count, path)
     nested = None if field.entity is None else shape_of(field.entity)
     if nested is not None and not _is_divisible(nested):
         nested = None
     read = _reader(dataclasses.replace(field, is_array=False), flexible=flexible, is_item=True)
     items: list[Any] = []
     for _ in range(count):
+        if path:
+            counted.whole = 0
         if nested is None:
             item, position = read(buffer, position)
         else:

@@ -30,6 +30,12 @@ class FrameWriter:
         self._done.append(buffer)
         self._done_size += len(buffer)
 
+    def end_slice(self) -> int:
+        """Join the small pieces of a slice; return how many there were."""
+        count = len(self.small)
+        self._flush()
+        return count
+
     def finish(self) -> list[Bytes]:
         """Return the frame's buffers, in order. The writer must not be used afterwards."""
         if not self._done:

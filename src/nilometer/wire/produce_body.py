@@ -9,12 +9,12 @@ Version notes: 9 flexible, 13 topic ids.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator
 from uuid import UUID
 
 import msgspec
 
-from nilometer.wire.body_reader import BodyReader, compact_size, uuid_of
+from nilometer.wire.body_reader import SLICE_ELEMENTS, BodyReader, begin, compact_size, end, uuid_of
 from nilometer.wire.errors import MalformedRequest
 
 VERSION_MIN, VERSION_MAX = 3, 13
@@ -48,14 +48,17 @@ class ProducedRecords(msgspec.Struct, frozen=True, gc=False):
 class ProducedToTopic(msgspec.Struct, frozen=True, gc=False):
     topic: str | UUID
     """The topic's name, or from version 13 on its id."""
-    partitions: Sequence[ProducedRecords]
+    partitions: list[ProducedRecords]
 
 
 class ProduceBody(msgspec.Struct, frozen=True, gc=False):
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: Sequence[ProducedToTopic]
+    topics: list[ProducedToTopic]
+
+
+Slices = Generator[int, None, ProduceBody]
 
 
 def decode_produce_body(version: int, frame: memoryview, position: int) -> ProduceBody:
@@ -63,17 +66,36 @@ def decode_produce_body(version: int, frame: memoryview, position: int) -> Produ
 
     Raises MalformedRequest.
     """
+    return end(begin_produce_body(version, frame, position))
+
+
+def begin_produce_body(version: int, frame: memoryview, position: int) -> ProduceBody | Slices:
+    """Decode the body of a request, or the first slice of one with many partitions.
+
+    Raises MalformedRequest, as the slices do.
+    """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise ValueError(f"Produce version {version}")
     flexible, by_id = version >= _FIRST_FLEXIBLE, version >= _FIRST_WITH_TOPIC_ID
     usual = _usual_by_id if by_id else _usual_named if flexible else _usual_legacy
     try:
         body = usual(frame, position)
-        return body or _body(BodyReader(frame, position, flexible=flexible), by_id)
-    except (struct.error, IndexError) as error:
-        raise MalformedRequest(f"the Produce request ends too early: {error}") from None
-    except UnicodeDecodeError:
-        raise MalformedRequest("a string is not UTF-8") from None
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise _malformed(error) from None
+    return body or begin(_checked(BodyReader(frame, position, flexible=flexible), by_id))
+
+
+def _checked(reader: BodyReader, by_id: bool) -> Slices:
+    try:
+        return (yield from _body(reader, by_id))
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> MalformedRequest:
+    if isinstance(error, UnicodeDecodeError):
+        return MalformedRequest("a string is not UTF-8")
+    return MalformedRequest(f"the Produce request ends too early: {error}")
 
 
 def _usual_named(frame: memoryview, position: int) -> ProduceBody | None:
@@ -139,24 +161,28 @@ def _of_one(
     acks: int, timeout_ms: int, topic: str | UUID, partition: int, records: memoryview
 ) -> ProduceBody:
     return ProduceBody(
-        None, acks, timeout_ms, (ProducedToTopic(topic, (ProducedRecords(partition, records),)),)
+        None, acks, timeout_ms, [ProducedToTopic(topic, [ProducedRecords(partition, records)])]
     )
 
 
-def _body(reader: BodyReader, by_id: bool) -> ProduceBody:
+def _body(reader: BodyReader, by_id: bool) -> Slices:
     reader.skip_tags()  # of the header
     transactional_id = reader.nullable_string()
     acks, timeout_ms = reader.fixed(_ACKS_AND_TIMEOUT)
-    topics = [_topic(reader, by_id) for _ in range(reader.count())]
+    topics: list[ProducedToTopic] = []
+    for _ in range(reader.count()):
+        name = reader.uuid() if by_id else reader.string()
+        partitions: list[ProducedRecords] = []
+        for _ in range(reader.count()):
+            partitions.append(_partition(reader))
+            if reader.ends_slice():
+                yield SLICE_ELEMENTS
+        reader.skip_tags()
+        topics.append(ProducedToTopic(name, partitions))
+        if reader.ends_slice():
+            yield SLICE_ELEMENTS
     reader.skip_tags()
     return ProduceBody(transactional_id, acks, timeout_ms, topics)
-
-
-def _topic(reader: BodyReader, by_id: bool) -> ProducedToTopic:
-    name = reader.uuid() if by_id else reader.string()
-    partitions = [_partition(reader) for _ in range(reader.count())]
-    reader.skip_tags()
-    return ProducedToTopic(name, partitions)
 
 
 def _partition(reader: BodyReader) -> ProducedRecords:

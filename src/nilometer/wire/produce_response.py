@@ -7,7 +7,7 @@ Version notes: 5 log start offset, 8 record errors (KIP-467), 9 flexible, 10 cur
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -45,6 +45,10 @@ _ONE, _NONE = 2, 1
 """Compact sizes of an array."""
 _INT32 = struct.Struct(">i").pack
 _LEADER = struct.Struct(">iix").pack
+
+
+SLICE_PIECES = 1024
+"""A slice of a response ends after so many pieces, some of a partition each."""
 
 
 class RecordError(NamedTuple):
@@ -122,6 +126,18 @@ def _response(
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint],
 ) -> bytes:
+    body = b"".join(produce_response_slices(version, correlation_id, topics, throttle_ms, endpoints))
+    return len(body).to_bytes(4, "big") + body
+
+
+def produce_response_slices(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[ProducedTopic],
+    throttle_ms: int,
+    endpoints: Sequence[NodeEndpoint],
+) -> Iterator[bytes]:
+    """Yield the response, without its length, slice by slice."""
     flexible = version >= _FIRST_FLEXIBLE
     pieces: list[bytes] = [
         _INT32(correlation_id) + (b"\x00" if flexible else b"") + array_size(len(topics), flexible)
@@ -131,14 +147,19 @@ def _response(
         pieces.append(array_size(len(produced.partitions), flexible))
         for partition in produced.partitions:
             _write_partition(pieces, partition, version)
+            if len(pieces) >= SLICE_PIECES:
+                yield b"".join(pieces)
+                pieces.clear()
         if flexible:
             pieces.append(b"\x00")
+        if len(pieces) >= SLICE_PIECES:
+            yield b"".join(pieces)
+            pieces.clear()
     pieces.append(_INT32(throttle_ms))
     if flexible:
         with_endpoints = version >= _FIRST_WITH_LEADER and endpoints
         pieces.append(tagged_fields([(0, node_endpoints(endpoints))]) if with_endpoints else b"\x00")
-    body = b"".join(pieces)
-    return len(body).to_bytes(4, "big") + body
+    yield b"".join(pieces)
 
 
 def _write_partition(pieces: list[bytes], partition: ProducedPartition, version: int) -> None:

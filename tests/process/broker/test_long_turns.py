@@ -18,11 +18,13 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import REPETITIONS_KEPT
 from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.two_brokers import batch, produce_fields
 from support.wire.new_topics import new_topic
 from support.wire.wire_peer import WirePeer, make
 
 TURN_MS_MAX = 150
 GROUPS = 100_000
+MANY = 50_000
 TOPIC = "wide"
 PARTITIONS = 300
 CONFIGS = ApiKey.DESCRIBE_CONFIGS
@@ -84,11 +86,81 @@ def test_one_partition_that_is_named_often_is_described_twice(broker: NilometerB
     assert [one.partition_index for one in response.topics[0].partitions] == [0, 0, 1]
 
 
+def test_a_produce_to_many_partitions_is_appended_part_by_part(broker: NilometerBroker) -> None:
+    fields = produce_fields(9, TOPIC, {index: batch(b"one") for index in range(PARTITIONS)})
+    response = ask(broker, ApiKey.PRODUCE, 9, **fields)
+    (answered,) = response.responses
+    assert [one.index for one in answered.partition_responses] == list(range(PARTITIONS))
+    assert {(one.error_code, one.base_offset) for one in answered.partition_responses} == {
+        (ErrorCode.none, 0)
+    }
+
+
+def test_a_produce_to_many_absent_partitions_holds_the_loop_for_no_one(broker: NilometerBroker) -> None:
+    fields = produce_fields(9, "absent", dict.fromkeys(range(MANY), b""))
+    (answered,) = ask(broker, ApiKey.PRODUCE, 9, **fields).responses
+    assert [one.index for one in answered.partition_responses] == list(range(MANY))
+    assert {one.error_code for one in answered.partition_responses} == {ErrorCode.unknown_topic_or_partition}
+    assert longest_turn_ms(broker, "Produce") < TURN_MS_MAX
+
+
+def fetch_fields(topic: str, partitions: int, session_epoch: int = -1) -> dict[str, object]:
+    def wanted(index: int) -> object:
+        return make(
+            ApiKey.FETCH,
+            12,
+            "FetchPartition",
+            partition=index,
+            current_leader_epoch=-1,
+            fetch_offset=0,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=1000,
+        )
+
+    topics = (
+        make(ApiKey.FETCH, 12, "FetchTopic", topic=topic, partitions=tuple(map(wanted, range(partitions)))),
+    )
+    return {
+        "max_wait_ms": 60_000,
+        "min_bytes": 1_000_000_000,
+        "session_epoch": session_epoch,
+        "topics": topics,
+    }
+
+
+def test_a_fetch_of_many_partitions_has_the_records_of_all(broker: NilometerBroker) -> None:
+    response = ask(broker, ApiKey.FETCH, 12, **fetch_fields(TOPIC, PARTITIONS))
+    (answered,) = response.responses
+    assert [one.partition_index for one in answered.partitions] == list(range(PARTITIONS))
+    assert all(one.records for one in answered.partitions)
+
+
+def test_a_session_of_many_partitions_is_read_in_slices(broker: NilometerBroker) -> None:
+    with WirePeer(broker.bootstrap) as peer:
+        whole = peer.ask(ApiKey.FETCH, 12, **fetch_fields(TOPIC, PARTITIONS, session_epoch=0))
+        assert whole.session_id > 0
+        fields = fetch_fields(TOPIC, 0, session_epoch=1) | {"topics": (), "session_id": whole.session_id}
+        more = peer.ask(ApiKey.FETCH, 12, **fields)
+        assert more.error_code == ErrorCode.none
+        (answered,) = more.responses
+        assert {one.partition_index for one in answered.partitions} == set(range(PARTITIONS))
+
+
+def test_a_fetch_of_many_absent_partitions_holds_the_loop_for_no_one(broker: NilometerBroker) -> None:
+    response = ask(broker, ApiKey.FETCH, 12, **fetch_fields("absent", MANY, session_epoch=0))
+    assert response.session_id == 0, "a client's session has a bounded number of partitions"
+    (answered,) = response.responses
+    assert [one.partition_index for one in answered.partitions] == list(range(MANY))
+    assert {one.error_code for one in answered.partitions} == {ErrorCode.unknown_topic_or_partition}
+    assert longest_turn_ms(broker, "Fetch") < TURN_MS_MAX
+
+
 def test_the_response_about_a_topic_that_was_divided_names_it_once(broker: NilometerBroker) -> None:
     key, version = ApiKey.LIST_OFFSETS, 6
     partitions = tuple(
         make(
-            key, version, "ListOffsetsPartition", partition_index=index, current_leader_epoch=-1, timestamp=-1
+            key, version, "ListOffsetsPartition", partition_index=index, current_leader_epoch=-1, timestamp=-2
         )
         for index in range(PARTITIONS)
     )

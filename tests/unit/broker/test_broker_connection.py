@@ -25,7 +25,9 @@ from nilometer.broker.connection_memory import (
     ResponseMemory,
 )
 from nilometer.broker.replies import CloseConnection, WaitingReply
+from nilometer.broker.turns import Turns
 from support.eventually import becomes
+from support.step_clock import StepClock
 
 FRAME_BYTES_MAX = 3_000_000
 
@@ -110,9 +112,11 @@ def frame(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def open_connection() -> tuple[Connection, FakeTransport, Recorder, list[str]]:
+def open_connection(
+    turns: Turns | None = None,
+) -> tuple[Connection, FakeTransport, Recorder, list[str]]:
     recorder, transport, said = Recorder(), FakeTransport(), []
-    connection = Connection(recorder, FRAME_BYTES_MAX, said.append)
+    connection = Connection(recorder, FRAME_BYTES_MAX, said.append, turns=turns)
     connection.connection_made(transport)
     return connection, transport, recorder, said
 
@@ -410,7 +414,7 @@ def test_a_closed_connection_whose_client_takes_nothing_can_still_be_ended() -> 
 
 def test_a_connection_gives_others_their_turn() -> None:
     async def run() -> None:
-        connection, transport, recorder, _ = open_connection()
+        connection, transport, recorder, _ = open_connection(Turns(StepClock()))
         feed(connection, frame(b"question") * 1000)
         assert len(recorder.frames) == FRAMES_PER_TURN_MAX
         assert not transport.reading

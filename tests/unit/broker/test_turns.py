@@ -8,25 +8,7 @@ import logging
 import pytest
 
 from nilometer.broker.turns import ELEMENTS_MAX, LOGGED_US, NOTED_US, SLICE_US, LongWork, Turns
-
-
-class StepClock:
-    """Time and processor time move when the test says so."""
-
-    def __init__(self) -> None:
-        self.us = self.cpu_us = 0
-
-    def wall_ms(self) -> int:
-        return self.us // 1000
-
-    def monotonic_ms(self) -> int:
-        return self.us // 1000
-
-    def monotonic_us(self) -> int:
-        return self.us
-
-    def thread_cpu_us(self) -> int:
-        return self.cpu_us
+from support.step_clock import StepClock
 
 
 async def test_one_slice_of_all_long_work_runs_in_an_iteration() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from nilometer.wire import fetch_body, follower_fetch_body, messages
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.body_reader import BodyReader
+from nilometer.wire.body_reader import BodyReader, end
 from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedResponse
 from nilometer.wire.fetch_body import FetchBody, decode_fetch_body
 from nilometer.wire.fetch_response import (
@@ -130,9 +130,9 @@ def test_records_outlive_the_frame() -> None:
 
 def test_an_answer_cut_short_anywhere_is_refused() -> None:
     frame = answer_of(17)
-    for end in [*range(AFTER_CORRELATION_ID, 100), *range(len(frame) - 200, len(frame))]:
+    for size in [*range(AFTER_CORRELATION_ID, 100), *range(len(frame) - 200, len(frame))]:
         with pytest.raises(MalformedResponse):
-            decoded(frame[:end])
+            decoded(frame[:size])
 
 
 def test_mutated_answers_are_read_or_refused() -> None:
@@ -181,7 +181,8 @@ def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field() -> Non
         found = fetch_body._usual_body(memoryview(frame), 0)
         if found is not None:
             at_once += 1
-            assert found == fetch_body._body(BodyReader(memoryview(frame), 0, flexible=True), 18), frame.hex()
+            reader = BodyReader(memoryview(frame), 0, flexible=True)
+            assert found == end(fetch_body._body(reader, 18)), frame.hex()
             assert found == decode_fetch_body(18, memoryview(frame), 0)
     assert at_once > 1000
     usual = decode_fetch_body(18, memoryview(usual_request()), 0)

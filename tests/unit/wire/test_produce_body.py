@@ -10,7 +10,7 @@ import pytest
 
 from nilometer.wire import messages, produce_body
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.body_reader import BodyReader
+from nilometer.wire.body_reader import BodyReader, end
 from nilometer.wire.errors import MalformedRequest
 from nilometer.wire.produce_body import VERSION_MAX, VERSION_MIN, ProduceBody, decode_produce_body
 from nilometer.wire.produce_request import encode_produce_request
@@ -80,9 +80,9 @@ def test_null_records_are_told_apart_from_none(version):
 def test_a_request_cut_short_anywhere_is_refused(version):
     frame = frame_of(version, "mover-1")
     start = messages.decode_request_header(frame).size
-    for end in range(start, len(frame)):
+    for size in range(start, len(frame)):
         with pytest.raises(MalformedRequest):
-            decode_produce_body(version, memoryview(frame)[:end], start)
+            decode_produce_body(version, memoryview(frame)[:size], start)
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
@@ -160,7 +160,7 @@ def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field(version:
         if found is not None:
             at_once += 1
             reader = BodyReader(view, start, flexible=version >= 9)
-            assert fields(found) == fields(produce_body._body(reader, by_id=version >= 13))
+            assert fields(found) == fields(end(produce_body._body(reader, by_id=version >= 13)))
             assert reader.position == len(view)
     assert at_once > 100
     usual = decoded(version, frame)
@@ -174,9 +174,9 @@ def test_a_usual_request_cut_short_anywhere_is_refused(version: int) -> None:
     buffers = encode_produce_request(version, 5, None, [(topic, [(3, b"abc")])], acks=-1, timeout_ms=1500)
     frame = b"".join(bytes(buffer) for buffer in buffers)[4:]
     start = messages.decode_request_header(frame).size
-    for end in range(start, len(frame)):
+    for size in range(start, len(frame)):
         with pytest.raises(MalformedRequest):
-            decode_produce_body(version, memoryview(frame)[:end], start)
+            decode_produce_body(version, memoryview(frame)[:size], start)
 
 
 def test_a_topic_without_partitions_is_read() -> None:

@@ -7,11 +7,12 @@ import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
+from types import GeneratorType
 from typing import cast
 
 from typing_extensions import Buffer
 
-from nilometer.broker.api.large_requests import LARGE_BYTES, LargeRequests, division_of, is_divisible
+from nilometer.broker.api.large_requests import LARGE_BYTES, LargeRequests, Slices, division_of, is_divisible
 from nilometer.broker.api.registry import APIS
 from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
@@ -94,6 +95,10 @@ class RequestDispatcher:
                 return self._watched(spec, header, reply, connection.context, began_us)
             if spec.decode is not None:
                 body = spec.decode(header.api_version, memoryview(frame), header.size)
+                if type(body) is GeneratorType:
+                    slices = cast(Slices, body)
+                    reply = self._large.serve(spec, header, cast(bytes, frame), connection, began_us, slices)
+                    return self._watched(spec, header, reply, connection.context, began_us)
             else:
                 header, body = messages.decode_request(frame)  # type: ignore[arg-type]
         except MalformedMessage as error:

@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.broker_access import why_not_broker
-from nilometer.broker.api.fetch_response import encode_fetch_response_body, refuse_fetch, throttled_fetch
+from nilometer.broker.api.fetch_response import (
+    encode_fetch_response_body,
+    encode_long_fetch_response,
+    refuse_fetch,
+    throttled_fetch,
+)
 from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.api.throttling import count_refused, throttled
@@ -34,34 +39,78 @@ from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replies import Reply, WaitingReply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, decode_fetch_body
+from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, begin_fetch_body
 
 logger = logging.getLogger("nilometer.broker.api")
 
 READ_COMMITTED = 1
+PARTITIONS_AT_ONCE = 256
+"""More partitions are read slice by slice, between which other clients are served."""
+LONG_WAIT_MS_MAX = 500
+"""For so long a fetch of more partitions waits for records."""
 UPDATE_WAIT_MS = 5
 """A new high watermark is sent to a waiting follower with the next record, or after this time (ms)."""
 
 
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     body: FetchBody = request.body
-    if body.replica_id >= 0 and why_not_broker(services, request, body.replica_id) is not None:
-        return _refuse(services, request, ErrorCode.cluster_authorization_failed)
+    forgotten = list(_forgotten(body.forgotten)) if body.forgotten else ()
     try:
-        session_round = services.fetch_sessions.begin(
-            body.session_id,
-            body.session_epoch,
-            _partitions(body.topics),
-            _forgotten(body.forgotten) if body.forgotten else (),
-            by_topic_id=request.version >= 13,
-            now_ms=services.runtime.clock.monotonic_ms(),
-        )
+        session_round = _begin(services, request, list(_partitions(body.topics)), forgotten)
     except KafkaError as error:
         return _refuse(services, request, error.code)
     return _Fetch(services, request, session_round).begin()
+
+
+async def handle_long(services: Services, request: Request, work: LongWork) -> Reply:
+    """Handle a fetch that names many partitions, slice by slice."""
+    body: FetchBody = request.body
+    partitions: list[FetchPartition] = []
+    for topic in body.topics:
+        for partition in _partitions((topic,)):
+            partitions.append(partition)
+            await work.step(1)
+        await work.release(topic.partitions)
+    await work.release(body.topics)
+    try:
+        session_round = _begin(services, request, partitions, ())
+        for topic in body.forgotten:
+            for key in _forgotten((topic,)):
+                if session_round.session is not None:
+                    session_round.session.forget(key)
+                await work.step(1)
+            await work.release(topic.partitions)
+        await work.release(body.forgotten)
+    except KafkaError as error:
+        return _refuse(services, request, error.code)
+    reply = await _Fetch(services, request, session_round).read_long(work)
+    await work.release(partitions)
+    return reply
+
+
+def _begin(
+    services: Services,
+    request: Request,
+    partitions: Sequence[FetchPartition],
+    forgotten: Sequence[PartitionKey],
+) -> FetchRound:
+    """Begin a round of the fetch's session. Raises KafkaError."""
+    body: FetchBody = request.body
+    if body.replica_id >= 0 and why_not_broker(services, request, body.replica_id) is not None:
+        raise KafkaError(ErrorCode.cluster_authorization_failed)
+    return services.fetch_sessions.begin(
+        body.session_id,
+        body.session_epoch,
+        partitions,
+        forgotten,
+        by_topic_id=request.version >= 13,
+        now_ms=services.runtime.clock.monotonic_ms(),
+        is_bounded=body.replica_id < 0,
+    )
 
 
 def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply:
@@ -70,8 +119,8 @@ def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply:
     return throttled(request, reply, throttle_ms) if throttle_ms else reply
 
 
-def _partitions(topics: Sequence[WantedTopic]) -> list[FetchPartition]:
-    return [
+def _partitions(topics: Sequence[WantedTopic]) -> Iterator[FetchPartition]:
+    return (
         FetchPartition(
             key,
             part.partition,
@@ -84,16 +133,16 @@ def _partitions(topics: Sequence[WantedTopic]) -> list[FetchPartition]:
         for topic, partitions in topics
         for key in (TopicKey.of(topic),)
         for part in partitions
-    ]
+    )
 
 
-def _forgotten(topics: Sequence[ForgottenTopic]) -> list[PartitionKey]:
-    return [
+def _forgotten(topics: Sequence[ForgottenTopic]) -> Iterator[PartitionKey]:
+    return (
         PartitionKey(key, index)
         for topic, partitions in topics
         for key in (TopicKey.of(topic),)
         for index in partitions
-    ]
+    )
 
 
 class _Found:
@@ -182,6 +231,8 @@ class _Fetch:
         self._waiting: WaitingReply | None = None
 
     def begin(self) -> Reply | asyncio.Future[Reply]:
+        if self._round.size > PARTITIONS_AT_ONCE:
+            return spawn(self._services, self.read_long(LongWork(self._services.turns)), "Fetch")
         self._reader.read()
         if self._reader.has_cold:
             return self._spawn_cold()
@@ -189,6 +240,26 @@ class _Fetch:
         if self._is_enough or min(wait_ms, self._max_wait_ms) <= 0 or self._round.is_empty:
             return self._answer()
         return self._wait()
+
+    async def read_long(self, work: LongWork, *, may_wait: bool = True) -> Reply:
+        """Read many partitions slice by slice, and respond, if need be after a wait. That is short, since
+        the request is in memory for as long."""
+        for asked in self._reader.begin():
+            self._reader.read_next(asked)
+            await work.step(1)
+        if self._reader.has_cold:
+            self._pause()
+            cold = await self._services.runtime.disk.offload(self._reader.read_cold)
+            self._resume()
+            self._reader.take_cold(cold)
+        elif may_wait and not self._is_enough and not self._round.is_empty and self._max_wait_ms > 0:
+            self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS_MAX)
+            return await self._wait()
+        if self._services.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
+            return self._throttled(throttle_ms)
+        self._reader.count_sent()
+        outcomes = self._reader.outcomes
+        return await encode_long_fetch_response(self._services, self._request, self._round, outcomes, work)
 
     @property
     def _update_wait_ms(self) -> int:
@@ -208,14 +279,17 @@ class _Fetch:
 
     async def _read_cold(self) -> Reply:
         cold = await self._services.runtime.disk.offload(self._reader.read_cold)
-        if self._time is not None:
-            self._time.resume()
+        self._resume()
         self._reader.take_cold(cold)
         return self._answer()
 
     def _pause(self) -> None:
         if self._time is not None:
             self._time.pause()
+
+    def _resume(self) -> None:
+        if self._time is not None:
+            self._time.resume()
 
     def _wait(self) -> asyncio.Future[Reply]:
         self._waiting = waiting = WaitingReply()
@@ -242,8 +316,12 @@ class _Fetch:
         waiting = self._waiting
         if waiting is None or waiting.done():
             return True
-        if self._time is not None:
-            self._time.resume()
+        self._resume()
+        if self._round.size > PARTITIONS_AT_ONCE:
+            work = LongWork(self._services.turns)
+            reading = spawn(self._services, self.read_long(work, may_wait=False), "Fetch")
+            reading.add_done_callback(lambda done: _copy_outcome(done, waiting))
+            return True
         self._reader.read()
         if self._reader.has_cold:
             reading = self._spawn_cold()
@@ -277,10 +355,13 @@ class _Fetch:
             request.context, request.header.client_id, self._reader.bytes_read, spent_us
         )
 
+    def _throttled(self, throttle_ms: int) -> Reply:
+        self._request.connection.mute(throttle_ms)
+        return throttled_fetch(self._services, self._request, self._round, throttle_ms)
+
     def _answer(self) -> Reply:
         if self._services.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
-            self._request.connection.mute(throttle_ms)
-            return throttled_fetch(self._services, self._request, self._round, throttle_ms)
+            return self._throttled(throttle_ms)
         self._reader.count_sent()
         return encode_fetch_response_body(self._services, self._request, self._round, self._reader.outcomes)
 
@@ -301,7 +382,8 @@ API = ApiSpec(
     key=ApiKey.FETCH,
     versions=(4, 18),
     handle=handle,
-    decode=decode_fetch_body,
+    decode=begin_fetch_body,
+    handle_long=handle_long,
     counts_quotas=True,
     rights=(Right(Operation.READ, ResourceType.TOPIC),),
 )

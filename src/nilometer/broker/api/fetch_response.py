@@ -11,7 +11,9 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.fetching.fetch_reader import FetchOutcome
 from nilometer.broker.fetching.fetch_session import NO_SESSION, FetchRound, TopicKey
+from nilometer.broker.replies import MadeReply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.fetch_body import FetchBody
 from nilometer.wire.fetch_response import (
@@ -20,7 +22,9 @@ from nilometer.wire.fetch_response import (
     FetchedPartition,
     FetchedTopic,
     encode_fetch_response,
+    fetch_response_slices,
 )
+from nilometer.wire.primitives import NodeEndpoint
 
 _NOT_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
@@ -61,21 +65,61 @@ def throttled_fetch(
 def encode_fetch_response_body(
     services: Services, request: Request, session_round: FetchRound, outcomes: Sequence[FetchOutcome]
 ) -> Reply:
-    hints = LeaderHints(services, request.context.listener)
-    by_topic: dict[TopicKey, list[FetchedPartition]] = {}
+    response = _Response(services, request)
     for outcome in outcomes:
+        response.add(session_round, outcome)
+    return encode_fetch_response(*response.parts(session_round))
+
+
+async def encode_long_fetch_response(
+    services: Services,
+    request: Request,
+    session_round: FetchRound,
+    outcomes: list[FetchOutcome],
+    work: LongWork,
+) -> Reply:
+    """Make a response with many partitions slice by slice; ``outcomes`` is empty then."""
+    response = _Response(services, request)
+    for outcome in outcomes:
+        response.add(session_round, outcome)
+        await work.step(1)
+    await work.release(outcomes)
+    slices = fetch_response_slices(*response.parts(session_round))
+    while True:
+        try:
+            pieces = next(slices)
+        except StopIteration as done:
+            reply = MadeReply(done.value)
+            break
+        await work.step(pieces)
+    await response.release(work)
+    return reply
+
+
+class _Response:
+    """Collects the partitions of a response by topic."""
+
+    def __init__(self, services: Services, request: Request) -> None:
+        self._request = request
+        self._hints = LeaderHints(services, request.context.listener)
+        self._by_topic: dict[TopicKey, list[FetchedPartition]] = {}
+
+    def add(self, session_round: FetchRound, outcome: FetchOutcome) -> None:
         if _must_report(session_round, outcome):
-            by_topic.setdefault(outcome.asked.topic, []).append(_partition(hints, outcome))
-    topics = [FetchedTopic(key.id or key.name or "", partitions) for key, partitions in by_topic.items()]
-    return encode_fetch_response(
-        request.version,
-        request.header.correlation_id,
-        0,
-        ErrorCode.none,
-        session_round.session_id,
-        topics,
-        hints.endpoints(),
-    )
+            self._by_topic.setdefault(outcome.asked.topic, []).append(_partition(self._hints, outcome))
+
+    async def release(self, work: LongWork) -> None:
+        for partitions in self._by_topic.values():
+            await work.release(partitions)
+
+    def parts(
+        self, session_round: FetchRound
+    ) -> tuple[int, int, int, int, int, Sequence[FetchedTopic], Sequence[NodeEndpoint]]:
+        """Return the arguments of the encoder."""
+        topics = [FetchedTopic(key.id or key.name or "", found) for key, found in self._by_topic.items()]
+        version, correlation_id = self._request.version, self._request.header.correlation_id
+        session_id, endpoints = session_round.session_id, self._hints.endpoints()
+        return version, correlation_id, 0, ErrorCode.none, session_id, topics, endpoints
 
 
 def _must_report(session_round: FetchRound, outcome: FetchOutcome) -> bool:

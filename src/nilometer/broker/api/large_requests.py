@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Generator
 from datetime import timedelta
+from typing import Any
 
 from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, spawn
 from nilometer.broker.connection import Connection, Reply
@@ -25,7 +26,6 @@ from nilometer.wire import messages
 from nilometer.wire.api_keys import api_name
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.large_requests import (
-    ELEMENTS_MAX,
     Division,
     Merged,
     Repeated,
@@ -38,6 +38,9 @@ from nilometer.wire.large_requests import (
 )
 
 logger = logging.getLogger("nilometer.broker.api")
+
+Slices = Generator[int, None, Any]
+"""Yields how many elements were decoded since the last step; returns the body."""
 
 LARGE_BYTES = 16 * 1024
 """A request above this size is decoded in slices."""
@@ -80,14 +83,16 @@ class LargeRequests:
         frame: bytes,
         connection: Connection,
         began_us: int,
+        slices: Slices | None = None,
     ) -> asyncio.Future[Reply]:
-        """Decode and handle the request in ``frame``; return the future of its response.
+        """Decode and handle the request in ``frame``; return the future of its response. ``slices`` decode
+        the body, if the API has a decoder of its own.
 
         The future's exception is CloseConnection if there can be none.
         """
         connection.process_alone()
-        name = api_name(header.api_key)
-        return spawn(self._services, self._serve_in_turn(spec, header, frame, connection, began_us), name)
+        work = self._serve_in_turn(spec, header, frame, connection, began_us, slices)
+        return spawn(self._services, work, api_name(header.api_key))
 
     def serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> asyncio.Future[Reply]:
         """Handle a decoded request in parts; return the future of its response."""
@@ -102,8 +107,11 @@ class LargeRequests:
         frame: bytes,
         connection: Connection,
         began_us: int,
+        slices: Slices | None,
     ) -> Reply:
-        """Wait until there is memory for the request; then handle it."""
+        """Wait until there is memory for the request; then handle it. Brokers do not wait."""
+        if connection.context.is_broker:
+            return await self._serve(spec, header, frame, connection, began_us, slices)
         size = len(frame)
         while self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -113,7 +121,7 @@ class LargeRequests:
         try:
             while self._services.response_memory.is_short():  # noqa: ASYNC110  time passes, clients read
                 await asyncio.sleep(WAIT_S)
-            return await self._serve(spec, header, frame, connection, began_us)
+            return await self._serve(spec, header, frame, connection, began_us, slices)
         finally:
             self._bytes_in_work -= size
             while self._waiting:
@@ -128,20 +136,24 @@ class LargeRequests:
         frame: bytes,
         connection: Connection,
         began_us: int,
+        slices: Slices | None,
     ) -> Reply:
         api = messages.api(header.api_key, header.api_version)
+        division = division_for(spec.divisions, api.request_type)
+        work = LongWork(self._services.turns)
         try:
-            division = division_for(spec.divisions, api.request_type)
-            path = () if division is None else division.request
-            elements_max = spec.elements_max if division is None else ELEMENTS_MAX
-            position = messages.body_position(header, frame)
-            slices = decode_in_slices(api.request_type, frame, position, path, elements_max)
-            body = await _run(slices, LongWork(self._services.turns))
+            if slices is None:
+                path = () if division is None else division.request
+                position = messages.body_position(header, frame)
+                slices = decode_in_slices(api.request_type, frame, position, path, spec.elements_max)
+            body = await _run(slices, work)
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request: {error.message}") from None
         del frame
         request = Request(header, body, api, connection, connection.context, began_us)
         del body
+        if spec.handle_long is not None:
+            return await spec.handle_long(self._services, request, work)
         if division is not None:
             return await self._serve_parts(spec, request, division)
         reply = _handle(spec, self._services, request)
@@ -159,7 +171,7 @@ class LargeRequests:
                 await work.step(elements)
                 continue
             part_began_us = clock.monotonic_us()
-            part = _part(request, _with_time_left(body, clock.monotonic_ms() - began_ms))
+            part = request.part(_with_time_left(body, clock.monotonic_ms() - began_ms), part_began_us)
             reply = _handle(spec, services, part)
             spent_us = clock.monotonic_us() - part_began_us
             frame = await reply if isinstance(reply, asyncio.Future) else reply
@@ -187,11 +199,6 @@ class LargeRequests:
         return quotas.on_request(request.context, request.header.client_id, spent_us)
 
 
-def _part(request: Request, body: messages.Message) -> PartOfRequest:
-    fields = {name: getattr(request, name) for name in request.__struct_fields__}
-    return PartOfRequest(**{**fields, "body": body}, made=[])
-
-
 def _with_time_left(body: messages.Message, spent_ms: int) -> messages.Message:
     """Return the part of a request with what is left of its timeout."""
     timeout: timedelta | None = getattr(body, "timeout", None)
@@ -210,7 +217,7 @@ def _handle(spec: ApiSpec, services: Services, request: Request) -> Reply | asyn
         raise CloseConnection(f"{spec.key.name} failed: {error}") from error
 
 
-async def _run(slices: Generator[int, None, messages.Message], work: LongWork) -> messages.Message:
+async def _run(slices: Slices, work: LongWork) -> Any:
     while True:
         try:
             elements = next(slices)

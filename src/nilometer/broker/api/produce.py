@@ -7,6 +7,8 @@ returns the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transaction
 Where records must be read before a batch is appended, and are many, they are read apart (``storage``'s
 record validation), and later requests of the connection wait for it.
 
+A request with many partitions is handled in parts, between which other clients are served.
+
 If a batch begins a transaction in its partition, the request is first verified with the transaction's
 coordinator (``broker/transactions/verification.py``), and later requests of its connection wait for it.
 
@@ -18,15 +20,17 @@ wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.produce_access import denied_topics, is_transaction_denied, sequenced
 from nilometer.broker.api.produced_records import check_produced_records
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, Right, spawn
 from nilometer.broker.api.throttling import count_refused
 from nilometer.broker.connection import CloseConnection
 from nilometer.broker.control.internal_topics import check_client_may_write
@@ -34,20 +38,30 @@ from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
 from nilometer.broker.replicas.delayed_request import PartitionOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replies import Reply, WaitingReply
+from nilometer.broker.replies import MadeReply, Reply, WaitingReply
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.runtime import Clock
 from nilometer.storage import ReadingAllowance, RecordsRejected, UnreadRecords, ValidatedBatch
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.body_reader import SLICE_ELEMENTS
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, is_retriable
 from nilometer.wire.primitives import NodeEndpoint
-from nilometer.wire.produce_body import ProduceBody, ProducedRecords, decode_produce_body
-from nilometer.wire.produce_response import ProducedTopic, RecordError, encode_produce_response
+from nilometer.wire.produce_body import ProduceBody, ProducedRecords, ProducedToTopic, begin_produce_body
+from nilometer.wire.produce_response import (
+    ProducedPartition,
+    ProducedTopic,
+    RecordError,
+    encode_produce_response,
+    produce_response_slices,
+)
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 11, 12
+PARTITIONS_AT_ONCE = 64
+"""So many partitions of a large request are handled before other clients are served."""
 
 
 _ACKS = frozenset((ACKS_NONE, ACKS_LEADER, ACKS_ALL))
@@ -63,6 +77,73 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
             request.connection.process_alone()  # later batches of the producer must not pass this one
             return spawn(services, _verify_then_append(services, request, body.transactional_id, guards))
     return _append_all(services, request)
+
+
+async def handle_long(services: Services, request: Request, work: LongWork) -> Reply:
+    """Append the batches of a request with many partitions part by part; then wait for all of them."""
+    parts: list[PartOfRequest] = []
+    waiting: list[WaitingReply] = []
+    for body, partitions in _parts(request.body):
+        part = request.part(body, services.runtime.clock.monotonic_us())
+        reply = handle(services, part)
+        if isinstance(reply, WaitingReply):
+            waiting.append(reply)
+        elif isinstance(reply, asyncio.Future):  # a later batch must not pass one that is being verified
+            await reply
+        parts.append(part)
+        await work.step(partitions)
+    for reply in waiting:
+        await reply
+    if request.body.acks == ACKS_NONE:
+        return None
+    return await _encode_parts(request, parts, work)
+
+
+def _parts(body: ProduceBody) -> Iterator[tuple[ProduceBody, int]]:
+    """Yield bodies with at most ``PARTITIONS_AT_ONCE`` partitions, and how many; a topic has at least one."""
+    topics: list[ProducedToTopic] = []
+    count = 0
+    for topic in body.topics:
+        for start in range(0, len(topic.partitions) or 1, PARTITIONS_AT_ONCE):
+            some = topic.partitions[start : start + PARTITIONS_AT_ONCE]
+            weight = len(some) or 1
+            if topics and count + weight > PARTITIONS_AT_ONCE:
+                yield msgspec.structs.replace(body, topics=topics), count
+                topics, count = [], 0
+            topics.append(ProducedToTopic(topic.topic, some))
+            count += weight
+    if topics:
+        yield msgspec.structs.replace(body, topics=topics), count
+
+
+async def _encode_parts(request: Request, parts: list[PartOfRequest], work: LongWork) -> Reply:
+    topics: list[ProducedTopic] = []
+    outcomes: list[list[ProducedPartition]] = []
+    endpoints: dict[NodeEndpoint, None] = {}
+    throttle_ms = 0
+    for part in parts:
+        (response,) = part.made
+        for topic in response.topics:
+            if not topics or topics[-1].name != topic.name:
+                outcomes.append([])
+                topics.append(ProducedTopic(topic.name, outcomes[-1]))
+            outcomes[-1].extend(topic.partitions)
+        endpoints.update(dict.fromkeys(response.endpoints))
+        throttle_ms = max(throttle_ms, response.throttle_ms)
+        await work.step(PARTITIONS_AT_ONCE)
+    header = request.header
+    frame: list[bytes] = []
+    for piece in produce_response_slices(
+        header.api_version, header.correlation_id, topics, throttle_ms, tuple(endpoints)
+    ):
+        frame.append(piece)
+        await work.step(SLICE_ELEMENTS)
+    await work.release(parts)
+    for partitions in [*outcomes, *(topic.partitions for topic in request.body.topics)]:
+        await work.release(partitions)
+    await work.release(topics)
+    await work.release(request.body.topics)
+    return MadeReply([sum(map(len, frame)).to_bytes(4, "big"), *frame])
 
 
 def _refuse(services: Services, request: Request, error: ErrorCode) -> Reply | asyncio.Future[Reply]:
@@ -321,6 +402,14 @@ def _append(
         partition.acknowledge_when_written(appended, outcome, waiting)
 
 
+class _Response(NamedTuple):
+    """The response to a part of a request, not encoded yet."""
+
+    topics: Sequence[ProducedTopic]
+    endpoints: Sequence[NodeEndpoint]
+    throttle_ms: int
+
+
 class _Waiting:
     """Makes the response to one request, at once or when its last partition has its outcome.
 
@@ -328,12 +417,22 @@ class _Waiting:
     requests would stay in memory until the next garbage collection.
     """
 
-    __slots__ = ("_delayed", "_header", "_listener", "_services", "_topics", "_waiting", "throttle_ms")
+    __slots__ = (
+        "_delayed",
+        "_header",
+        "_listener",
+        "_made",
+        "_services",
+        "_topics",
+        "_waiting",
+        "throttle_ms",
+    )
 
     def __init__(self, services: Services, request: Request, topics: Sequence[ProducedTopic]) -> None:
         """``topics``: with the outcomes; those of later partitions may be added until :meth:`reply`."""
         self._services = services
         self._header = request.header
+        self._made = request.made if isinstance(request, PartOfRequest) else None
         self._listener = request.context.listener
         self._topics = topics
         self._waiting: WaitingReply | None = None
@@ -363,6 +462,9 @@ class _Waiting:
             waiting.set_result(self._respond())
 
     def _respond(self) -> Reply:
+        if self._made is not None:
+            self._made.append(_Response(self._topics, self._name_leaders(), self.throttle_ms))
+            return ()
         header = self._header
         frame = encode_produce_response(
             header.api_version, header.correlation_id, self._topics, self.throttle_ms, self._name_leaders()
@@ -395,7 +497,8 @@ API = ApiSpec(
     key=ApiKey.PRODUCE,
     versions=(3, 13),
     handle=handle,
-    decode=decode_produce_body,
+    decode=begin_produce_body,
+    handle_long=handle_long,
     advertised_min=0,
     pipelined=True,
     counts_quotas=True,

@@ -11,6 +11,7 @@ import msgspec
 from nilometer.broker.connection import Connection, Reply
 from nilometer.broker.replies import EncodedReply, KeptReply
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire import messages
 from nilometer.wire.api_keys import AnyApiKey
@@ -52,18 +53,25 @@ class Request(msgspec.Struct, frozen=True):
         """Begin to encode the response; :meth:`EncodedReply.ready` returns the reply."""
         return EncodedReply(self.api, self.header.correlation_id, self.api.response(**fields))
 
+    def part(self, body: Any, began_us: int) -> PartOfRequest:
+        """Return a part of this request, which is handled by itself from ``began_us`` on."""
+        return PartOfRequest(
+            self.header, body, self.api, self.connection, self.context, began_us=began_us, made=[]
+        )
+
 
 class PartOfRequest(Request, frozen=True):
     """A part of a large request. Its response is kept as a message, to be merged with those of the others."""
 
-    made: list[messages.Message] = []
-    """The message of its response: at most one."""
+    made: list[Any] = []
+    """The message of its response, at most one; an object of the handler's own for Produce."""
 
     def encode(self, **fields: object) -> EncodedReply:
         return KeptReply(self.made, self.api, self.api.response(**fields))
 
 
 Handler = Callable[["Services", Request], Reply | asyncio.Future[Reply]]
+LongHandler = Callable[["Services", Request, LongWork], Coroutine[Any, Any, Reply]]
 
 
 class Right(NamedTuple):
@@ -86,8 +94,11 @@ class ApiSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The rights that requests of this API may need: its handler checks them. None fails a test."""
     decode: Callable[[int, memoryview, int], Any] | None = None
     """Decodes the body in place of the schema's decoder, from (version, frame, end of the header's client
-    id). Raises MalformedRequest.
+    id). Returns a generator, which decodes the rest slice by slice, if the body has many elements. Raises
+    MalformedRequest.
     """
+    handle_long: LongHandler | None = None
+    """Handles a request of which ``decode`` returned a generator, slice by slice."""
     advertised_min: int | None = None
     """A version below the served ones that is advertised but rejected, for clients that misread a higher
     minimum. None: the lowest served one is advertised."""

@@ -140,26 +140,33 @@ class FetchReader:
 
     def read(self) -> None:
         """Read all partitions again, from memory; sets ``outcomes``, of which some may need a cold read."""
+        for asked in self.begin():
+            self.read_next(asked)
+
+    def begin(self) -> Sequence[FetchPartition]:
+        """Begin to read again; return the partitions to call :meth:`read_next` with."""
         self.outcomes = []
         self._with_records = []
         self.bytes_read = 0
         self.is_urgent = self.has_update = self.has_cold = False
-        for asked in self._to_read():
-            outcome = FetchOutcome(asked)
-            try:
-                if self._check is not None:
-                    self._check(asked)
-                partition = self._find(asked)
-                self._on_found(asked, partition)
-                self._read_one(partition, outcome)
-            except KafkaError as error:
-                self._fail(outcome, error)
-            except OSError as error:
-                self._fail(outcome, self._find(asked).on_read_error(error))
-            self.outcomes.append(outcome)
-            self.is_urgent |= outcome.is_urgent
-            self.has_update |= outcome.has_update
-            self.has_cold |= outcome.cold is not None
+        return self._to_read()
+
+    def read_next(self, asked: FetchPartition) -> None:
+        outcome = FetchOutcome(asked)
+        try:
+            if self._check is not None:
+                self._check(asked)
+            partition = self._find(asked)
+            self._on_found(asked, partition)
+            self._read_one(partition, outcome)
+        except KafkaError as error:
+            self._fail(outcome, error)
+        except OSError as error:
+            self._fail(outcome, self._find(asked).on_read_error(error))
+        self.outcomes.append(outcome)
+        self.is_urgent |= outcome.is_urgent
+        self.has_update |= outcome.has_update
+        self.has_cold |= outcome.cold is not None
 
     def _fail(self, outcome: FetchOutcome, error: KafkaError) -> None:
         if isinstance(error, CorruptRecordFound):

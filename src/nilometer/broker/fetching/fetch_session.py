@@ -8,7 +8,9 @@ stale reader stays fenced: KAFKA-9338) and the offsets last sent to the reader. 
 - a partition that may have something to send is *dirty*: named by the reader, changed since it was last
   read, or with more records than fitted. Only dirty ones are read, so an idle partition costs a fetch
   nothing;
-- at most ``slots`` sessions exist at once; one that has been used within ``KEEP_MS`` is not evicted.
+- at most ``slots`` sessions exist at once; one that has been used within ``KEEP_MS`` is not evicted;
+- the sessions of clients have a bounded number of partitions, each and together. A fetch of more is served
+  without a session, and one that would add more loses its session.
 """
 
 from __future__ import annotations
@@ -31,6 +33,10 @@ INITIAL_EPOCH = 0
 """The session epoch with which a reader names all its partitions and requests a new session."""
 NO_SESSION = 0
 KEEP_MS = 120_000
+SESSION_PARTITIONS_MAX = 5_000
+"""Of one client's session: to end it takes some milliseconds."""
+CLIENT_PARTITIONS_MAX = 200_000
+"""Of the sessions of all clients: they take some 100 MB."""
 
 
 class TopicKey(NamedTuple):
@@ -102,6 +108,9 @@ class FetchSession(msgspec.Struct):
     changed: dict[PartitionKey, None] = msgspec.field(default_factory=dict[PartitionKey, None])
     """The partitions marked dirty since the last read began: its response does not clear the mark."""
     watcher: SessionWatcher | None = None
+    is_bounded: bool = False
+    """Whether it is a client's session; a broker's has as many partitions as its replicas."""
+    is_ended: bool = False
     rights_version: int = 0
     """The version of the ACLs when partitions were last read."""
 
@@ -126,6 +135,7 @@ class FetchSession(msgspec.Struct):
                 self.watcher.forget(key)
 
     def end(self) -> None:
+        self.is_ended = True
         for key in list(self.partitions):
             self.forget(key)
 
@@ -192,6 +202,11 @@ class FetchRound(NamedTuple):
     incremental: bool
     """Whether unchanged partitions are left out of the response."""
 
+    @property
+    def size(self) -> int:
+        """How many partitions would be read now."""
+        return len(self.named) if self.session is None else len(self.session.dirty)
+
     def to_read(self) -> list[FetchPartition]:
         """Return the partitions to read now: all named ones, or the dirty ones of the session."""
         if self.session is None:
@@ -222,18 +237,19 @@ class FetchSessionCache:
         *,
         by_topic_id: bool,
         now_ms: int,
+        is_bounded: bool = True,
     ) -> FetchRound:
         """Find, open or close the session of a fetch request, and update its partitions.
 
-        Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
-        FETCH_SESSION_TOPIC_ID_ERROR.
+        ``is_bounded``: whether the reader is a client. Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND,
+        INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         if epoch == FINAL_EPOCH:
             self.drop(session_id)
             return FetchRound(None, NO_SESSION, partitions, incremental=False)
         if epoch == INITIAL_EPOCH:
             self.drop(session_id)
-            session = self._open(partitions, by_topic_id, now_ms)
+            session = self._open(partitions, by_topic_id, now_ms, is_bounded=is_bounded)
             return FetchRound(session, session.id if session else NO_SESSION, partitions, incremental=False)
         session = self._sessions.get(session_id)
         if session is None:
@@ -250,18 +266,29 @@ class FetchSessionCache:
         session.epoch = epoch + 1 if epoch < 0x7FFF_FFFF else 1
         session.last_used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
+        known = len(session.partitions)
         session.update(partitions, forgotten)
+        if session.is_bounded and len(session.partitions) > known and not self._has_room(session, 0):
+            self.drop(session_id)
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} is too large")
         return FetchRound(session, session.id, partitions, incremental=True)
 
+    def _has_room(self, session: FetchSession | None, more: int) -> bool:
+        """Whether the sessions of clients may have ``more`` partitions than now."""
+        if (0 if session is None else len(session.partitions)) + more > SESSION_PARTITIONS_MAX:
+            return False
+        now = sum(len(each.partitions) for each in self._sessions.values() if each.is_bounded)
+        return now + more <= CLIENT_PARTITIONS_MAX
+
     def _open(
-        self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int
+        self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int, *, is_bounded: bool
     ) -> FetchSession | None:
-        if not self._maybe_evict(now_ms):
+        if not self._maybe_evict(now_ms) or (is_bounded and not self._has_room(None, len(partitions))):
             return None
         session_id = 1 + self._entropy.below(0x7FFF_FFFE)
         while session_id in self._sessions:
             session_id = 1 + self._entropy.below(0x7FFF_FFFE)
-        session = FetchSession(session_id, by_topic_id, INITIAL_EPOCH + 1, now_ms)
+        session = FetchSession(session_id, by_topic_id, INITIAL_EPOCH + 1, now_ms, is_bounded=is_bounded)
         session.update(partitions, ())
         self._sessions[session_id] = session
         return session

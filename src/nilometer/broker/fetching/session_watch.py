@@ -26,8 +26,8 @@ class SessionWatch:
 
     def watch(self, key: PartitionKey, partition: FetchWatchable) -> None:
         """Watch ``partition``, which ``key`` names now. It is another object than before if its topic was
-        created again."""
-        if self._partitions.get(key) is partition:
+        created again. A partition that has left the session meanwhile is not watched."""
+        if key not in self._session.partitions or self._partitions.get(key) is partition:
             return
         self.forget(key)
         self._partitions[key] = partition
