@@ -46,7 +46,7 @@ def test_faults_of_one_kind_alone_are_survived(kind: Kind, seed: int) -> None:
 
 def test_damage_at_rest_is_found_and_repaired() -> None:
     lines: list[str] = []
-    assert run(draw(3, 1.0, [Kind.DAMAGE]), sink=lines.append).exit is Exit.CLEAN
+    assert run(draw(2, 1.0, [Kind.DAMAGE]), sink=lines.append).exit is Exit.CLEAN
     assert any(" flips" in line for line in lines)
     assert any(line.endswith("is repaired") for line in lines)
 

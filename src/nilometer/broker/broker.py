@@ -1,10 +1,10 @@
 """One broker: startup from its settings, serving, and shutdown.
 
 Startup opens, in this order: the ports (so that a busy one is found at once), the endpoint of metrics and
-health if there is one, the log directories and their logs, the coordination store, the broker's parts
-(:mod:`nilometer.broker.assembly`), the metadata so far, the session, the registration; then clients are
-served. Shutdown closes the connections first, then flushes and closes the logs with the marker of a clean
-shutdown, and ends the session last.
+health if there is one, the log directories and their logs, the coordination store (before the logs if there
+are any: it must know them), the broker's parts (:mod:`nilometer.broker.assembly`), the metadata so far, the
+session, the registration; then clients are served. Shutdown closes the connections first, then flushes and
+closes the logs with the marker of a clean shutdown, and ends the session last.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from nilometer.broker.control.metadata_check import why_unreadable
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
 from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.listening import CannotListen, OpenListeners
+from nilometer.broker.replicas.found_logs import EMPTY_FOLDER, find_logs
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
@@ -37,6 +38,7 @@ from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
 from nilometer.coordination import CoordinationError, CoordinationStore, make_store
+from nilometer.coordination.store import StoreAbsent
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.runtime.handshakes import HandshakeGate
@@ -119,8 +121,11 @@ class Broker:
             await self._listeners.bind(self._runtime, self)
             await self._open_monitoring()
             await self._check_metadata()
+            store = await self._open_store_of_logs()
             directories = await self._open_directories()
-            parts = await self._assemble(directories, await self._open_store(directories))
+            store = store or await self._open_store(directories.cluster_id)
+            await directories.assign_cluster_id(store.cluster_id)
+            parts = await self._assemble(directories, store)
             await self._join_cluster(parts)
             self._start_services(parts)
             await parts.acceptor.open(self._tasks)
@@ -250,18 +255,42 @@ class Broker:
         await directories.read_broker_epoch()
         return directories
 
-    async def _open_store(self, directories: LogDirectories) -> CoordinationStore:
+    async def _open_store_of_logs(self) -> CoordinationStore | None:
+        """Open the store of the cluster that the logs in the directories belong to, which must exist.
+
+        Returns None if there are no logs. Nothing is changed before that. Raises StartFailed,
+        CorruptCheckpoint, CoordinationError.
+        """
+        disk, config = self._runtime.disk, self._config
+        found = await disk.offload(lambda: find_logs(disk, config.log_dirs, config.node_id))
+        if found is None:
+            return None
+        if found.cluster_id is None:
+            raise StartFailed(
+                f"{found}, but no meta.properties with a cluster.id: it is not known to which cluster they "
+                f"belong. Nothing was changed. Restore that file from a copy. {EMPTY_FOLDER}"
+            )
+        try:
+            return await self._open_store(found.cluster_id, create=False)
+        except StoreAbsent as absent:
+            raise StartFailed(
+                f"{found} of cluster {found.cluster_id}, but {absent}: a new cluster would not know them. "
+                "Nothing was changed. Set nilometer.coordination or zookeeper.connect to the store of their "
+                f"cluster, or restore it from a copy. {EMPTY_FOLDER}; MirrorMaker 2 copies Kafka's topics"
+            ) from absent
+
+    async def _open_store(self, cluster_id: str | None, *, create: bool = True) -> CoordinationStore:
         config = self._config
         self._store = store = self._store or make_store(
             config.coordination,
             self._runtime,
             local_folder=self._default_store_folder,
             session_timeout_ms=config.session_timeout_ms,
-            cluster_id=directories.cluster_id,
+            cluster_id=cluster_id,
             zookeeper=config.zookeeper,
+            create=create,
         )
         await store.open()
-        await directories.assign_cluster_id(store.cluster_id)
         return store
 
     async def _assemble(self, directories: LogDirectories, store: CoordinationStore) -> BrokerParts:
@@ -335,7 +364,7 @@ class Broker:
 
     def _start_services(self, parts: BrokerParts) -> None:
         config, tasks, replication = self._config, self._tasks, parts.replication
-        replication.replicas.remove_strays()
+        replication.replicas.rename_strays()
         for folder in parts.directories.logs.removable_folders:
             replication.disposal.remove_folder(folder)
         parts.housekeeping.start(tasks)

@@ -28,6 +28,8 @@ FLUSH_CHECK_MS = 100
 CONNECTION_CHECK_MS = 10_000
 """How often connections are checked for idle ones; more often if ``connections.max.idle.ms`` is shorter."""
 PRODUCER_CHECK_MS = 600_000
+STRAY_CHECK_MS = 5_000
+"""How often it is checked whether an operator has deleted stray folders, if there are any."""
 
 
 class Housekeeping:
@@ -65,6 +67,7 @@ class Housekeeping:
             ("overdue flushes", FLUSH_CHECK_MS, self.flush_overdue),
             ("idle connections", self._connection_check_ms, self.close_idle_connections),
             ("producer expiry", PRODUCER_CHECK_MS, self.expire_producers),
+            ("deleted stray logs", STRAY_CHECK_MS, self._replicas.forget_deleted_strays),
         )
         for name, interval_ms, work in rounds:
             tasks.periodic(name, interval_ms, work)

@@ -28,20 +28,29 @@ def make_store(
     session_timeout_ms: int = 6000,
     cluster_id: str | None = None,
     zookeeper: ZooKeeperSecurity = OPEN,
+    create: bool = True,
 ) -> CoordinationStore:
     """Return a store that is not open yet. Raises StoreRefused if the setting is invalid.
 
     ``local_folder``: the default folder; ``cluster_id``: the id that the store must have, if known;
-    ``zookeeper``: the credentials for ZooKeeper, if the store is there.
+    ``zookeeper``: the credentials for ZooKeeper, if the store is there. Without ``create`` a missing store is
+    not created: ``open`` raises StoreAbsent.
     """
     scheme, colon, rest = setting.partition(":")
     if scheme == "local" and (not colon or rest):
         folder = rest or local_folder
-        return LocalStore(runtime, folder, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id)
+        return LocalStore(
+            runtime, folder, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id, create=create
+        )
     if scheme == "zookeeper" and rest.startswith("//"):
         where = _parsed(setting, rest[2:])
         return _zookeeper_store(
-            runtime, where, zookeeper, session_timeout_ms=session_timeout_ms, cluster_id=cluster_id
+            runtime,
+            where,
+            zookeeper,
+            session_timeout_ms=session_timeout_ms,
+            cluster_id=cluster_id,
+            create=create,
         )
     raise _invalid(setting)
 

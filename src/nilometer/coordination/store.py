@@ -59,6 +59,10 @@ class StoreRefused(CoordinationError):
     """The store must not be used: it is another cluster's, of a newer format, or its file system is unfit."""
 
 
+class StoreAbsent(StoreRefused):
+    """There is no store, and the caller may not create one."""
+
+
 class StoreUnavailable(CoordinationError):
     """The store is unavailable (disk full, no server reachable). Nothing was changed; try again later."""
 

@@ -163,6 +163,8 @@ class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
     metadata_number: int
     """The number of the last entry of the metadata log that this broker has applied."""
     unclean_elections: int
+    stray_folders: tuple[str, ...] = ()
+    """The folders of logs that are no replica of this broker: kept until an operator deletes them."""
 
 
 NO_BROKER_STATE = BrokerState(

@@ -203,8 +203,13 @@ def test_a_store_that_vanishes_and_one_created_again(tmp_path: Path) -> None:
         first = cluster.brokers[1]
         before = kept_files(first)
         said = start_and_fail(first.data_dir, 1, cluster.coordination)
-        assert "the coordination store was recreated, or has lost entries" in said
+        assert f"{store_of(cluster)} contains no coordination store" in said
         assert kept_files(first) == before == [f"{TOPIC}-0/00000000000000000000.log"]
+        assert not Path(store_of(cluster)).exists()
+        with NilometerBroker(tmp_path / "new", {"nilometer.coordination": cluster.coordination}, node_id=3):
+            said = start_and_fail(first.data_dir, 1, cluster.coordination)
+        assert f"{store_of(cluster)} belongs to cluster" in said
+        assert kept_files(first) == before
         shutil.rmtree(store_of(cluster))
         os.rename(moved, store_of(cluster))
         cluster.start()

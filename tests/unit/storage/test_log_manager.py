@@ -96,6 +96,23 @@ def test_kafka_16452_a_checkpointed_high_watermark_is_clamped_to_the_log() -> No
     assert manager.logs[FIRST].log_start_offset == 6
 
 
+def test_a_folder_that_a_killed_process_had_not_synced_keeps_its_topic_id() -> None:
+    topic_id, with_records = uuid.UUID(int=7), 0
+    for seed in range(40):
+        disk = MemoryDisk(seed)
+        [folder] = open_manager(disk).plan_folders([(FIRST, topic_id)])
+        folder.make()
+        manager = open_manager(disk)
+        append(manager, FIRST, 1)
+        manager.logs[FIRST].flush_plan().run()
+        disk.crash_machine()
+        log = open_manager(disk).get(FIRST)
+        if log is not None and log.log_end_offset:
+            with_records += 1
+            assert log.topic_id == topic_id, f"seed {seed}"
+    assert with_records, "of no seed the record survives: nothing was tested"
+
+
 def test_an_error_while_closing_leaves_no_marker() -> None:
     disk = MemoryDisk()
     manager = open_manager(disk)

@@ -92,6 +92,7 @@ def _broker(services: Services) -> wire.BrokerState:
         controller_epoch=image.controller_epoch,
         metadata_number=image.number,
         unclean_elections=image.unclean_elections,
+        stray_folders=services.replicas.stray_folders,
     )
 
 

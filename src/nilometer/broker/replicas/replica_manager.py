@@ -251,15 +251,37 @@ class ReplicaManager:
     def _forget_traffic_of_deleted_topics(self) -> None:
         self.traffic.keep_topics(lambda name: self._image.topic(name) is not None)
 
-    def remove_strays(self) -> None:
-        """Delete the logs that are not assigned to this broker. Call it only once the image is up to date."""
+    def rename_strays(self) -> None:
+        """Take the logs that are not assigned to this broker out of use; keep those that ever had records.
+
+        The metadata do not tell whether such a log's topic was deleted while this broker was down, or never
+        existed in this cluster. Kafka keeps them, too. Call it only once the image is up to date.
+        """
         assigned = {wanted.name for wanted in required_logs_on(self._image, self._broker_id)}
         assigned.update(self._hosted.ahead)  # a log created ahead, not hosted yet, is no stray either
         for name in [name for name in self.logs.logs if name not in assigned]:
-            logger.warning(
-                "The log of %s is not assigned to this broker by the metadata and is deleted", name
-            )
-            self._disposal.delete(name)
+            if self.logs.logs[name].log_end_offset:
+                self._disposal.make_stray(name, "is not assigned to this broker by the metadata")
+            else:
+                self._disposal.delete(name)  # left by a creation that was interrupted
+
+    @property
+    def stray_folders(self) -> tuple[str, ...]:
+        """The folders of logs that are used no more, and are kept until an operator deletes them."""
+        return tuple(
+            folder
+            for directory in self.logs.directories
+            if directory.failure is None
+            for folder in directory.stray_folders
+        )
+
+    async def forget_deleted_strays(self) -> None:
+        """Forget the stray folders that an operator has deleted."""
+        if folders := self.stray_folders:
+            disk = self._runtime.disk
+            gone = await disk.offload(lambda: [each for each in folders if not disk.exists(each)])
+            for directory in self.logs.directories:
+                directory.forget_strays(gone)
 
     def on_directory_failed(self, path: str, error: Exception, names: Sequence[TopicPartition]) -> None:
         """Take the replicas ``names``, whose log directory failed, offline until the broker starts again."""

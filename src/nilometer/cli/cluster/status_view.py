@@ -24,7 +24,7 @@ def picture(found: ClusterHealth) -> RenderableType:
     table = Table("id", "pid", "host", "port", "state")
     for one in found.brokers:
         table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
-    lines = [*problems(found), *_moves(found), *_compactions(found)]
+    lines = [*problems(found), *_moves(found), *_compactions(found), *_strays(found)]
     return Group(_head(found), table, *(Text(line) for line in lines))
 
 
@@ -75,6 +75,7 @@ def document(found: ClusterHealth) -> dict[str, Any]:
             {**_place(one.partition), "broker_id": one.broker_id, **asdict(one.state)}
             for one in found.compactions
         ],
+        "stray_logs": [{"broker_id": one.broker_id, "folders": list(one.folders)} for one in found.strays],
         "unknown": list(found.unknown),
     }
 
@@ -108,6 +109,14 @@ def _compactions(found: ClusterHealth) -> list[str]:
         current, lambda one: f"{one.partition} on broker {one.broker_id} ({one.state.progress:.0%})"
     )
     return [f"{len(current)} logs are being compacted: {places}"]
+
+
+def _strays(found: ClusterHealth) -> list[str]:
+    return [
+        f"Broker {one.broker_id} keeps {len(one.folders)} stray logs, which are no replicas: "
+        f"{named(one.folders, str)} (`nilometer log strays` shows their sizes)"
+        for one in found.strays
+    ]
 
 
 # --- JSON

@@ -91,6 +91,14 @@ class FailedLogDirectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrayLogs:
+    """Logs that are no replica of their broker, and are kept until an operator deletes them."""
+
+    broker_id: int
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedReplica:
     """A replica that its broker cannot use, or one of whose tasks fails again and again."""
 
@@ -139,6 +147,7 @@ class ClusterHealth:
     hanging: tuple[OpenTransaction, ...]
     unknown: tuple[str, ...]
     compactions: tuple[Compaction, ...] = ()
+    strays: tuple[StrayLogs, ...] = ()
 
     @property
     def offline(self) -> list[PartitionHealth]:
@@ -191,6 +200,11 @@ def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> Clust
         hanging=found.hanging,
         unknown=found.unknown,
         compactions=tuple(_compactions(survey.rows)) if survey is not None else (),
+        strays=tuple(
+            StrayLogs(broker_id=one.broker_id, folders=one.stray_folders)
+            for one in states
+            if one.stray_folders
+        ),
     )
 
 

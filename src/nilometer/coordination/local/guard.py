@@ -13,7 +13,7 @@ import msgspec
 from nilometer.coordination.local import layout
 from nilometer.coordination.local.layout import StoreDescription
 from nilometer.coordination.local.staged_files import StagedFiles, unavailable
-from nilometer.coordination.store import StoreDamaged, StoreRefused
+from nilometer.coordination.store import StoreAbsent, StoreDamaged, StoreRefused
 from nilometer.runtime import Disk
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -62,13 +62,17 @@ class FolderGuard:
         self._root = root
         self._staged = staged
 
-    def open(self, token: str, cluster_id: str | None, fresh_cluster_id: str) -> StoreDescription:
-        """Return the store's description; create the store if there is none. May block.
+    def open(
+        self, token: str, cluster_id: str | None, fresh_cluster_id: str, *, create: bool
+    ) -> StoreDescription:
+        """Return the store's description; with ``create``, create the store if there is none. May block.
 
         ``cluster_id``: the id that the store must have; ``fresh_cluster_id``: the id of a new store if that
-        is None. Raises StoreRefused, StoreDamaged, StoreUnavailable.
+        is None. Raises StoreAbsent, StoreRefused, StoreDamaged, StoreUnavailable.
         """
         try:
+            if not create and self._describe() is None:
+                raise StoreAbsent(f"{self._root} contains no coordination store")
             self._refuse_network_mount()
             self._make_folders()
             description = self._describe()
@@ -82,7 +86,8 @@ class FolderGuard:
         if cluster_id is not None and description.cluster_id != cluster_id:
             raise StoreRefused(
                 f"{self._root} belongs to cluster {description.cluster_id}, but this broker to cluster "
-                f"{cluster_id}; set nilometer.coordination to the folder of its own cluster"
+                f"{cluster_id}; set nilometer.coordination to the folder of its own cluster, or log.dirs to "
+                "an empty folder"
             )
         return description
 

@@ -15,7 +15,7 @@ from nilometer.coordination.store import (
     EntriesRetired,
     Entry,
     Snapshot,
-    StoreRefused,
+    StoreAbsent,
     StoreUnavailable,
 )
 from nilometer.runtime import Disk
@@ -30,12 +30,12 @@ class LocalReader:
     """The read operations of a local store (``StoreReader``)."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """Raises StoreRefused if ``folder`` is not a store."""
+        """Raises StoreAbsent if ``folder`` is not a store."""
         self._disk = disk
         self._root = folder
         self._entries = posixpath.join(folder, layout.ENTRIES)
         if not disk.exists(posixpath.join(folder, layout.STORE)):
-            raise StoreRefused(f"{folder} contains no coordination store")
+            raise StoreAbsent(f"{folder} contains no coordination store")
 
     async def close(self) -> None:
         """Do nothing: there are no resources to release."""

@@ -109,13 +109,21 @@ class LocalSession:
 
 class LocalStore:
     def __init__(
-        self, runtime: Runtime, folder: str, *, session_timeout_ms: int = 6000, cluster_id: str | None = None
+        self,
+        runtime: Runtime,
+        folder: str,
+        *,
+        session_timeout_ms: int = 6000,
+        cluster_id: str | None = None,
+        create: bool = True,
     ) -> None:
+        """Without ``create`` a missing store is not created, and :meth:`open` raises StoreAbsent."""
         self._runtime = runtime
         self._disk = runtime.disk
         self._root = folder
         self._timeout_ms = session_timeout_ms
         self._cluster_id = cluster_id
+        self._create = create
         self._token = new_id(runtime.entropy)
         self._staged = StagedFiles(runtime.disk, posixpath.join(folder, layout.STAGED), self._token)
         self._guard = FolderGuard(runtime.disk, folder, self._staged)
@@ -140,7 +148,9 @@ class LocalStore:
     async def open(self) -> None:
         guard = self._guard
         fresh = new_id(self._runtime.entropy)
-        description = await self._disk.offload(lambda: guard.open(self._token, self._cluster_id, fresh))
+        description = await self._disk.offload(
+            lambda: guard.open(self._token, self._cluster_id, fresh, create=self._create)
+        )
         self._description, self._cluster_id = description, description.cluster_id
         try:
             await self._entries.open(description.first_folder)

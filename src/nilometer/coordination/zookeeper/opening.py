@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from nilometer.coordination.identity import new_id
-from nilometer.coordination.store import StoreDamaged, StoreRefused
+from nilometer.coordination.store import StoreAbsent, StoreDamaged, StoreRefused
 from nilometer.coordination.zookeeper.ensemble import Create, Ensemble, NodeExists, NoNode, Step
 from nilometer.coordination.zookeeper.layout import EMPTY_STORE, FORMAT, STORE, StoreNode
 from nilometer.coordination.zookeeper.protection import protect_tree
@@ -48,12 +48,12 @@ async def find_or_make(
 
 
 async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreFound:
-    """Return the existing store. Raises StoreRefused, Disconnected."""
+    """Return the existing store. Raises StoreAbsent, StoreRefused, Disconnected."""
     try:
         node = await ensemble.get(STORE)
         found = msgspec.json.decode(node.data, type=StoreNode)
     except NoNode:
-        raise StoreRefused(f"{hosts} contains no coordination store") from None
+        raise StoreAbsent(f"{hosts} contains no coordination store") from None
     except msgspec.MsgspecError as error:
         raise StoreRefused(f"{STORE} at {hosts} is not a store's description: {error}") from error
     if found.format > FORMAT:
@@ -64,7 +64,7 @@ async def find(ensemble: Ensemble, hosts: str, cluster_id: str | None) -> StoreF
     if cluster_id is not None and found.cluster_id != cluster_id:
         raise StoreRefused(
             f"{hosts} belongs to cluster {found.cluster_id}, but this broker to cluster "
-            f"{cluster_id}; give each cluster its own chroot"
+            f"{cluster_id}; give each cluster its own chroot, and each broker its own log.dirs"
         )
     return StoreFound(found.cluster_id, node.created_zxid)
 

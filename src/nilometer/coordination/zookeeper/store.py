@@ -75,7 +75,7 @@ class ZooKeeperStore:
     ) -> None:
         """``connect`` creates the client; ``hosts`` is only for messages.
 
-        Without ``create`` a missing store is not created, and :meth:`open` raises StoreRefused.
+        Without ``create`` a missing store is not created, and :meth:`open` raises StoreAbsent.
         """
         self._runtime = runtime
         self._hosts = hosts

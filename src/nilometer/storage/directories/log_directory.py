@@ -6,7 +6,7 @@ The logs themselves are not managed here, only their offsets in checkpoint files
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nilometer.runtime import Disk, DiskLock, Entropy
 from nilometer.storage import names
@@ -45,6 +45,8 @@ class LogDirectory:
         self.log_start_offsets: Offsets = {}
         self.cleaned_offsets: Offsets = {}
         self.checkpoints = CheckpointFiles(disk, path)
+        self.stray_folders: dict[str, None] = {}
+        """The paths of the folders that were renamed to ``…-stray``."""
 
     def lock(self) -> None:
         """Lock the directory, creating it if it is missing. Raises LockHeld, OSError."""
@@ -86,6 +88,7 @@ class LogDirectory:
             self.identity = MetaProperties(node_id, cluster_id, directory_id)
             meta_properties.write(self._disk, path, self.identity)
         self._remove_temporaries()
+        self.stray_folders = dict.fromkeys(self.find_strays())
         self._load_checkpoints()
         marker = self._join(names.CLEAN_SHUTDOWN)
         self.clean_broker_epoch = clean_shutdown.read_broker_epoch(self._disk, marker)
@@ -186,13 +189,26 @@ class LogDirectory:
         return self._join(names.delete_folder_name(topic_partition, entropy.uuid().hex))
 
     def new_stray_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str:
-        return self._join(names.stray_folder_name(topic_partition, entropy.uuid().hex))
+        folder = self._join(names.stray_folder_name(topic_partition, entropy.uuid().hex))
+        self.stray_folders[folder] = None
+        return folder
 
     def leftovers(self) -> list[str]:
         """Return the paths of folders marked as deleted (``…-delete``) that are still to be removed."""
         return [
             self._join(folder.name) for folder in self.partition_folders() if folder.kind is FolderKind.DELETE
         ]
+
+    def find_strays(self) -> list[str]:
+        """Return the paths of the stray folders on the disk. May block. Raises OSError."""
+        parsed = map(names.parse_folder_name, self._disk.list_directory(self.path))
+        strays = [self._join(each.name) for each in parsed if each and each.kind is FolderKind.STRAY]
+        return [path for path in strays if self._disk.is_directory(path)]
+
+    def forget_strays(self, folders: Iterable[str]) -> None:
+        """Forget stray folders that were deleted."""
+        for folder in folders:
+            self.stray_folders.pop(folder, None)
 
     def _join(self, name: str) -> str:
         return posixpath.join(self.path, name)

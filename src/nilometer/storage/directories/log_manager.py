@@ -433,11 +433,20 @@ class LogManager:
             for done, folder in enumerate(live):
                 self._open_log(directory, folder.topic_partition, wall_ms, done, len(live))
             # The files may have lines of duplicates: then resolve_duplicates lowers them, and logs wait.
+            self._sync_topic_ids(directory)
             is_unsettled = any(duplicate.directory is directory for duplicate in self.duplicates)
             self._checkpoints.lower(directory, writes=not is_unsettled)
             self.removable_folders += directory.leftovers()
         except OSError as error:
             self.fail_directory(directory.path, error)
+
+    def _sync_topic_ids(self, directory: LogDirectory) -> None:
+        """Make the topic ids of empty logs durable: a killed process may have made their folders, and not
+        synced them. Raises OSError."""
+        if not directory.is_clean:
+            for _, log in sorted(self._table.logs_in(directory).items()):
+                if log.log_end_offset == 0 and log.topic_id is not None:
+                    checkpoints.sync_partition_metadata(self._disk, log.folder)
 
     def _open_log(
         self, directory: LogDirectory, key: TopicPartition, wall_ms: int, done: int, total: int
