@@ -232,3 +232,18 @@ def test_two_ingests_do_not_share_a_state(shell: CommandShell, tmp_path: Path) -
     follower.send_signal(signal.SIGINT)
     output, _ = follower.communicate(timeout=PATIENCE_S)
     assert (follower.returncode, output) == (0, b"1 lines of 1 file written to shared.\n")
+
+
+@pytest.mark.parametrize("more", [(), ("-X", "group.instance.id=one")], ids=["dynamic", "static"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_member_that_is_ended_while_it_joins_does_not_join_again(
+    shell: CommandShell, number: signal.Signals, more: tuple[str, ...]
+) -> None:
+    group = f"ended-{number.name}-{len(more)}"
+    shell.run("topic", "create", group)
+    member = shell.start("consume", group, "--group", group, *more, stderr=subprocess.PIPE)
+    joining = ("group", "list", "--state", "PreparingRebalance")
+    wait_until(lambda: group in {one["group"] for one in shell.json(*joining)["groups"]})
+    member.send_signal(number)
+    _, errors = member.communicate(timeout=PATIENCE_S)
+    assert (member.returncode, errors) == (0, b"")

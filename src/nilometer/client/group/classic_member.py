@@ -107,6 +107,8 @@ class ClassicMember:
         self._failures = 0
         self._retry_at_ms = 0
         self._fatal: KafkaError | None = None
+        self._left = False
+        """Whether the member has left since the last poll began: a poll that waits must not join again."""
 
     # --- called by the membership
 
@@ -147,12 +149,15 @@ class ClassicMember:
         """
         if self._fatal is not None:
             raise self._fatal
+        self._left = False
         self._notice_changes()
-        while self._rejoin_reason is not None or self._round is not None:
+        while not self._left and (self._rejoin_reason is not None or self._round is not None):
             if self._round is None:
                 if not await self._pause(deadline_ms):
                     return
                 await self._prepare()
+                if self._left:
+                    return
                 self._start_round()
             if not await self._wait_round(deadline_ms):
                 return
@@ -195,6 +200,7 @@ class ClassicMember:
         The caller gives up the partitions.
         """
         self._end_round()
+        self._left = True
         identity = self._identity
         self._rejoin_reason = "a new member"
         self._reset(NO_MEMBER_ID, reason)
