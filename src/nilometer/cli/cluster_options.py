@@ -220,5 +220,5 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in cast("Sequence[object]", value))
-    return str(value)
+        value = ",".join(str(item) for item in cast("Sequence[object]", value))
+    return str(value).replace("\n", "\\n")

@@ -32,6 +32,8 @@ USED_WRONGLY = 2
 BUG = 70
 INTERRUPTED = 130
 TRACEBACK_VARIABLE = "NILOMETER_TRACEBACK"
+SETTINGS = {"help_option_names": ["-h", "--help"], "color": True}
+"""``color``: click would remove escapes from text, and the names shown would be others; they are spelled."""
 
 
 class _Lazy(NamedTuple):
@@ -163,7 +165,7 @@ def _exists(lazy: _Lazy) -> bool:
     return importlib.util.find_spec(_module(lazy)) is not None
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="nilometer")
 def cli() -> None:
     """A replicated, partitioned log that speaks Kafka's wire protocol."""
@@ -215,7 +217,7 @@ def _report(error: Exception) -> int:
             f"this is a bug of Nilometer: {text}\n"
             f"With {TRACEBACK_VARIABLE}=1 in the environment, the same command prints where it happened."
         )
-        click.echo(f"Error: {message}", err=True)
+        click.echo(f"Error: {message}", err=True, color=True)
         return BUG
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"Error: {message}", err=True, color=True)
     return USED_WRONGLY if is_wrong_usage(error) else FAILED

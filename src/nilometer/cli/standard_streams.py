@@ -1,19 +1,55 @@
-"""The standard streams of the `nilometer` process: closed, full and non-UTF-8 ones."""
+"""The standard streams of the `nilometer` process: closed, full and non-UTF-8 ones, and what they print.
+
+Invariant: text that a client of the cluster chose (ids, names, messages, values) never controls the terminal.
+Bytes that a command writes to the buffer itself, as ``consume`` does with values, are left as they are.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+from typing import Any, TextIO, cast
 
 _closed: set[int] = set()
 """The numbers of the standard streams that were closed when the process started."""
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]")
+"""Terminals act on them, and do not show them: escapes, and what changes lines or the order of letters. The
+last ones are bytes of 0x80 to 0x9F that are not UTF-8."""
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with control characters spelled, as ``\\x1b``; newlines and tabs stay."""
+    return _CONTROLS.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code & 0xFF:02x}" if code < 0x100 or code >= 0xDC00 else f"\\u{code:04x}"
+
+
+class _PrintableStream:
+    """A text stream that prints text by ``printable``.
+
+    rich takes ``rich_proxied_file`` for its own escapes: ``OutputConsole`` makes what it prints printable.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(printable(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
 
 def prepare_standard_streams() -> None:
     """Open /dev/null for standard streams that are closed, and have output keep bytes that are not UTF-8.
 
-    Without it the next file or socket would get the number of the closed stream.
+    Without it the next file or socket would get the number of the closed stream. Output is printable.
     """
     for descriptor in range(3):
         try:
@@ -29,6 +65,8 @@ def prepare_standard_streams() -> None:
         is_utf8 = output.encoding.lower().replace("-", "") == "utf8"
         # File names may have any bytes; a stream of another encoding lacks the signs of tables.
         output.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
+    sys.stdout = cast("TextIO", _PrintableStream(sys.stdout))
+    sys.stderr = cast("TextIO", _PrintableStream(sys.stderr))
 
 
 def output_is_closed() -> bool:

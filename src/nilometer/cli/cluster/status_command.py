@@ -15,7 +15,6 @@ from typing import NoReturn
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 from rich.live import Live
 
 from nilometer.cli import commands
@@ -29,6 +28,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.watch_options import watch_options
 from nilometer.client.health.cluster_health import (
     RUNNING,
@@ -43,8 +43,6 @@ from nilometer.local.local_cluster import LocalCluster
 from nilometer.runtime import Runtime
 
 DEFAULT_DATA_DIR = ".nilometer/data"
-PLAIN_WIDTH = 200
-"""The width of a table that is written to a file or a pipe."""
 EXIT_CODES = {Grade.HEALTHY: 0, Grade.DEGRADED: 1, Grade.UNAVAILABLE: 3}
 NO_CLUSTER = 1
 
@@ -97,7 +95,7 @@ def status(
         if as_json:
             print_json(document(found))
         else:
-            _console().print(picture(found))
+            OutputConsole().print(picture(found))
         grade = found.grade
     raise click.exceptions.Exit(EXIT_CODES[grade])
 
@@ -201,7 +199,7 @@ async def _watch(checks: _Checks, interval_s: float, times: int | None, as_json:
     """Check until a signal or ``times`` checks; return the last grade."""
     stop = asyncio.Event()
     stop_on_signals(stop.set)
-    console = _console()
+    console = OutputConsole()
     live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
     drawn_in_place = console.is_terminal and not as_json
     grade, left = Grade.HEALTHY, times
@@ -235,7 +233,3 @@ async def _pause(stop: asyncio.Event, interval_s: float) -> None:
             await stop.wait()
     except TimeoutError:
         return
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)

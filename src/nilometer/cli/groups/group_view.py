@@ -37,7 +37,7 @@ def describe_group(
 ) -> None:
     click.echo(_headline(group))
     if (warning := rebalance_warning(group)) is not None:
-        click.secho(warning, fg="yellow")
+        click.echo(warning)
     if offsets:
         if lags:
             print_table(OFFSET_COLUMNS, [_offset_row(group, one) for one in lags])

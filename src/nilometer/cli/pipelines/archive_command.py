@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_json, print_table
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError
@@ -110,7 +110,7 @@ def _run(
     from nilometer.pipeline.source.log_folders.archived_partition import find_archived
 
     target = open_target(place)
-    with Console(stderr=True).status("Archiving ...") as status:
+    with OutputConsole(stderr=True).status("Archiving ...") as status:
         results = run_archive(places, topics, target, lambda what: status.update(f"Archiving {what}"))
         if not verify:
             return results, None
@@ -133,7 +133,7 @@ def _listed(
         raise PipelineError(f"{place} has no archive of {', '.join(missing)}: without --topic all are listed")
     if not verify:
         return archived, None
-    with Console(stderr=True).status("Checking ...") as status:
+    with OutputConsole(stderr=True).status("Checking ...") as status:
         return archived, check(target, archived, lambda what: status.update(f"Checking {what}"))
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_table
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError, readable
@@ -56,7 +56,7 @@ def audit(
     leader epochs, indexes and committed offsets, and that all replicas have equal batches up to the lowest
     high watermark. The exit code is 1 if errors were found.
     """
-    console = Console(stderr=True)
+    console = OutputConsole(stderr=True)
     try:
         places = chosen_places(data_dir, log_dirs)
         result = _run(places, topics, master, spark_log, console)
@@ -76,7 +76,7 @@ def audit(
 
 
 def _run(
-    places: list[str], topics: tuple[str, ...], master: str, spark_log: Path, console: Console
+    places: list[str], topics: tuple[str, ...], master: str, spark_log: Path, console: OutputConsole
 ) -> AuditResult:
     from nilometer.pipeline.audit.audit import audit as run_audit
     from nilometer.pipeline.source.log_folders.replica_folders import find_replicas

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
-from rich.console import Console
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, parse_pairs, print_json, print_table
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError, readable
@@ -115,7 +115,7 @@ def _run(
     exit_on_sigterm()
     names = tuple(one.strip() for one in columns.split(",")) if columns is not None else COLUMNS
     check_export(given, names, folder)  # before the slow start of Spark
-    with Console(stderr=True).status("Starting Spark ...") as status:
+    with OutputConsole(stderr=True).status("Starting Spark ...") as status:
         spark = build_session("export", master=master, log_file=spark_log, quick=True)
         try:
             status.update("Exporting ...")

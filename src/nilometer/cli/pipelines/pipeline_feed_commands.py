@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.cli import commands
@@ -27,6 +26,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     yes_option,
 )
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.number_types import Seconds
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
@@ -94,7 +94,7 @@ def fill(
     topics = [*shipped.inputs, *([shipped.writes] if shipped.writes else [])]
     client = client_config(bootstrap)
     run_async(create_topics(client, topics, partitions))
-    with Console(stderr=True).status(f"Sending to {', '.join(shipped.inputs)} ..."):
+    with OutputConsole(stderr=True).status(f"Sending to {', '.join(shipped.inputs)} ..."):
         count = send(client, _outgoing(sample_records(name, records, seed)))
     make_table = SAMPLES[name].table
     if make_table is None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from nilometer.cli import commands
+from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_formats_check import FileLines, LineFound, check_files
 from nilometer.cli.pipelines.pipeline_state_commands import table_console
 from nilometer.pipeline.errors import PipelineError
@@ -158,9 +158,7 @@ def test(
     if as_json:
         click.echo(json.dumps(_listing(result.tally, result.proposals, result.files), default=str))
     else:
-        _print(
-            Console(highlight=False, markup=False), result.tally, result.proposals, result.files, result.left
-        )
+        _print(OutputConsole(), result.tally, result.proposals, result.files, result.left)
     if write is not None and result.proposals:
         _append(write, result.proposals)
         click.echo(
@@ -214,7 +212,7 @@ def time_text(time_us: int | None) -> str | None:
 
 
 def _print(
-    console: Console,
+    console: OutputConsole,
     tally: Tally,
     proposals: Sequence[Proposal],
     files: Sequence[FileLines],
@@ -236,7 +234,7 @@ def _print(
         console.print(one.toml, end="", soft_wrap=True)
 
 
-def _print_lines(console: Console, file: FileLines) -> None:
+def _print_lines(console: OutputConsole, file: FileLines) -> None:
     console.print(file.path, style="bold")
     for one in file.shown:
         said = " ".join(

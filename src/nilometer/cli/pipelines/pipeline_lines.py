@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nilometer.cli.console import OutputConsole
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.tally import Tally, share
 from nilometer.pipeline.recognition import Formats
@@ -70,8 +70,7 @@ def too_many_text(tally: Tally | None, most: float) -> str:
 
 def print_tally(tally: Tally) -> None:
     """Print lines read, recognised and skipped, by file, with samples of the skipped ones."""
-    terminal = Console(highlight=False)
-    console = terminal if terminal.is_terminal else Console(width=WIDTH, highlight=False)
+    console = OutputConsole(WIDTH)
     console.print(
         f"{tally.lines:,} lines: {tally.recognised:,} recognised, {tally.blank:,} blank, "
         f"{tally.unrecognised:,} of no known format ({tally.unrecognised_share:.1%})"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import command_config_option, given_client_config, parse_pairs
@@ -211,7 +210,7 @@ def run(
     )
     spark_settings = parse_pairs(settings, "--conf")
     log_file = spark_log or _default_log(output)
-    console = Console(stderr=True)
+    console = OutputConsole(stderr=True)
     folder = RunFolder(home, name)
     try:
         require_java()

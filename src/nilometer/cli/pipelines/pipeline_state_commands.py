@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from nilometer.cli import commands
@@ -39,7 +38,7 @@ home_option = click.option(
 PIPED_WIDTH = 160
 
 
-def table_console() -> Console:
+def table_console() -> OutputConsole:
     """Return a console as wide as the terminal; without one, wide enough that table rows do not wrap."""
     return OutputConsole(PIPED_WIDTH)
 

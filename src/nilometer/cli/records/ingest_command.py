@@ -167,8 +167,9 @@ def _progress(follow: bool, shown: _ErrorsShown) -> Generator[Callable[[IngestTo
     if not sys.stderr.isatty():
         yield shown.print_new if follow else lambda _totals: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from nilometer.cli.console import OutputConsole
 
     columns = (
         TextColumn("{task.description}"),
@@ -177,7 +178,7 @@ def _progress(follow: bool, shown: _ErrorsShown) -> Generator[Callable[[IngestTo
         TextColumn("{task.fields[lines]:,} lines"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=OutputConsole(stderr=True), transient=True) as progress:
         task = progress.add_task("Following" if follow else "Reading", total=None, lines=0)
 
         def show(totals: IngestTotals) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from nilometer.cli.console import OutputConsole
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.replicas.reassignment_progress import MoveProgress, MoveState
 from nilometer.client.replicas.replica_survey import Survey
@@ -59,7 +59,7 @@ class MoveBars:
             BarColumn(),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=OutputConsole(stderr=True),
             disable=not shown,
         )
         self._bars: dict[TopicPartition | None, TaskID] = {}
