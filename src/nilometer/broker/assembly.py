@@ -23,7 +23,7 @@ from nilometer.broker.authorization.authorizer import Authorizer
 from nilometer.broker.authorization.broker_users import BrokerUsers
 from nilometer.broker.cleaning.cleaner_report import CleanerReport
 from nilometer.broker.cleaning.log_cleaner import LogCleaner
-from nilometer.broker.connection_memory import ResponseMemory
+from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.control.controller import Controller
@@ -195,7 +195,10 @@ def _acceptor(
         for name, settings in given.config.sasl.items()
     }
     frame_bytes_max = given.config.socket_request_max_bytes
-    return Acceptor(dispatcher, frame_bytes_max, sasl, given.config.tls, admission, given.turns, memory)
+    requests = RequestMemory(given.runtime.clock.monotonic_ms, given.config.queued_max_request_bytes)
+    return Acceptor(
+        dispatcher, frame_bytes_max, sasl, given.config.tls, admission, given.turns, memory, requests
+    )
 
 
 def _control(given: Prerequisites) -> ControlParts:

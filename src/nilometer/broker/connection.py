@@ -6,9 +6,9 @@ Framing, order and back-pressure are handled here; the dispatcher processes the 
   request arrives. Produce requests and offset commits are processed while earlier ones still wait for their
   acknowledgement (pipelining); any other request is processed alone, as with Kafka's muted channels.
 - Memory held for one connection is bounded: a frame above the limit closes the connection before it is
-  read; a large frame's buffer grows with the bytes that arrive, not with the length announced, except for a
-  reserve that all connections share; while the client does not read, none of its requests are processed and
-  its socket is not read.
+  read; a large frame's buffer grows with the bytes that arrive, not with the length announced, and out of
+  the memory that all connections share; while the client does not read, none of its requests are processed
+  and its socket is not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol, cast
 
 from typing_extensions import Buffer
 
-from nilometer.broker.connection_memory import Reserve, ResponseMemory
+from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replies import CloseConnection, LongReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
@@ -43,9 +43,10 @@ GATHER_BYTES_MAX = 256 * 1024
 WRITE_BUFFER_BYTES = 256 * 1024
 """A client that leaves more than this unread is sent nothing more until it has read most of it."""
 EAGER_FRAME_BYTES = 1024 * 1024
-"""A frame gets a buffer of up to this size as soon as its length has arrived, if the reserve has room."""
+"""A frame gets a buffer of up to this size as soon as its length has arrived, if there is memory for it."""
 FIRST_BUFFER_BYTES = 4096
-"""The first buffer of a frame once the reserve is used up."""
+"""The first buffer of a frame if there is not; and by so much it grows while the socket is not read, since
+bytes that have been read before may follow."""
 
 _SIZE = struct.Struct(">I").unpack_from
 
@@ -78,17 +79,19 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher: Dispatcher,
         frame_bytes_max: int,
         log: Callable[[str], None],
-        reserve: Reserve | None = None,
+        requests: RequestMemory | None = None,
         context: RequestContext = ANONYMOUS_CONTEXT,
         turns: Turns | None = None,
         memory: ResponseMemory | None = None,
     ) -> None:
-        """``context``: of the listener, without the client's address. ``turns``, ``memory``: of all
-        connections."""
+        """``context``: of the listener, without the client's address. ``turns``, ``memory``,
+        ``requests``: of all connections."""
         self._dispatcher = dispatcher
-        self._reserve = Reserve() if reserve is None else reserve
-        self._reserved_bytes = 0
         clock = SystemClock()
+        self._requests = RequestMemory(clock.monotonic_ms) if requests is None else requests
+        self._holds_requests = False
+        self._lacks_memory = False  # for more of the frame that is arriving
+        self._handled_bytes = 0  # of a large request that is being handled
         self._turns = Turns(clock) if turns is None else turns
         self._memory = ResponseMemory(clock.monotonic_ms) if memory is None else memory
         self._frame_bytes_max = frame_bytes_max
@@ -149,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._frame = None
-        self._release_reserve()
+        self._requests.release(self)
         self._queue.clear()
         if self._muted is not None:
             self._muted.cancel()
@@ -173,7 +176,6 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == self._frame_size:
                 frame, self._frame = self._frame, None
-                self._release_reserve()
                 self._enqueue(memoryview(frame).toreadonly())  # the decoder accepts only read-only buffers
             elif self._frame_filled == len(self._frame):
                 self._grow_frame(self._frame)
@@ -252,23 +254,51 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_frame(self, size: int, seen: memoryview) -> None:
         self._head = bytearray()
         eager = min(size, EAGER_FRAME_BYTES)
-        if eager <= self._reserve.bytes_left:
-            self._reserve.bytes_left -= eager
-            self._reserved_bytes = eager
-            frame = bytearray(eager)
-        else:
-            frame = bytearray(min(size, max(FIRST_BUFFER_BYTES, 2 * len(seen))))
+        if not self._requests.has_room_ahead(self, eager):
+            eager = min(size, max(FIRST_BUFFER_BYTES, 2 * len(seen)))
+        frame = bytearray(eager)
         frame[: len(seen)] = seen
         self._frame, self._frame_size, self._frame_filled = frame, size, len(seen)
+        self._hold_requests(has_progressed=True)
 
     def _grow_frame(self, frame: bytearray) -> None:
-        grown = bytearray(min(self._frame_size, 4 * len(frame)))
-        grown[: len(frame)] = frame
+        filled = len(frame)
+        size = min(self._frame_size, 4 * filled)
+        if not (self.context.is_broker or self._requests.has_room(self, size - filled)):
+            size = min(self._frame_size, filled + FIRST_BUFFER_BYTES)
+            self._lacks_memory = True
+            self._requests.wait(self)
+            self._balance_reading()
+        grown = bytearray(size)
+        grown[:filled] = frame
         self._frame = grown
+        self._hold_requests()
 
-    def _release_reserve(self) -> None:
-        self._reserve.bytes_left += self._reserved_bytes
-        self._reserved_bytes = 0
+    def read_on(self) -> None:
+        self._lacks_memory = False
+        self._balance_reading()
+
+    def handle_alone(self, size: int) -> None:
+        """Delay the dispatch of later requests of this connection until the current one has its response, and
+        hold its ``size`` bytes until :meth:`has_handled`. The handler of a large request calls this."""
+        self.process_alone()
+        self._handled_bytes = size
+
+    def has_handled(self) -> None:
+        self._handled_bytes = 0
+        if not self.closed:
+            self._hold_requests()
+
+    def _hold_requests(self, *, has_progressed: bool = False) -> None:
+        """Note how many bytes of requests are in memory: arriving, queued or being handled. Those of brokers
+        do not count, so that replication goes on whatever clients do."""
+        if self.context.is_broker:
+            return
+        arriving = 0 if self._frame is None else len(self._frame)
+        size = arriving + self._queued_bytes + self._handled_bytes
+        if size or self._holds_requests:
+            self._holds_requests = size > 0
+            self._requests.hold(self, size, has_progressed=has_progressed)
 
     # --- requests and replies
 
@@ -308,6 +338,8 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._draining = False
         self._flush()
+        if self._queue or self._holds_requests or self._handled_bytes:
+            self._hold_requests(has_progressed=taken > 0)
         self._balance_reading()
 
     def _hold_memory(self) -> None:
@@ -492,9 +524,13 @@ class Connection(asyncio.BufferedProtocol):
             self._is_ending
             or not self._may_write
             or self._muted is not None
+            or self._lacks_memory
             or len(self._queue) >= FRAMES_QUEUED_MAX
             or self._queued_bytes >= BYTES_QUEUED_MAX
         )
+        if not full and self._queue and not (self.context.is_broker or self._requests.has_room(self, 0)):
+            self._requests.wait(self)
+            full = True
         transport = self._transport
         if full == self._read_paused or transport is None or self.closed or transport.is_closing():
             return

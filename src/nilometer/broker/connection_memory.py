@@ -1,5 +1,9 @@
-"""The memory that connections share: for the frames of requests that arrive, and for responses that no client
-has read yet.
+"""The memory that connections share: for requests that have not been handled, and for responses that no
+client has read yet.
+
+A request counts from its first bytes until it has been handled. Together they may take
+``queued.max.request.bytes``; once that is used up, connections that hold a part of it are not read on, and
+the one that has made no progress for the longest is disconnected.
 
 A client that does not read is sent nothing more, so it holds what was written for it before. Together such
 clients may hold ``HELD_BYTES_MAX``. The less of it is left, the fewer records a Fetch response has, and once
@@ -8,11 +12,18 @@ it is used up the client that has not read for the longest is disconnected.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-RESERVE_BYTES = 32 * 1024 * 1024
-"""For the frames of all connections of a listener together."""
+UNLIMITED = -1
+AHEAD_BYTES_MAX = 32 * 1024 * 1024
+"""Of the memory for requests, this much may be taken before the bytes of a request have arrived."""
+STALLED_MS = 10_000
+"""For so long a request may be arriving, or the next one wait, before its client is disconnected for the sake
+of others."""
+CHECK_S = 1.0
+"""How often that is checked while connections wait for memory."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
 """For the responses of all connections that are not read."""
 FETCH_BYTES_MAX = 4 * 1024 * 1024
@@ -26,14 +37,88 @@ UNREAD_MS = 10_000
 """For so long a client may read nothing before it is disconnected for the sake of others."""
 
 
-class Reserve:
-    """How much memory is left for frames whose bytes have not arrived yet. Shared by a listener's
-    connections."""
+class Sender(Protocol):
+    """A connection whose client sends more than is handled at once."""
 
-    __slots__ = ("bytes_left",)
+    def abort(self, reason: str) -> None: ...
 
-    def __init__(self, bytes_max: int = RESERVE_BYTES) -> None:
-        self.bytes_left = bytes_max
+    def read_on(self) -> None:
+        """Read again: there is memory for more of the request."""
+        ...
+
+
+class RequestMemory:
+    """Invariant: ``held`` is the sum of what the senders hold."""
+
+    def __init__(self, now_ms: Callable[[], int], bytes_max: int = UNLIMITED) -> None:
+        self._now_ms = now_ms
+        self._bytes_max = bytes_max
+        self._senders: dict[Sender, tuple[int, int]] = {}
+        """The bytes of each and since when (monotonic ms) it has made no progress, the longest time first."""
+        self._waiting: dict[Sender, None] = {}
+        """The connections that are not read, since there is no memory for what follows."""
+        self._check: asyncio.TimerHandle | None = None
+        self.held = 0
+
+    def has_room(self, sender: Sender, more: int) -> bool:
+        """Whether ``sender`` may hold ``more`` bytes than now. One request is accepted at any size."""
+        if self._bytes_max == UNLIMITED or self.held + more <= self._bytes_max:
+            return True
+        return self.held == self._held_by(sender)
+
+    def has_room_ahead(self, sender: Sender, size: int) -> bool:
+        """Whether ``sender`` may hold ``size`` bytes for what it has only announced."""
+        return self.held + size <= AHEAD_BYTES_MAX and self.has_room(sender, size)
+
+    def _held_by(self, sender: Sender) -> int:
+        return self._senders.get(sender, (0, 0))[0]
+
+    def hold(self, sender: Sender, size: int, *, has_progressed: bool) -> None:
+        """Note how many bytes of requests ``sender`` holds now. ``has_progressed``: whether a request has
+        begun to arrive, or has been taken up, since the last call."""
+        self.held += size - self._held_by(sender)
+        if not size or has_progressed:
+            known = self._senders.pop(sender, None)
+        else:
+            known = self._senders.get(sender)
+        if size:
+            since_ms = self._now_ms() if known is None or has_progressed else known[1]
+            self._senders[sender] = size, since_ms
+        self._read_on()
+
+    def wait(self, sender: Sender) -> None:
+        """Have :meth:`Sender.read_on` called once others hold less."""
+        self._waiting[sender] = None
+        if self._check is None:
+            self._check = asyncio.get_running_loop().call_later(CHECK_S, self._end_stalled)
+
+    def release(self, sender: Sender) -> None:
+        """Forget ``sender``, whose connection has ended."""
+        self._waiting.pop(sender, None)
+        self.hold(sender, 0, has_progressed=True)
+
+    def _read_on(self) -> None:
+        while self._waiting and self.held < self._bytes_max:
+            sender = next(iter(self._waiting))
+            del self._waiting[sender]
+            sender.read_on()
+            if sender in self._waiting:
+                break
+
+    def _end_stalled(self) -> None:
+        """Disconnect the client that has made no progress for the longest, if others wait for it."""
+        self._check = None
+        if not self._waiting:
+            return
+        self._check = asyncio.get_running_loop().call_later(CHECK_S, self._end_stalled)
+        sender, (size, since_ms) = next(iter(self._senders.items()))
+        stalled_ms = self._now_ms() - since_ms
+        if stalled_ms >= STALLED_MS:
+            self.release(sender)
+            sender.abort(
+                f"its requests hold {size} bytes without progress for {stalled_ms} ms, "
+                "and the memory for requests (queued.max.request.bytes) is used up"
+            )
 
 
 class Holder(Protocol):

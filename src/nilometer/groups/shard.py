@@ -57,6 +57,7 @@ from nilometer.groups.requests import (
     OffsetDelete,
     OffsetFetch,
     SyncGroup,
+    metadata_bytes,
 )
 from nilometer.groups.shard_state import ConsumerGroupHandler, ShardState
 from nilometer.groups.timers import CLASSIC_KINDS, TimerKey, TimerKind
@@ -187,6 +188,11 @@ class GroupShard:
     def states(self) -> list[str]:
         """Return the state of each group, under Kafka's name."""
         return [group.listed().group_state for group in self._state.groups.values()]
+
+    def metadata_bytes(self) -> int:
+        """Return how much metadata the members of classic groups have, which no record bounds."""
+        groups = (group for group in self._state.groups.values() if isinstance(group, ClassicGroup))
+        return sum(metadata_bytes(member.protocols) for group in groups for member in group.members.values())
 
     def _list(self, request: ListGroups) -> ListGroupsReply:
         states, types = request.states_filter, request.types_filter

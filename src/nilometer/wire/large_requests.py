@@ -223,7 +223,7 @@ def has_more_than(message: Message, path: Path, count: int) -> bool:
 def _left(message: Message, path: Path, count: int) -> int:
     items: Sequence[Any] = getattr(message, path[0]) or ()
     inner = path[1:]
-    if not inner:
+    if not inner or not items:
         return count - max(1, len(items))
     for item in items:
         if (count := _left(item, inner, count)) < 0:
@@ -398,13 +398,14 @@ class _MergedArray:
         """With further arrays on the path: the last element, its identity and its array."""
 
     def add(self, items: Sequence[Any]) -> Iterator[None]:
-        for item in items:
+        """Add what the response to the next part has: its first element may go on with the last one."""
+        for position, item in enumerate(items):
             if not self._inner or getattr(item, self._inner[0]) is None:
                 self._end_last()
                 yield from self._encode(item)
                 continue
             identity = _identity(item, self._inner[0])
-            if self._last is None or self._last[1] != identity:
+            if position or self._last is None or self._last[1] != identity:
                 self._end_last()
                 assert self._entity is not None, "only entities have nested arrays"
                 self._last = item, identity, _MergedArray(self._entity, self._inner)

@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from nilometer.broker.connection_memory import RESERVE_BYTES
+from nilometer.broker.connection_memory import AHEAD_BYTES_MAX
 from nilometer.security.scram import ScramMechanism
 from nilometer.security.scram_exchange import ScramClient
 from nilometer.wire.api_keys import ApiKey
@@ -114,7 +114,7 @@ def announced_frames(secured: SecuredBroker, stack: ExitStack) -> list[socket.so
     for client in clients:
         client.sendall(struct.pack(">ihhi", RECEIVE_BYTES_MAX, ApiKey.SASL_AUTHENTICATE, 2, 1))
     assert may_log_in(secured, secured.sasl, OTHER_ADDRESS)
-    check_growth(secured, before, RESERVE_BYTES + len(clients) * 64 * KIB)
+    check_growth(secured, before, AHEAD_BYTES_MAX + len(clients) * 64 * KIB)
     return clients
 
 

@@ -5,6 +5,7 @@ Each bound on memory is a sentence about the broker's resident set, measured on 
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
 import struct
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker.connection_memory import RESERVE_BYTES
+from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
+from nilometer.broker.groups.group_coordinator import METADATA_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request
 from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.two_brokers import produce_fields
 from support.eventually import eventually
 from support.ports import HOST
 from support.wire.new_topics import new_topic
@@ -126,7 +129,7 @@ def test_what_came_before_a_frame_above_the_limit_is_answered(broker: NilometerB
 
 @pytest.mark.parametrize("announced", [MIB, ANNOUNCED], ids=["a-megabyte", "nearly-the-limit"])
 def test_announcing_takes_no_memory(broker: NilometerBroker, announced: int) -> None:
-    """500 clients announce a frame each and send the first bytes of it: the reserve, and 32 KiB for each."""
+    """500 clients announce a frame each and send its first bytes: some memory ahead, and 32 KiB for each."""
     before = rss_bytes(broker)
     with ExitStack() as stack:
         for _ in range(500):
@@ -134,7 +137,60 @@ def test_announcing_takes_no_memory(broker: NilometerBroker, announced: int) -> 
             client.sendall(struct.pack(">ihhi", announced, ApiKey.PRODUCE, 9, 1))
         eventually(lambda: descriptors(broker) >= 500, "all are accepted")
         assert answers(broker), "the broker has read what came before"
-        assert rss_bytes(broker) - before < RESERVE_BYTES + 500 * 32 * 1024
+        assert rss_bytes(broker) - before < AHEAD_BYTES_MAX + 500 * 32 * 1024
+
+
+def test_requests_that_never_end_take_a_bounded_part_of_the_memory(tmp_path: Path) -> None:
+    """Twelve clients send 40 MB each of a request of 100 MB. They hold ``queued.max.request.bytes`` at most;
+    small requests are served meanwhile, and a large one when those without progress are disconnected."""
+    settings = {"queued.max.request.bytes": str(ANNOUNCED + 1000), "socket.request.max.bytes": str(ANNOUNCED)}
+    with NilometerBroker(tmp_path / "data", settings) as broker, ExitStack() as stack:
+        before = rss_bytes(broker)
+        part = struct.pack(">ihhi", ANNOUNCED, ApiKey.PRODUCE, 9, 1) + bytes(40_000_000)
+        for _ in range(12):
+            client = stack.enter_context(connect(broker))
+            client.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                client.sendall(part)
+            assert answers(broker)
+            assert rss_bytes(broker) - before < 2 * ANNOUNCED, "a buffer that has grown is copied"
+        with WirePeer(broker.bootstrap) as peer:
+            fields = produce_fields(9, "nowhere", {0: bytes(5_000_000)})
+            (answered,) = peer.ask(ApiKey.PRODUCE, 9, **fields).responses
+            assert answered.partition_responses[0].error_code == ErrorCode.unknown_topic_or_partition
+        assert "queued.max.request.bytes) is used up" in broker.output
+
+
+def test_the_metadata_of_all_members_has_a_bound(tmp_path: Path) -> None:
+    """Groups of one member with 10 MB of metadata each: there is room for six of them, and for another one
+    when a member has left."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with NilometerBroker(tmp_path / "data", settings) as broker, WirePeer(broker.bootstrap) as peer:
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="first", key_type=0)  # creates the topic of the groups
+        ready = lambda: join(peer, "first", b"").error_code == ErrorCode.none  # noqa: E731
+        eventually(ready, "the coordinator has loaded its groups")
+        before = rss_bytes(broker)
+        joined = [join(peer, f"g{number}", bytes(10_000_000)) for number in range(40)]
+        errors = [one.error_code for one in joined]
+        assert errors == [ErrorCode.none] * 6 + [ErrorCode.group_max_size_reached] * 34
+        assert rss_bytes(broker) - before < METADATA_BYTES_MAX + 64 * MIB
+        left = peer.ask(ApiKey.LEAVE_GROUP, 2, group_id="g0", member_id=joined[0].member_id)
+        assert left.error_code == ErrorCode.none
+        assert join(peer, "another", bytes(10_000_000)).error_code == ErrorCode.none
+
+
+def join(peer: WirePeer, group: str, metadata: bytes) -> Message:
+    protocol = make(ApiKey.JOIN_GROUP, 3, "JoinGroupRequestProtocol", name="range", metadata=metadata)
+    return peer.ask(
+        ApiKey.JOIN_GROUP,
+        3,
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=(protocol,),
+    )
 
 
 @pytest.mark.parametrize("kind", ["fetch", "produce", "configs"])
@@ -157,6 +213,23 @@ def test_a_client_that_does_not_read_is_not_served_on(broker: NilometerBroker, k
         assert answers(broker), "others are served"
         assert rss_bytes(broker) - before < 2 * 57_671_680, "no more than a response or two"
     eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for it is given back")
+
+
+@pytest.mark.parametrize(("clients", "each"), [(40, 1), (100, 50)], ids=["one-each", "pipelined"])
+def test_fetches_that_no_client_reads_take_a_bounded_part_of_the_memory(
+    broker: NilometerBroker, clients: int, each: int
+) -> None:
+    frame = encode_request(1, "greedy", fetch_request(TOPIC)) * each
+    before = rss_bytes(broker)
+    with ExitStack() as stack:
+        for _ in range(clients):
+            client = stack.enter_context(connect(broker))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(frame)
+        for _ in range(10):
+            assert answers(broker), "others are served"
+        assert rss_bytes(broker) - before < 2 * HELD_BYTES_MAX
+    eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for them is given back")
 
 
 def send_until_refused(client: socket.socket, data: bytes) -> int:

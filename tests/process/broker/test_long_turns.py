@@ -80,6 +80,14 @@ def test_one_broker_that_is_named_two_thousand_times_is_described_twice(broker: 
     assert longest_turn_ms(broker, "DescribeConfigs") < TURN_MS_MAX
 
 
+def test_all_offsets_of_one_group_are_answered_twice(
+    broker: NilometerBroker,
+) -> None:
+    group = make(ApiKey.OFFSET_FETCH, 8, "OffsetFetchRequestGroup", group_id="g", topics=None)
+    response = ask(broker, ApiKey.OFFSET_FETCH, 8, groups=(group,) * 100, require_stable=False)
+    assert len(response.groups) == REPETITIONS_KEPT
+
+
 def test_one_partition_that_is_named_often_is_described_twice(broker: NilometerBroker) -> None:
     topic = make(ApiKey.DESCRIBE_PRODUCERS, 0, "TopicRequest", name=TOPIC, partition_indexes=(0,) * 50 + (1,))
     response = ask(broker, ApiKey.DESCRIBE_PRODUCERS, 0, topics=(topic,))

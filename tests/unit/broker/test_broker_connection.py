@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from nilometer.broker import connection_memory
 from nilometer.broker.connection import (
     BYTES_QUEUED_MAX,
     EAGER_FRAME_BYTES,
@@ -20,8 +21,9 @@ from nilometer.broker.connection_memory import (
     FETCH_BYTES_MIN,
     HELD_BYTES_MAX,
     SHARE,
+    STALLED_MS,
     UNREAD_MS,
-    Reserve,
+    RequestMemory,
     ResponseMemory,
 )
 from nilometer.broker.replies import CloseConnection, WaitingReply
@@ -378,29 +380,82 @@ def test_a_lost_connection_cancels_what_waits():
     asyncio.run(run())
 
 
-def test_buffers_ahead_of_their_bytes_come_from_one_reserve() -> None:
-    """A frame that finds the reserve used up grows with its bytes instead, and is whole all the same."""
+def opened(requests: RequestMemory) -> tuple[Connection, FakeTransport, Recorder, list[str]]:
+    recorder, transport, said = Recorder(), FakeTransport(), []
+    connection = Connection(recorder, FRAME_BYTES_MAX, said.append, requests)
+    connection.connection_made(transport)
+    return connection, transport, recorder, said
 
-    async def run() -> None:
-        reserve, recorder = Reserve(EAGER_FRAME_BYTES), Recorder()
-        first, second = (Connection(recorder, FRAME_BYTES_MAX, lambda _: None, reserve) for _ in range(2))
-        for connection in (first, second):
-            connection.connection_made(FakeTransport())
-        wanted = frame(bytes(range(256)) * 8000)
-        feed(first, wanted[:10])
-        assert reserve.bytes_left == 0
-        feed(second, wanted[:10])
-        assert len(second.get_buffer(-1)) < 5000
-        feed(first, wanted[10:])
-        assert reserve.bytes_left == EAGER_FRAME_BYTES
-        feed(second, wanted[10:])
-        assert recorder.frames == [wanted[4:]] * 2
-        feed(second, wanted[:10])
-        assert reserve.bytes_left == 0
-        second.connection_lost(None)
-        assert reserve.bytes_left == EAGER_FRAME_BYTES
 
-    asyncio.run(run())
+WANTED = frame(bytes(range(256)) * 8000)
+"""A request of 2 MB."""
+
+
+async def test_buffers_ahead_of_their_bytes_come_from_one_memory() -> None:
+    """A frame that finds it used up grows with its bytes instead, and is whole all the same."""
+    memory = RequestMemory(lambda: 0, EAGER_FRAME_BYTES)
+    first, _, of_first, _ = opened(memory)
+    second, second_transport, of_second, _ = opened(memory)
+    feed(first, WANTED[:10])
+    assert memory.held == EAGER_FRAME_BYTES
+    feed(second, WANTED[:10])
+    assert len(second.get_buffer(-1)) < 5000
+    feed(second, WANTED[10:10_000])
+    assert not second_transport.reading, "there is no memory for more of it"
+    feed(first, WANTED[10:])
+    assert of_first.frames == [WANTED[4:]]
+    assert second_transport.reading, "the first request has been handled"
+    feed(second, WANTED[10_000:])
+    assert of_second.frames == [WANTED[4:]]
+    assert memory.held == 0
+    feed(second, WANTED[:10])
+    second.connection_lost(None)
+    assert memory.held == 0
+
+
+async def test_one_request_is_accepted_though_it_is_larger_than_the_memory() -> None:
+    memory = RequestMemory(lambda: 0, 1000)
+    connection, transport, recorder, _ = opened(memory)
+    feed(connection, WANTED)
+    assert transport.reading
+    assert recorder.frames == [WANTED[4:]]
+
+
+async def test_requests_that_wait_behind_another_count_as_long_as_they_wait() -> None:
+    memory = RequestMemory(lambda: 0, 1000)
+    first, _, recorder, _ = opened(memory)
+    second, second_transport, _, _ = opened(memory)
+    for connection in (first, second):
+        feed(connection, frame(b"Wait") + frame(b"x" * 700))
+    assert memory.held == 1400
+    assert not second_transport.reading
+    recorder.futures[0].set_result((b"late",))
+    await becomes(lambda: recorder.frames[-1] == b"x" * 700, "the next request is processed")
+    await becomes(lambda: memory.held == 700, "it counts no longer")
+    await becomes(lambda: second_transport.reading, "the other connection is read on")
+
+
+async def test_the_client_without_progress_is_disconnected_when_others_need_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_memory, "CHECK_S", 0.001)
+    now_ms = 0
+    memory = RequestMemory(lambda: now_ms, EAGER_FRAME_BYTES)
+    slow, slow_transport, _, said = opened(memory)
+    other, other_transport, of_other, _ = opened(memory)
+    feed(slow, WANTED[:10])
+    now_ms = STALLED_MS - 1
+    feed(other, WANTED[:10])
+    feed(other, WANTED[10:10_000])
+    assert not other_transport.reading
+    await asyncio.sleep(0.01)
+    assert not slow_transport.aborted
+    now_ms = STALLED_MS
+    await becomes(lambda: slow_transport.aborted, "the slow one is disconnected")
+    assert "queued.max.request.bytes" in said[0]
+    await becomes(lambda: other_transport.reading, "the other one is read on")
+    feed(other, WANTED[10_000:])
+    assert of_other.frames == [WANTED[4:]]
 
 
 def test_a_closed_connection_whose_client_takes_nothing_can_still_be_ended() -> None:

@@ -90,7 +90,7 @@ class LargeRequests:
 
         The future's exception is CloseConnection if there can be none.
         """
-        connection.process_alone()
+        connection.handle_alone(len(frame))
         work = self._serve_in_turn(spec, header, frame, connection, began_us, slices)
         return spawn(self._services, work, api_name(header.api_key))
 
@@ -110,20 +110,19 @@ class LargeRequests:
         slices: Slices | None,
     ) -> Reply:
         """Wait until there is memory for the request; then handle it. Brokers do not wait."""
-        if connection.context.is_broker:
-            return await self._serve(spec, header, frame, connection, began_us, slices)
-        size = len(frame)
-        while self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
+        size = 0 if connection.context.is_broker else len(frame)
+        while size and self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(ended)
             await ended
         self._bytes_in_work += size
         try:
-            while self._services.response_memory.is_short():  # noqa: ASYNC110  time passes, clients read
+            while size and self._services.response_memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
             return await self._serve(spec, header, frame, connection, began_us, slices)
         finally:
             self._bytes_in_work -= size
+            connection.has_handled()
             while self._waiting:
                 waiting = self._waiting.popleft()
                 if not waiting.done():

@@ -12,7 +12,7 @@ from nilometer.broker.authentication.sasl_gate import SaslGate
 from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.authentication.unauthenticated import UnauthenticatedConnections
 from nilometer.broker.connection import Connection, Dispatcher
-from nilometer.broker.connection_memory import Reserve, ResponseMemory
+from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.tls_settings import TlsSettings
@@ -32,6 +32,7 @@ class Acceptor:
         admission: Admission,
         turns: Turns,
         memory: ResponseMemory,
+        requests: RequestMemory,
     ) -> None:
         """``sasl``, ``tls``: by name, the listeners whose clients authenticate by SASL, and those with
         TLS."""
@@ -49,7 +50,7 @@ class Acceptor:
             )
             for name, settings in tls.items()
         }
-        self._reserve = Reserve()
+        self._requests = requests
         self._turns = turns
         self._memory = memory
 
@@ -73,4 +74,4 @@ class Acceptor:
         elif endpoint.protocol.has_tls:
             dispatcher = CertificateGate(self._tls[endpoint.name].mapping, dispatcher, limit)
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
-        return Connection(dispatcher, limit, logger.info, self._reserve, context, self._turns, self._memory)
+        return Connection(dispatcher, limit, logger.info, self._requests, context, self._turns, self._memory)

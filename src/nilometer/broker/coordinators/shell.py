@@ -171,6 +171,11 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self.load()
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
+    @property
+    def shard(self) -> Shard[RequestT, ReplyT, RecordT, ActionT] | None:
+        """The groups or transactions; None while they are not loaded."""
+        return self._shard
+
     def states(self) -> Iterable[str]:
         """Return the state of each group or transaction; none while they are not loaded."""
         return () if self._shard is None else self._shard.states()

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT
+from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT, Shard
 from nilometer.broker.coordinators.pending_responses import PendingResponse
 from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.broker.replicas.hosted_partition import Partition
@@ -139,6 +139,12 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
             except KafkaError as refused:
                 pending.set_reply(index, self._kind.refuse(request, refused.code))
         return pending.frame()
+
+    def shards(self) -> Iterator[Shard[RequestT, ReplyT, RecordT, ActionT]]:
+        """Yield the shards that are loaded."""
+        for shell in self._shells.values():
+            if shell.shard is not None:
+                yield shell.shard
 
     def states(self) -> Iterator[Iterable[str]]:
         """Yield, for each shell, the state of each of its groups or transactions."""

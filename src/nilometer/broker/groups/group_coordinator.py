@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.internal_topics import InternalTopics
@@ -33,6 +33,7 @@ from nilometer.groups.requests import (
     OffsetDelete,
     Reply,
     SyncGroup,
+    metadata_bytes,
 )
 from nilometer.groups.turn import RebalanceNote
 from nilometer.runtime import Runtime
@@ -50,6 +51,11 @@ Respond = Callable[[Sequence[Reply]], Frame]
 
 _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 """The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
+
+
+METADATA_BYTES_MAX = 64 * 1024 * 1024
+"""Of the members of all classic groups that this broker coordinates. They stay in memory for as long as their
+members live, up to ``group.max.session.timeout.ms``. A member for which there is no room may not join."""
 
 
 class GroupCoordinator:
@@ -84,7 +90,9 @@ class GroupCoordinator:
             refuse_for_log=refuse_for_log,
             carry_out=_log_rebalance,
         )
-        self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, _check)
+        self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, self._check)
+        self._metadata_bytes = 0
+        """Of all members, at most: those that have left since it was counted are still in it."""
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -141,14 +149,25 @@ class GroupCoordinator:
 
         return GroupShard(self._config.groups, self._new_member_id, self._metadata.image)
 
+    def _check(self, group_id: str, request: GroupRequest) -> ErrorCode:
+        if not group_id and isinstance(request, _OF_NAMED_GROUPS):
+            return ErrorCode.invalid_group_id
+        if isinstance(request, JoinGroup) and not self._has_room(metadata_bytes(request.protocols)):
+            return ErrorCode.group_max_size_reached
+        return ErrorCode.none
+
+    def _has_room(self, size: int) -> bool:
+        """Count ``size`` bytes of a member's metadata, if there is room for them."""
+        if self._metadata_bytes + size > METADATA_BYTES_MAX:
+            shards = cast("Iterator[GroupShard]", self._shells.shards())
+            self._metadata_bytes = sum(shard.metadata_bytes() for shard in shards)
+            if self._metadata_bytes + size > METADATA_BYTES_MAX:
+                return False
+        self._metadata_bytes += size
+        return True
+
     def _new_member_id(self, client_id: str) -> str:
         return f"{client_id}-{self._runtime.entropy.uuid()}"
-
-
-def _check(group_id: str, request: GroupRequest) -> ErrorCode:
-    if not group_id and isinstance(request, _OF_NAMED_GROUPS):
-        return ErrorCode.invalid_group_id
-    return ErrorCode.none
 
 
 def _log_rebalance(

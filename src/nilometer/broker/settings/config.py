@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 
+from nilometer.broker.connection_memory import UNLIMITED
 from nilometer.broker.settings.authorizer_config_keys import super_users
 from nilometer.broker.settings.broker_authentication import (
     AUTHENTICATION,
@@ -92,6 +93,7 @@ class BrokerConfig(Settings):
         self.log_dirs = self._log_dirs()
         self.rack: str | None = self.optional_string("broker.rack")
         self.socket_request_max_bytes = self.integer("socket.request.max.bytes")
+        self.queued_max_request_bytes = self._queued_max_request_bytes()
         self.fetch_max_bytes = self.integer("fetch.max.bytes")
         self.replica_lag_time_max_ms = self.integer("replica.lag.time.max.ms")
         self.session_timeout_ms = self.integer("zookeeper.session.timeout.ms")
@@ -124,6 +126,20 @@ class BrokerConfig(Settings):
         if len(set(paths)) != len(paths):
             raise ConfigError("log.dirs", f"log.dirs names a folder twice: {', '.join(paths)}")
         return paths
+
+    def _queued_max_request_bytes(self) -> int:
+        given = self.integer("queued.max.request.bytes")
+        if given <= 0:
+            return UNLIMITED
+        if given < self.socket_request_max_bytes:
+            if "queued.max.request.bytes" not in self.texts:
+                return self.socket_request_max_bytes
+            raise ConfigError(
+                "queued.max.request.bytes",
+                f"queued.max.request.bytes is {given}, less than socket.request.max.bytes "
+                f"({self.socket_request_max_bytes}): raise the one or lower the other",
+            )
+        return given
 
     def _node_id(self) -> int:
         node_id, broker_id = self.integer("node.id"), self.integer("broker.id")

@@ -86,6 +86,15 @@ NETWORK = [
         minimum=1,
     ),
     setting(
+        "queued.max.request.bytes",
+        _LONG,
+        128 * 1024 * 1024,
+        "The memory for clients' requests that have not been handled yet. Once it is used up, connections "
+        "that hold a part of it are not read on. At least socket.request.max.bytes; -1, the default of "
+        "Apache Kafka: no limit.",
+        minimum=-1,
+    ),
+    setting(
         "connections.max.idle.ms",
         _LONG,
         600_000,

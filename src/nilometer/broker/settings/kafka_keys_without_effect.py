@@ -107,7 +107,6 @@ SIZING_KEYS = frozenset(
         "delete.records.purgatory.purge.interval.requests",
         "fetch.purgatory.purge.interval.requests",
         "producer.purgatory.purge.interval.requests",
-        "queued.max.request.bytes",
         "replica.socket.receive.buffer.bytes",
         "replica.socket.timeout.ms",
         "socket.connection.setup.timeout.max.ms",

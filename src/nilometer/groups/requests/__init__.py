@@ -38,6 +38,7 @@ from nilometer.groups.requests.classic import (
     SyncGroup,
     SyncGroupAssignment,
     SyncGroupReply,
+    metadata_bytes,
 )
 from nilometer.groups.requests.consumer import (
     ConsumerGroupDescribe,
@@ -121,6 +122,7 @@ __all__ = [
     "SyncGroupAssignment",
     "SyncGroupReply",
     "TopicPartitions",
+    "metadata_bytes",
 ]
 
 GroupRequest: TypeAlias = (

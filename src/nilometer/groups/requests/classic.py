@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from nilometer.wire.errors import ErrorCode
@@ -14,6 +16,11 @@ NO_MEMBER_ID = ""
 class JoinGroupProtocol(msgspec.Struct, frozen=True):
     name: str
     metadata: bytes
+
+
+def metadata_bytes(protocols: Sequence[JoinGroupProtocol]) -> int:
+    """Return how many bytes a member's protocols hold, names included."""
+    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
 class JoinGroup(msgspec.Struct, frozen=True):
