@@ -5,6 +5,9 @@ error; earlier parts are in ``broker.log.<n>``),
 ``process.json`` (written by the running broker's launcher), ``status.json`` (written by the broker, while it
 does not serve) and ``logs/`` (the partitions); ``<data>/coordination/`` is the coordination store. A process
 is identified by its pid *and* its start time, so that a reused pid is never mistaken for a broker.
+
+The folder may be moved or copied (:mod:`~nilometer.local.moved_folder`): settings are read with the paths of
+its present place, processes of the original do not count, and :meth:`LocalCluster.settle` corrects the files.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import parse_properties
 from nilometer.local.broker_process import BrokerProcess, broker_environment
+from nilometer.local.moved_folder import CannotSettle, correct_paths, corrected, former_place
 from nilometer.local.private_files import write_private
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import SecureFolder
@@ -96,8 +100,29 @@ class LocalCluster:
     def brokers(self) -> list[BrokerProcess]:
         return [self.broker(broker_id) for broker_id in self.broker_ids()]
 
+    def former_place(self) -> Path | None:
+        """Return where the folder was when its files were written, if it was moved or copied since."""
+        return former_place(self.data_dir, self.broker_ids())
+
+    def settle(self) -> Path | None:
+        """Correct the files of a folder that was moved or copied; return where it was before.
+
+        Raises CannotSettle.
+        """
+        former = self.former_place()
+        if former is not None:
+            if running := [str(one.id) for one in self.brokers() if one.pid is not None]:
+                raise CannotSettle(
+                    f"{self.data_dir} was moved from {former} while brokers {', '.join(running)} ran, and "
+                    f"they still do. Stop them first: nilometer down --data-dir {self.data_dir}"
+                )
+            correct_paths(self.data_dir, former, self.broker_ids())
+        return former
+
     def broker(self, broker_id: int) -> BrokerProcess:
-        record = self._read_record(broker_id)
+        former = self.former_place()
+        is_copy = former is not None and former.exists()  # then the processes are those of the original
+        record = None if is_copy else self._read_record(broker_id)
         host, port = self._configured_endpoint(broker_id)
         status = BrokerStatusFile(self.status_path(broker_id)).read()
         reason = None if status is None else status.reason
@@ -130,10 +155,12 @@ class LocalCluster:
     def configured_coordination(self) -> str | None:
         """Return the coordination store that the folder's brokers have; None if there are no brokers."""
         for broker_id in self.broker_ids():
-            path = self.broker_dir(broker_id) / "server.properties"
-            properties = parse_properties(path.read_text(encoding="utf-8"), str(path))
-            return properties.get("nilometer.coordination", self.coordination)
+            return self.settings(broker_id).get("nilometer.coordination", self.coordination)
         return None
+
+    def settings(self, broker_id: int) -> dict[str, str]:
+        """Return the broker's ``server.properties``. Raises ConfigError."""
+        return parse_properties(self._text(broker_id), str(self.broker_dir(broker_id) / "server.properties"))
 
     def configure(self, broker_id: int, endpoint: Endpoint, properties: dict[str, str]) -> None:
         """Write a new broker's ``server.properties``; an existing one is left as it is.
@@ -225,12 +252,17 @@ class LocalCluster:
 
     def setting(self, broker_id: int, key: str) -> str:
         """Return a value of the broker's ``server.properties``; empty if it is not set there."""
-        path = self.broker_dir(broker_id) / "server.properties"
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in self._text(broker_id).splitlines():
             name, separator, value = line.partition("=")
             if separator and name.strip() == key:
                 return value.strip()
         return ""
+
+    def _text(self, broker_id: int) -> str:
+        """Return the broker's ``server.properties``, with the paths of the folder's present place."""
+        text = (self.broker_dir(broker_id) / "server.properties").read_text(encoding="utf-8")
+        former = self.former_place()
+        return text if former is None else corrected(text, former, self.data_dir)
 
 
 class _Launch:

@@ -5,12 +5,14 @@ Ports of the pages may be in use: others take their place.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from support.documentation.code_blocks import DOCS, files_of
@@ -89,22 +91,55 @@ def test_the_tutorial(run: Run, port: int, tmp_path: Path) -> None:
     assert not (tmp_path / ".nilometer").exists()
 
 
-def test_a_backup_is_restored(run: Run, tmp_path: Path) -> None:
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_backup_is_restored(run: Run, port: int) -> None:
     page = DOCS / "how-to" / "backup.md"
     run(Sample("nilometer up --detach", []))
     run(Sample("nilometer topic create orders --partitions 1", []))
     run(Sample("seq 1 100 | nilometer produce orders", []))
     whole, one_topic = "A cluster on one machine", "One topic, while it is in use"
     backup, restore = samples_of_section(page, whole)[:3], samples_of_section(page, whole)[3:]
+    in_copy = samples_of_section(page, "Look into a copy")
+    look, back = in_copy[:4], in_copy[4:]
     for sample in backup:
         run(sample)
     run(Sample("seq 101 200 | nilometer produce orders", []))  # this is not in the backup
     for sample in restore:
         run(sample)
     assert read(run, "orders") == [str(number) for number in range(1, 101)]
+
+    run(Sample("seq 101 110 | nilometer produce orders", []))
+    for sample in look:
+        run(sample)
+    assert read(run, "orders") == [str(number) for number in range(1, 101)], "of the copy"
+    for sample in back:
+        run(sample)
+    assert read(run, "orders") == [str(number) for number in range(1, 111)], "of the original"
+
+    abort_one(port)
+    run(Sample("""echo '{"value": "old", "timestamp": 1000}' | nilometer produce orders --json-lines""", []))
     for sample in samples_of_section(page, one_topic):
         run(sample)
-    assert read(run, "orders-restored") == [str(number) for number in range(1, 101)]
+    kept = [*(str(number) for number in range(1, 111)), "old"]
+    assert read(run, "orders-restored") == kept, "without what was aborted"
+    config = run(Sample("nilometer topic config orders-restored --json", []))
+    assert json.loads(config)["configs"]["retention.ms"]["value"] == "-1", "old records stay"
+    dump, audit = samples_of_section(page, "Check a copy")
+    assert "base_offset: 0" in run(dump)
+    assert "no errors found" in run(audit)
+
+
+def abort_one(port: int) -> None:
+    """Leave a record of an aborted transaction in the topic."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": f"127.0.0.1:{port}", "transactional.id": "aborts", "log_level": 0}
+    )
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce("orders", b"aborted")
+    producer.flush(WAIT_S)
+    producer.abort_transaction(WAIT_S)
 
 
 def read(run: Run, topic: str) -> list[str]:

@@ -31,6 +31,7 @@ from nilometer.cli.cluster_options import json_option, parse_pairs, print_json
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.local.local_cluster import LocalCluster
+from nilometer.local.moved_folder import SETTINGS, CannotSettle
 from nilometer.local.readiness import LaunchFailed
 from nilometer.local.secure_cluster import PROTOCOL
 
@@ -115,6 +116,8 @@ def broker(
     from nilometer.broker.process import run_broker
 
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
+    if config is not None:
+        _refuse_moved(config)
     sys.exit(run_broker(config, settings, ready_fd=None))
 
 
@@ -192,6 +195,12 @@ def up(
     settings = _with_log_options(_parse_overrides(overrides), log_levels, log_format)
     _refuse_ids(settings)
     cluster = LocalCluster(data_dir)
+    try:
+        former = cluster.settle()
+    except CannotSettle as error:
+        raise click.ClickException(str(error)) from None
+    if former is not None:
+        click.echo(f"The cluster was in {former} before: the paths in its files are corrected.", err=True)
     existing = cluster.brokers()
     configured = cluster.configured_coordination()
     store = cluster.coordination if coordination == "local" else coordination
@@ -246,6 +255,18 @@ def up(
         click.echo(ready)
     else:
         _stay(cluster, started, ready, console_port)
+
+
+def _refuse_moved(config: Path) -> None:
+    """Raise ClickException for the settings of a data folder that was moved or copied: they name the former
+    place."""
+    cluster = LocalCluster(config.absolute().parent.parent)
+    ids = [one for one in cluster.broker_ids() if cluster.broker_dir(one) / SETTINGS == config.absolute()]
+    if ids and (former := cluster.former_place()) is not None:
+        raise click.ClickException(
+            f"{config} has paths in {former}, where its folder was before. "
+            f"`nilometer up --data-dir {cluster.data_dir}` corrects them, and starts the cluster"
+        )
 
 
 def _ready_text(cluster: LocalCluster, as_json: bool) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from nilometer.cli.cluster.broker_commands import DEFAULT_DATA_DIR
-from nilometer.config import parse_properties
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.pipeline.errors import PipelineError
 
@@ -40,8 +39,7 @@ def log_dirs_of(data_dir: Path) -> list[str]:
     cluster = LocalCluster(data_dir)
     found: list[str] = []
     for broker_id in cluster.broker_ids():
-        path = cluster.broker_dir(broker_id) / "server.properties"
-        properties = parse_properties(path.read_text("utf-8"), str(path))
+        properties = cluster.settings(broker_id)
         value = properties.get("log.dirs") or properties.get("log.dir") or ""
         found += [one.strip() for one in value.split(",") if one.strip() and Path(one.strip()).is_dir()]
     if not found:
