@@ -181,7 +181,8 @@ def test_no_cluster_is_said(shell: Shell) -> None:
     as_json = shell.run("status", "--json")
     assert (as_json.returncode, json.loads(as_json.stdout)) == (1, {"brokers": []})
     down = shell.run("down")
-    assert (down.returncode, down.stdout) == (0, "Stopped 0 brokers.\n")
+    assert (down.returncode, down.stdout) == (1, "")
+    assert f"there is no cluster in {shell.data_dir}, and nothing was stopped" in down.stderr
     assert not shell.data_dir.exists(), "asking creates nothing"
 
 
