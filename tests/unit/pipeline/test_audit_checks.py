@@ -297,6 +297,29 @@ def test_an_epoch_chain_that_does_not_fit_the_log_is_found(log):
     assert only(log, Kind.EPOCH).what == "the checkpoint cannot be read"
 
 
+@pytest.mark.parametrize("rolls", [False, True])
+def test_an_epoch_whose_first_records_were_cleaned_away_is_right(tmp_path, rolls):
+    log = FolderLog(tmp_path / "logs", "events")
+    log.append(rows(0, 5))
+    if rolls:
+        log.next_offset += 3
+        log.roll()
+    log.append(rows(5, 5), epoch=3, skip=20)
+    log.append(rows(10, 5), epoch=3)
+    newest = log.next_offset - 10
+    log._epochs = [(0, 0), (1, 8), (2, 14), (3, newest - 4)]  # nothing is left of epochs 1 and 2
+    log.checkpoint()
+    (log.log_dir / "cleaner-offset-checkpoint").write_text(f"0\n1\nevents 0 {newest}\n")
+    assert findings_of(log) == []
+    log._epochs[-1] = (3, newest + 5)
+    log.checkpoint()
+    wrong = findings_of(log)
+    assert {one.kind for one in wrong} == {Kind.EPOCH}, "the batch at the end of the gap is of epoch 3"
+    log._epochs = [(0, 0), (1, 3), (3, newest)]
+    log.checkpoint()
+    assert "epoch 1 at offset 3; the log has epoch 0" in only(log, Kind.EPOCH).what
+
+
 def test_an_epoch_that_goes_back_in_the_log_is_found(log):
     at = positions(log, 300)
     patch(log.path(".log"), at[6] + 12, struct.pack(">i", 1))

@@ -6,6 +6,7 @@ offset up to which the log was compacted, which is in the cleaner's checkpoint.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -152,10 +153,19 @@ class _ReplicaCheck:
             if known is not None and known != epoch:
                 what = f"the checkpoint has epoch {known} at offset {offset}; the log has epoch {epoch}"
                 self._find(Kind.EPOCH, path, None, offset, what)
+        gaps = self._gaps()
         for epoch, start in chain:
-            if self._first <= start < self._end and (found := _epoch_at(runs, start)) not in (None, epoch):
+            if not self._first <= start < self._end or _is_in(gaps, start):
+                continue  # no batch covers this offset: the first records of the epoch were cleaned away
+            if (found := _epoch_at(runs, start)) not in (None, epoch):
                 what = f"the checkpoint starts epoch {epoch} at offset {start}; the log has epoch {found}"
                 self._find(Kind.EPOCH, path, None, start, what)
+
+    def _gaps(self) -> list[tuple[int, int]]:
+        """Return the ranges of offsets that no batch covers, in order: within segments and between them."""
+        inner = [(start, end) for segment in self._segments for start, end, _ in segment.gaps]
+        between = [(one.end_offset, two.base_offset) for one, two in pairwise(self._segments)]
+        return sorted([*inner, *(gap for gap in between if gap[0] < gap[1])])
 
     def _check_chain(self, path: str, chain: Sequence[tuple[int, int]]) -> None:
         for before, here in pairwise(chain):
@@ -196,6 +206,12 @@ class _ReplicaCheck:
                 kind, part.topic, part.partition, self._replica.directory.name, path, position, offset, what
             )
         )
+
+
+def _is_in(gaps: Sequence[tuple[int, int]], offset: int) -> bool:
+    """Whether ``offset`` is in one of the ``gaps``, which are in order and do not overlap."""
+    number = bisect_right(gaps, offset, key=lambda gap: gap[0]) - 1
+    return number >= 0 and offset < gaps[number][1]
 
 
 def _epoch_at(runs: Sequence[tuple[int, int]], offset: int) -> int | None:
