@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import click
+
 from nilometer.cli.cluster_options import COMMON_CONFIG, client_config
 from nilometer.client.admin.admin import Admin
 from nilometer.client.replicas.replica_survey import DEFAULT_TIMEOUT_MS, ReplicaSurvey
 from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.cluster.acl import Operation
 from nilometer.runtime import Runtime
 
 
@@ -18,3 +21,9 @@ def survey_of(bootstrap: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> ReplicaSu
     """``timeout_ms``: how long each broker gets to respond."""
     settings = ClientSettings(COMMON_CONFIG, client_config(bootstrap))
     return ReplicaSurvey(Runtime.system(), bootstrap.split(","), timeout_ms, client_security(settings))
+
+
+async def say_if_hidden(admin: Admin, what: str) -> None:
+    """Say that ACLs may be why a list is empty, except to a user who may change the cluster."""
+    if not await admin.may(Operation.ALTER):
+        click.echo(f"There is no {what} that this user may see: it needs DESCRIBE on a {what}.", err=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.network.connection import Connection, ConnectionLost, RequestTimedOut
+from nilometer.client.network.connection import Connection, ConnectionLost, NotServed, RequestTimedOut
 from nilometer.client.network.response_frames import RECEIVE_BYTES
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
@@ -138,16 +138,21 @@ async def test_time_out_fails_the_request_and_ends_the_connection() -> None:
             connection.send(connection.api(ApiKey.METADATA).request(topics=()))
 
 
-async def test_every_waiting_request_hears_of_the_end() -> None:
+@pytest.mark.parametrize(("is_served", "error"), [(True, ConnectionLost), (False, NotServed)])
+async def test_every_waiting_request_hears_of_the_end(is_served: bool, error: type[ConnectionLost]) -> None:
+    """A broker that has responded to no request may need another protocol or a user, and the error says so."""
     async with ScriptedBroker() as broker:
         broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _request, _codec: HANG_UP
         connection = await connect(broker)
+        if is_served:
+            await connection.request(ApiKey.METADATA, ask_metadata)
         lost: list[Connection] = []
         connection.on_lost = lost.append
         codec = connection.api(ApiKey.DESCRIBE_LOG_DIRS)
         futures = [connection.send(codec.request(topics=None)) for _ in range(3)]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
+        assert [type(outcome) for outcome in outcomes] == [error] * 3
+        assert ("sasl.mechanism" in str(outcomes[0])) == (not is_served)
         assert lost == [connection]
 
 

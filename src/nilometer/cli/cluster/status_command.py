@@ -1,6 +1,7 @@
 """``nilometer status``: the health of a cluster, once or repeatedly.
 
-Exit codes: 0 healthy; 1 degraded, or there is no cluster; 3 unavailable. (2 is wrong usage.)
+Exit codes: 0 healthy; 1 degraded, or there is no cluster; 3 unavailable; 4 the brokers refuse to say.
+(2 is wrong usage.)
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from nilometer.local.local_cluster import LocalCluster
 from nilometer.runtime import Runtime
 
 DEFAULT_DATA_DIR = ".nilometer/data"
-EXIT_CODES = {Grade.HEALTHY: 0, Grade.DEGRADED: 1, Grade.UNAVAILABLE: 3}
+EXIT_CODES = {Grade.HEALTHY: 0, Grade.DEGRADED: 1, Grade.UNAVAILABLE: 3, Grade.UNKNOWN: 4}
 NO_CLUSTER = 1
 
 
@@ -81,7 +82,8 @@ def status(
 
     The exit code is 0 if the cluster is healthy; 1 if it is degraded (everything is served, but there is a
     problem) or the folder has no brokers; 3 if it is unavailable (a partition cannot be read or written, or
-    no broker responds). With --watch it is that of the last check.
+    no broker responds); 4 if the brokers run and refuse to say it: to this user, or to a client without one.
+    With --watch it is that of the last check.
     """
     cluster = _local_cluster(data_dir)
     if cluster is not None and not cluster.broker_ids():
@@ -97,6 +99,8 @@ def status(
         else:
             OutputConsole().print(picture(found))
         grade = found.grade
+        if found.refused is not None:
+            click.echo(f"Error: the brokers refuse this client: {found.refused}", err=True)
     raise click.exceptions.Exit(EXIT_CODES[grade])
 
 

@@ -17,7 +17,12 @@ from nilometer.client.health.cluster_health import BrokerHealth, ClusterHealth, 
 from nilometer.client.health.health_text import ids, named, problems
 from nilometer.client.network.cluster_metadata import TopicPartition
 
-_STYLES = {Grade.HEALTHY: "bold green", Grade.DEGRADED: "bold yellow", Grade.UNAVAILABLE: "bold red"}
+_STYLES = {
+    Grade.HEALTHY: "bold green",
+    Grade.DEGRADED: "bold yellow",
+    Grade.UNAVAILABLE: "bold red",
+    Grade.UNKNOWN: "bold yellow",
+}
 
 
 def picture(found: ClusterHealth) -> RenderableType:
@@ -34,7 +39,9 @@ def document(found: ClusterHealth) -> dict[str, Any]:
         "problems": problems(found),
         "cluster_id": found.cluster_id,
         "controller": (
-            None if found.controller_id < 0 else {"id": found.controller_id, "epoch": found.controller_epoch}
+            None
+            if found.controller_id < 0
+            else {"id": found.controller_id, "epoch": _known(found.controller_epoch)}
         ),
         "metadata_number": found.metadata_number,
         "brokers": [_broker_document(one) for one in found.brokers],
@@ -77,6 +84,7 @@ def document(found: ClusterHealth) -> dict[str, Any]:
         ],
         "stray_logs": [{"broker_id": one.broker_id, "folders": list(one.folders)} for one in found.strays],
         "unknown": list(found.unknown),
+        "refused": found.refused,
     }
 
 
@@ -85,9 +93,12 @@ def document(found: ClusterHealth) -> dict[str, Any]:
 
 def _head(found: ClusterHealth) -> Text:
     text = Text(f"Cluster {found.cluster_id or '(id not known)'} is ")
-    text.append(found.grade.value, _STYLES[found.grade])
+    grade = "in an unknown state" if found.grade is Grade.UNKNOWN else found.grade.value
+    text.append(grade, _STYLES[found.grade])
     if found.controller_id >= 0:
-        text.append(f"; controller {found.controller_id} in epoch {found.controller_epoch}")
+        text.append(f"; controller {found.controller_id}")
+    if found.controller_epoch >= 0:
+        text.append(f" in epoch {found.controller_epoch}")
     if found.metadata_number >= 0:
         text.append(f", metadata entry {found.metadata_number}, {len(found.partitions)} partitions")
     return text
@@ -120,6 +131,10 @@ def _strays(found: ClusterHealth) -> list[str]:
 
 
 # --- JSON
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
 
 
 def _broker_document(one: BrokerHealth) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from nilometer.cli import commands
+from nilometer.cli.cluster_clients import say_if_hidden
 from nilometer.cli.cluster_options import (
     confirm,
     connection_options,
@@ -29,7 +30,7 @@ from nilometer.cli.groups.group_choice import (
 from nilometer.cli.groups.group_offset_commands import delete_offsets, reset_offsets
 from nilometer.cli.groups.group_view import describe_group, group_document
 from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.group_admin import STATES, GroupAdmin, GroupDescription
+from nilometer.client.admin.group_admin import STATES, GroupAdmin, GroupDescription, GroupListing
 from nilometer.client.admin.group_offsets import PartitionLag, lags
 from nilometer.wire.errors import KafkaError
 
@@ -78,9 +79,14 @@ def list_groups(states: str | None, types: str | None, as_json: bool, bootstrap:
     """List groups with their state and type."""
     _check_each("--type", _comma_separated(types), GROUP_TYPES)
     _check_each("--state", _comma_separated(states), STATES)
-    found = run_work(
-        bootstrap, lambda _, groups: groups.list_groups(_comma_separated(states), _comma_separated(types))
-    )
+
+    async def work(admin: Admin, groups: GroupAdmin) -> list[GroupListing]:
+        listed = await groups.list_groups(_comma_separated(states), _comma_separated(types))
+        if not listed:
+            await say_if_hidden(admin, "group")
+        return listed
+
+    found = run_work(bootstrap, work)
     if as_json:
         print_json(
             {

@@ -35,12 +35,13 @@ def picture(found: Survey) -> RenderableType:
     table = Table(header_style="bold", pad_edge=False, expand=False)
     for name, justify in _COLUMNS:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    refusing = {one.broker_id for one in found.brokers if one.refuses}
     previous: tuple[str, int] | None = None
     for row in found.rows:
         if previous not in (None, (row.topic, row.partition)):
             table.add_section()
         previous = (row.topic, row.partition)
-        table.add_row(*_cells(row), style=_style(row))
+        table.add_row(*_cells(row, is_refused=row.broker_id in refusing), style=_style(row))
     return Group(table, *(_broker_line(broker, found.controller_id) for broker in found.brokers))
 
 
@@ -58,13 +59,14 @@ def document(found: Survey) -> dict[str, Any]:
 # --- the table
 
 
-def _cells(row: ReplicaRow) -> tuple[str | Text, ...]:
+def _cells(row: ReplicaRow, *, is_refused: bool) -> tuple[str | Text, ...]:
     place = (row.topic, str(row.partition), str(row.broker_id))
     state = row.state
     if state is None:
         remote = row.seen_by_leader
         end = "" if remote is None or remote.log_end_offset < 0 else f"({remote.log_end_offset})"
-        return (*place, "unreachable", "", "", end, "", _in_sync(row), _age(row), "", "", row.failure or "")
+        what = "not described" if is_refused else "unreachable"
+        return (*place, what, "", "", end, "", _in_sync(row), _age(row), "", "", row.failure or "")
     leader = state.leader
     return (
         *place,
@@ -143,7 +145,8 @@ def _remark(state: ReplicaState) -> str:
 def _broker_line(broker: BrokerAnswer, controller_id: int) -> Text:
     place = "" if broker.node is None else f" at {broker.node.host}:{broker.node.port}"
     if broker.answer is None:
-        return Text(f"broker {broker.broker_id}{place}: unreachable, {broker.failure}", style="red")
+        what = "running" if broker.refuses else "unreachable"
+        return Text(f"broker {broker.broker_id}{place}: {what}, {broker.failure}", style="red")
     state = broker.answer.broker
     role = ", controller" if state.broker_id == controller_id else ""
     return Text(
@@ -164,7 +167,7 @@ def _broker_document(broker: BrokerAnswer) -> dict[str, Any]:
     return {
         "broker_id": broker.broker_id,
         **place,
-        "reachable": broker.answer is not None,
+        "reachable": broker.answer is not None or broker.refuses,
         "failure": broker.failure,
         **facts,
     }

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_clients import admin_of
+from nilometer.cli.cluster_clients import admin_of, say_if_hidden
 from nilometer.cli.cluster_options import (
     confirm,
     connection_options,
@@ -113,11 +113,14 @@ def create(
 def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
     """List topics."""
 
-    async def work() -> dict[str, TopicMetadata]:
+    async def work() -> list[TopicMetadata]:
         async with admin_of(bootstrap) as admin:
-            return await admin.list_topics()
+            listed = await admin.list_topics()
+            if not listed:
+                await say_if_hidden(admin, "topic")
+            return [one for one in listed.values() if internal or not one.is_internal]
 
-    found = [one for one in run_async(work()).values() if internal or not one.is_internal]
+    found = run_async(work())
     if as_json:
         print_json({"topics": [_summary(one) for one in found]})
     else:

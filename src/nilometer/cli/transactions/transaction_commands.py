@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from nilometer.cli import commands
+from nilometer.cli.cluster_clients import say_if_hidden
 from nilometer.cli.cluster_options import (
     client_config,
     confirm,
@@ -31,7 +32,12 @@ from nilometer.cli.transactions.transaction_view import (
     transaction_document,
 )
 from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.transaction_admin import ActiveProducer, OpenTransaction, TransactionAdmin
+from nilometer.client.admin.transaction_admin import (
+    ActiveProducer,
+    OpenTransaction,
+    TransactionAdmin,
+    TransactionListing,
+)
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
@@ -93,12 +99,16 @@ def list_transactions(
     """List transactional ids with their state, producer id and coordinator."""
     _check_pattern(pattern)
     longer_than_ms = None if longer_than_s is None else round(longer_than_s * 1000)
-    found = _run(
-        bootstrap,
-        lambda _, admin: admin.list_transactions(
+
+    async def work(admin: Admin, transactions: TransactionAdmin) -> list[TransactionListing]:
+        listed = await transactions.list_transactions(
             states, producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
-        ),
-    )
+        )
+        if not listed:
+            await say_if_hidden(admin, "transactional id")
+        return listed
+
+    found = _run(bootstrap, work)
     if as_json:
         print_json({"transactions": [listing_document(one) for one in found]})
         return
@@ -300,6 +310,8 @@ def find_hanging(
 
     async def work(admin: Admin, transactions: TransactionAdmin) -> Hanging:
         places = await _places(admin, topics, partition)
+        if not places:
+            await say_if_hidden(admin, "topic")
         return await transactions.find_hanging(places, round(older_than_s * 1000))
 
     found, problems = _run(bootstrap, work)

@@ -30,6 +30,7 @@ from nilometer.client.network.metadata_exchange import metadata_request, read_me
 from nilometer.client.network.topic_lookup import controller_knows, no_such_topic
 from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
+from nilometer.cluster.acl import Operation
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -150,6 +151,19 @@ class Admin:
                 response.controller_id,
                 tuple(sorted(nodes, key=lambda node: node.node_id)),
             )
+
+        return await self.client.retry(ask, self.timeout_ms)
+
+    async def may(self, operation: Operation) -> bool:
+        """Return whether ACLs allow this user an operation on the cluster. Raises KafkaError."""
+
+        async def ask() -> bool:
+            response = await self.client.send_to_any(
+                ApiKey.DESCRIBE_CLUSTER,
+                lambda api: api.request(endpoint_type=1, include_cluster_authorized_operations=True),
+            )
+            _raise(response.error_code, response.error_message)
+            return bool(response.cluster_authorized_operations >> operation & 1)
 
         return await self.client.retry(ask, self.timeout_ms)
 

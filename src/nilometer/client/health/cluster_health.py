@@ -29,6 +29,8 @@ class Grade(enum.Enum):
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     UNAVAILABLE = "unavailable"
+    UNKNOWN = "unknown"
+    """The brokers do not tell this user what the health depends on, and nothing else is known to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,8 @@ class Findings:
     hanging: tuple[OpenTransaction, ...] = ()
     unknown: tuple[str, ...] = ()
     """What could not be found out, and why: a sentence each."""
+    refused: str | None = None
+    """Why brokers that run do not tell this user what the health depends on; None: they do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,8 @@ class ClusterHealth:
     moves: Mapping[TopicPartition, OngoingMove]
     hanging: tuple[OpenTransaction, ...]
     unknown: tuple[str, ...]
+    refused: str | None = None
+    """As in :class:`Findings`."""
     compactions: tuple[Compaction, ...] = ()
     strays: tuple[StrayLogs, ...] = ()
 
@@ -169,6 +175,8 @@ class ClusterHealth:
 
     @property
     def grade(self) -> Grade:
+        if self.refused is not None and not self.offline:
+            return Grade.UNKNOWN
         responding = any(one.state in (RUNNING, UNREGISTERED) for one in self.brokers)
         if not responding or self.controller_id < 0 or self.offline or self.under_min_isr:
             return Grade.UNAVAILABLE
@@ -186,7 +194,8 @@ def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> Clust
     newest = max(states, key=lambda one: one.metadata_number, default=None)
     partitions = _partitions(survey, found.moves) if survey is not None else ()
     brokers = _brokers(found, local)
-    controller_id = -1 if newest is None else newest.controller_id
+    listed = -1 if survey is None or found.refused is None else survey.controller_id
+    controller_id = listed if newest is None else newest.controller_id
     return ClusterHealth(
         cluster_id=None if survey is None else survey.cluster_id,
         controller_id=controller_id if _runs(brokers, controller_id) else -1,
@@ -199,6 +208,7 @@ def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> Clust
         moves=found.moves,
         hanging=found.hanging,
         unknown=found.unknown,
+        refused=found.refused,
         compactions=tuple(_compactions(survey.rows)) if survey is not None else (),
         strays=tuple(
             StrayLogs(broker_id=one.broker_id, folders=one.stray_folders)
@@ -218,7 +228,14 @@ def _brokers(found: Findings, local: Sequence[BrokerHealth]) -> tuple[BrokerHeal
     registered = {one.id: one for one in found.registered}
     of_folder = {one.id: one for one in local}
     return tuple(
-        _broker(id_, answers.get(id_), registered.get(id_), of_folder.get(id_), known=bool(registered))
+        _broker(
+            id_,
+            answers.get(id_),
+            registered.get(id_),
+            of_folder.get(id_),
+            known=bool(registered),
+            is_refused=found.refused is not None,
+        )
         for id_ in sorted({*answers, *registered, *of_folder})
     )
 
@@ -230,13 +247,17 @@ def _broker(
     local: BrokerHealth | None,
     *,
     known: bool,
+    is_refused: bool,
 ) -> BrokerHealth:
-    """``known``: whether the registered brokers are known, so that ``node`` None means not registered."""
+    """``known``: whether the registered brokers are known, so that ``node`` None means not registered.
+    ``is_refused``: whether brokers refuse this user, so that one without an answer may well run."""
     if local is not None and local.state in (DOWN, FENCED):
         return local
     host, port = _address(answer, node, local)
     pid = None if local is None else local.pid
-    if answer is None or answer.answer is None:
+    if answer is None and node is None and local is not None and is_refused:
+        return local
+    if answer is None or (answer.answer is None and not answer.refuses):
         reason = local.reason if local is not None and local.reason else _why_unreachable(answer, node)
         return BrokerHealth(id=id_, host=host, port=port, state=UNREACHABLE, reason=reason, pid=pid)
     if known and (node is None or node.is_fenced):
@@ -267,7 +288,7 @@ def _why_unreachable(answer: BrokerAnswer | None, node: RegisteredNode | None) -
 
 # ── partitions ──────────────────────────────────────────────────────────────────────────────────
 def _partitions(survey: Survey, moves: Mapping[TopicPartition, OngoingMove]) -> tuple[PartitionHealth, ...]:
-    responding = {answer.broker_id for answer in survey.brokers if answer.answer is not None}
+    responding = {one.broker_id for one in survey.brokers if one.answer is not None or one.refuses}
     rows: dict[TopicPartition, list[ReplicaState]] = {}
     for row in survey.rows:
         states = rows.setdefault(TopicPartition(row.topic, row.partition), [])

@@ -14,8 +14,15 @@ from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
 from nilometer.client.admin.transaction_admin import OpenTransaction, TransactionAdmin
 from nilometer.client.health.cluster_health import FailedLogDirectory, Findings, RegisteredNode
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.client.network.connection import NotServed
 from nilometer.client.replicas.partition_operations import OngoingMove
-from nilometer.client.replicas.replica_survey import DEFAULT_TIMEOUT_MS, BrokerAnswer, ReplicaSurvey, Survey
+from nilometer.client.replicas.replica_survey import (
+    DEFAULT_TIMEOUT_MS,
+    BrokerAnswer,
+    ReplicaSurvey,
+    Survey,
+    is_refusal,
+)
 from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.runtime import Runtime
@@ -61,14 +68,24 @@ class HealthCheck:
 
     async def check(self) -> Findings:
         try:
-            survey = await self._survey.look()
+            survey = await self._look()
         except KafkaError as error:
+            if is_refusal(error):
+                return Findings(survey=None, refused=error.message or error.name)
             return Findings(survey=None, unknown=(f"No broker responds: {error.message}",))
         answered = [one for one in survey.brokers if one.answer is not None]
-        if not answered:
-            return Findings(survey=survey, unknown=("No broker describes its replicas",))
-        newest = max(answered, key=_metadata_number)
         unknown: list[str] = []
+        if refusing := next((one for one in survey.brokers if one.refuses), None):
+            refused = f"broker {refusing.broker_id}: {refusing.failure}"
+            if not answered:
+                return Findings(
+                    survey=survey, registered=await self._registered(refusing, unknown), refused=refused
+                )
+        elif not answered:
+            return Findings(survey=survey, unknown=("No broker describes its replicas",))
+        else:
+            refused = None
+        newest = max(answered, key=_metadata_number)
         registered, moves, directories = await asyncio.gather(
             self._registered(newest, unknown),
             self._moves(newest, unknown),
@@ -82,7 +99,14 @@ class HealthCheck:
             failed_directories=directories,
             hanging=hanging,
             unknown=tuple(unknown),
+            refused=refused,
         )
+
+    async def _look(self) -> Survey:
+        try:
+            return await self._survey.look()
+        except NotServed:  # as by a broker that is stopping: it cannot be connected to any more
+            return await self._survey.look()
 
     async def _ask(self, broker: BrokerAnswer, key: ApiKey, make: Callable[[Api], Message]) -> Message:
         """Raises KafkaError."""

@@ -22,7 +22,9 @@ def problems(found: ClusterHealth) -> list[str]:
     """Return what is not as it should be, a sentence each, worst first."""
     total = len(found.partitions)
     lines: list[str] = []
-    if found.controller_id < 0:
+    if found.refused is not None:
+        lines.append(f"The brokers refuse this client, and the health is not known: {found.refused}.")
+    elif found.controller_id < 0:
         lines.append("No controller responds: nothing in the cluster can be changed.")
     lines += _counted(found.offline, total, "offline (cannot be read or written)", _leader)
     lines += _counted(

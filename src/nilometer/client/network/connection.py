@@ -64,6 +64,10 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 """With more unsent bytes than this in the transport, :meth:`Connection.wait_writable` waits."""
 CORRELATION_ID_BYTES = 4
 SOFTWARE_NAME = "nilometer"
+MAY_NEED = (
+    "before its first response: its listener may have another security.protocol, or need a user "
+    "(sasl.mechanism, sasl.jaas.config)"
+)
 _UNSUPPORTED_VERSION = ErrorCode.unsupported_version.to_bytes(2, "big")
 
 
@@ -72,6 +76,11 @@ class ConnectionLost(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.network_exception, message)
+
+
+class NotServed(ConnectionLost):
+    """The broker runs, but does not serve this client as it connects: it expects TLS or a user, or presents a
+    certificate that is not accepted. A broker that ends before its first response looks the same."""
 
 
 class RequestTimedOut(KafkaError):
@@ -121,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._lost: ConnectionLost | None = None
         self._next_correlation_id = 0
         self._in_flight: dict[int, _InFlight] = {}
+        self._first_request: int | None = None
+        """The correlation id of the first request but those that prepare the connection; None before it."""
         self._writable: asyncio.Future[None] | None = None
         self._frames = ResponseFrames()
         self._session: LoginSession | None = None
@@ -170,7 +181,8 @@ class Connection(asyncio.BufferedProtocol):
                 connection.close()
             raise ConnectionLost(f"no connection to {host}:{port} within {setup_timeout_ms} ms") from None
         except (OSError, TlsUnusable) as error:
-            raise ConnectionLost(f"cannot connect to {host}:{port}: {_reason(error)}") from error
+            lost = NotServed if isinstance(error, (ssl.SSLError, TlsUnusable)) else ConnectionLost
+            raise lost(f"cannot connect to {host}:{port}: {_reason(error)}") from error
         except BaseException:
             if connection is not None:
                 connection.close()
@@ -326,6 +338,7 @@ class Connection(asyncio.BufferedProtocol):
             {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         )
         self.features = FinalizedFeatures.of(response)
+        self._first_request = self._next_correlation_id
 
     def _api_versions_request(self, version: int) -> Message:
         codec = api(ApiKey.API_VERSIONS, version)
@@ -340,7 +353,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended_by_peer = self._lost is None
         reason = _reason(exc) if isinstance(exc, OSError) else "closed by the broker"
-        self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
+        if self.ended_by_peer and (self._first_request is None or self._first_request in self._in_flight):
+            self._fail(NotServed(f"{self.host}:{self.port}: {reason} {MAY_NEED}"))
+        else:
+            self._fail(ConnectionLost(f"{self.host}:{self.port}: {reason}"))
 
     def pause_writing(self) -> None:
         if self._writable is None:
@@ -415,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         for waiting in in_flight.values():
             if waiting.timer is not None:
                 waiting.timer.cancel()
-            _reject(waiting.future, ConnectionLost(error.message))
+            _reject(waiting.future, type(error)(error.message))
         self.resume_writing()
         if self.on_lost is not None:
             self.on_lost(self)

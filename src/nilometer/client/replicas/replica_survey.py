@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata
-from nilometer.client.network.connection import Connection, ConnectionLost, MakeRequest
+from nilometer.client.network.connection import Connection, ConnectionLost, MakeRequest, NotServed
 from nilometer.client.network.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.client.settings.common_keys import parse_server
@@ -39,6 +39,15 @@ _Address = tuple[str, int]
 _PartitionKey = tuple[str, int]
 
 DEFAULT_TIMEOUT_MS = 2_000
+REFUSALS = frozenset(
+    {
+        ErrorCode.sasl_authentication_failed,
+        ErrorCode.unsupported_sasl_mechanism,
+        ErrorCode.illegal_sasl_state,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+    }
+)
 UNLISTED = "it is not in the cluster's metadata"
 
 
@@ -59,6 +68,8 @@ class BrokerAnswer:
     answer: DescribeReplicasResponse | None
     failure: str | None
     """Why ``answer`` is None."""
+    refuses: bool = False
+    """Whether it responds, but does not describe its replicas to this user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,8 @@ class Survey:
     @property
     def is_complete(self) -> bool:
         """Whether every replica was described by its own broker."""
-        return not self.missing_topics and all(row.state is not None for row in self.rows)
+        is_described = all(row.state is not None for row in self.rows)
+        return is_described and not self.missing_topics and not any(one.refuses for one in self.brokers)
 
     def of_brokers(self, broker_ids: Sequence[int]) -> Survey:
         """Return the survey with only the replicas that these brokers hold."""
@@ -145,7 +157,7 @@ class ReplicaSurvey:
         """Survey the replicas of ``topics`` and of the partitions with these indexes (None: of all).
 
         ``segments``: with the segments of their logs, of a few replicas. Raises KafkaError if no broker
-        responds.
+        responds, or this user may not describe one of ``topics``.
         """
         wanted = DescribeReplicasRequest(
             topics=None if topics is None else tuple(topics),
@@ -171,7 +183,10 @@ class ReplicaSurvey:
         return asked
 
     async def _bootstrap(self) -> None:
-        """Learn the brokers of the cluster from the bootstrap servers. Raises KafkaError if none responds."""
+        """Learn the brokers of the cluster from the bootstrap servers.
+
+        Raises NoBrokerResponds, or the error of a server that refuses this client.
+        """
         addresses = [parse_server(text) for text in self.bootstrap]
         outcomes = await asyncio.gather(
             *(self._attempt(address, self._metadata(address, ())) for address in addresses)
@@ -185,6 +200,9 @@ class ReplicaSurvey:
                 for address, outcome in zip(addresses, outcomes, strict=True)
                 if isinstance(outcome, KafkaError)
             }
+            for error in failures.values():
+                if is_refusal(error):
+                    raise error
             raise NoBrokerResponds(failures)
 
     def _learn(self, answer: MetadataAnswer | None) -> None:
@@ -201,7 +219,7 @@ class ReplicaSurvey:
         """Request metadata and replica states from one broker."""
         address = (node.host, node.port)
 
-        async def ask() -> tuple[MetadataAnswer, DescribeReplicasResponse | str]:
+        async def ask() -> tuple[MetadataAnswer, BrokerAnswer]:
             metadata = await self._metadata(address, wanted.topics)
             return metadata, await self._describe(node, wanted)
 
@@ -210,9 +228,7 @@ class ReplicaSurvey:
             reason = outcome.message or outcome.code.name
             return _Asked(BrokerAnswer(node.node_id, node, None, reason), None)
         metadata, described = outcome
-        if isinstance(described, str):
-            return _Asked(BrokerAnswer(node.node_id, node, None, described), metadata)
-        return _Asked(BrokerAnswer(node.node_id, node, described, None), metadata)
+        return _Asked(described, metadata)
 
     async def ask(self, node: BrokerNode, key: int, make: MakeRequest) -> Message | KafkaError:
         """Send another request to a broker; return its response, or the error after ``timeout_ms``."""
@@ -223,22 +239,29 @@ class ReplicaSurvey:
 
         return await self._attempt(address, ask())
 
-    async def _describe(
-        self, node: BrokerNode, wanted: DescribeReplicasRequest
-    ) -> DescribeReplicasResponse | str:
+    async def _describe(self, node: BrokerNode, wanted: DescribeReplicasRequest) -> BrokerAnswer:
         """Return the broker's response, or the reason why it cannot be used. Raises KafkaError."""
+
+        def without(reason: str, *, refuses: bool = False) -> BrokerAnswer:
+            return BrokerAnswer(node.node_id, node, None, reason, refuses)
+
         connection = await self._connection((node.host, node.port))
         try:
             answer: DescribeReplicasResponse = await connection.request(KEY, lambda _api: wanted)
         except UnsupportedVersion:
-            return "it does not support DescribeReplicas: it is not a Nilometer broker, or an older version"
+            return without(
+                "it does not support DescribeReplicas: it is not a Nilometer broker, or an older version"
+            )
         if answer.error_code:
-            raise KafkaError(
-                ErrorCode(answer.error_code), f"describing the replicas of broker {node.node_id}"
+            code = ErrorCode(answer.error_code)
+            return without(
+                f"it does not describe its replicas ({code.name.upper()}): "
+                "the user needs DESCRIBE on the cluster",
+                refuses=True,
             )
         if answer.broker.broker_id != node.node_id:
-            return f"broker {answer.broker.broker_id} responds at its address"
-        return answer
+            return without(f"broker {answer.broker.broker_id} responds at its address")
+        return BrokerAnswer(node.node_id, node, answer, None)
 
     async def _attempt(self, address: _Address, work: Coroutine[object, object, T]) -> T | KafkaError:
         """Return the result of ``work``, or its error. After a time-out the connection is closed."""
@@ -262,6 +285,11 @@ class ReplicaSurvey:
         return connection
 
 
+def is_refusal(error: KafkaError) -> bool:
+    """Whether a broker runs, but refuses this client: it has no user, a wrong one, or few rights."""
+    return isinstance(error, NotServed) or error.code in REFUSALS
+
+
 def _answered(asked: Mapping[int, _Asked]) -> bool:
     return any(one.metadata is not None for one in asked.values())
 
@@ -272,6 +300,9 @@ def _survey(asked: Mapping[int, _Asked], partitions: Sequence[int] | None) -> Su
         (one for one in asked.values() if one.metadata is not None), key=lambda one: one.metadata_number
     )
     assert newest.metadata is not None
+    for topic, code in newest.metadata.errors.items():
+        if code is ErrorCode.topic_authorization_failed:
+            raise KafkaError(code, f"topic {topic}: the user needs DESCRIBE on it")
     metadata = newest.metadata.metadata
     rows = _rows(metadata, answers, partitions)
     for broker_id in {row.broker_id: None for row in rows}:
