@@ -140,7 +140,7 @@ async def test_time_out_fails_the_request_and_ends_the_connection() -> None:
 
 @pytest.mark.parametrize(("is_served", "error"), [(True, ConnectionLost), (False, NotServed)])
 async def test_every_waiting_request_hears_of_the_end(is_served: bool, error: type[ConnectionLost]) -> None:
-    """A broker that has responded to no request may need another protocol or a user, and the error says so."""
+    """A broker that has responded to nothing may need another protocol or a user, and the error says so."""
     async with ScriptedBroker() as broker:
         broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _request, _codec: HANG_UP
         connection = await connect(broker)
