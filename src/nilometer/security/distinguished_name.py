@@ -6,6 +6,7 @@ needed to find the subject of a certificate that has been verified already.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 _KEYWORDS = {
@@ -19,17 +20,14 @@ _KEYWORDS = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-_STRINGS = {
-    0x0C: "utf-8",
-    0x13: "ascii",
-    0x14: "latin-1",
-    0x16: "ascii",
-    0x1C: "utf-32-be",
-    0x1E: "utf-16-be",
-}
-"""The encodings of ASN.1's types of text."""
+_STRINGS = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E})
+"""ASN.1's types of text that Java prints as text: UTF8, Printable, T61, IA5, General and BMPString. It takes
+the bytes of each for UTF-8, so that a name in BMPString has an escaped NUL before each letter."""
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _VERSION = 0xA0
-_ESCAPED = ',=+<>#;"\\'
+_ESCAPED = {**{each: f"\\{each}" for each in ',=+<>#;"\\'}, "\0": "\\00"}
+_PADDING = " \r"
+"""What is escaped at the begin and the end of a value."""
 _FIELDS_BEFORE_SUBJECT = 4
 """Serial number, signature algorithm, issuer and validity."""
 
@@ -41,7 +39,7 @@ def subject_of(certificate: bytes) -> str:
         (_, signed) = next(_items(whole))
         fields = [value for tag, value in _items(signed) if tag != _VERSION]
         names = [_relative_name(value) for _, value in _items(fields[_FIELDS_BEFORE_SUBJECT])]
-    except (IndexError, StopIteration, UnicodeDecodeError):
+    except (IndexError, StopIteration, ValueError):
         raise ValueError("the certificate is damaged") from None
     return ",".join(reversed(names))
 
@@ -55,19 +53,19 @@ def _relative_name(data: bytes) -> str:
 
 
 def _part(oid: str, tag: int, value: bytes) -> str:
-    keyword, encoding = _KEYWORDS.get(oid), _STRINGS.get(tag)
-    if keyword is None or encoding is None:
-        return f"{oid}=#{_encoded(tag, value).hex()}"
-    return f"{keyword}={_escaped(value.decode(encoding))}"
+    keyword = _KEYWORDS.get(oid)
+    if keyword is None or tag not in _STRINGS:
+        return f"{keyword or oid}=#{_encoded(tag, value).hex()}"
+    # Java has one character for bytes that encode half a surrogate pair, Python one for each.
+    text = _SURROGATE.sub(b"\xef\xbf\xbd", value).decode("utf-8", "replace")
+    return f"{keyword}={_escaped(text)}"
 
 
 def _escaped(text: str) -> str:
-    shown = "".join(f"\\{each}" if each in _ESCAPED else each for each in text)
-    body = shown.strip(" ")
-    if not body:
-        return "\\ " * len(shown)
-    lead, trail = len(shown) - len(shown.lstrip(" ")), len(shown) - len(shown.rstrip(" "))
-    return "\\ " * lead + body + "\\ " * trail
+    shown = "".join(_ESCAPED.get(each, each) for each in text)
+    first = len(shown) - len(shown.lstrip(_PADDING))
+    end = len(shown.rstrip(_PADDING))
+    return "".join(each if first <= position < end else f"\\{each}" for position, each in enumerate(shown))
 
 
 def _items(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nilometer.security.distinguished_name import subject_of
 from nilometer.security.principal_mapping import PrincipalMapping
 from support.authority import Authority
+from support.der import BMP, PRINTABLE, T61, UTF8, certificate, name
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,25 @@ def test_a_subject_is_printed_as_java_does(authority: Authority, subject: str, s
 def test_several_attributes_of_one_part_are_joined(authority: Authority) -> None:
     key = authority.issue("multi", "/O=Nilometer/CN=alice+UID=17")
     assert subject_of(der_of(key)) == "CN=alice+UID=17,O=Nilometer"
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "shown"),
+    [
+        (UTF8, b"alice\0evil", r"CN=alice\00evil"),
+        (PRINTABLE, b"\xe4", "CN=\ufffd"),
+        (T61, "Größe".encode("latin-1"), "CN=Gr\ufffd\ufffde"),
+        (T61, "Größe".encode(), "CN=Größe"),
+        (BMP, "bob".encode("utf-16-be"), r"CN=\00b\00o\00b"),
+        (UTF8, b"\r a \r", "CN=\\\r\\ a\\ \\\r"),
+        (UTF8, b"\xed\xa0\x80", "CN=\ufffd"),
+        (0x12, b"12", "CN=#12023132"),  # a NumericString
+    ],
+)
+def test_what_java_does_not_print_as_it_was_meant_is_printed_as_java_does(
+    tag: int, value: bytes, shown: str
+) -> None:
+    assert subject_of(certificate(name([[("2.5.4.3", tag, value)]]))) == shown
 
 
 @given(st.binary(max_size=300))
