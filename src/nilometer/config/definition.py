@@ -147,18 +147,26 @@ class ConfigDefinition(msgspec.Struct, frozen=True):
     subject: str
     keys: Mapping[str, ConfigKey] = msgspec.field(default_factory=dict[str, ConfigKey])
     rules: tuple[ConfigRule, ...] = ()
+    missing: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Names of Kafka's keys that are no keys here, each with what an error says of it."""
 
     @classmethod
     def of(
-        cls, subject: str, keys: Iterable[ConfigKey], rules: Iterable[ConfigRule] = ()
+        cls,
+        subject: str,
+        keys: Iterable[ConfigKey],
+        rules: Iterable[ConfigRule] = (),
+        missing: Mapping[str, str] | None = None,
     ) -> ConfigDefinition:
-        return cls(subject, {key.name: key for key in keys}, tuple(rules))
+        return cls(subject, {key.name: key for key in keys}, tuple(rules), missing or {})
 
     def key(self, name: str) -> ConfigKey:
         """Return the key with this name. Raises ConfigError, with a similar name if there is one."""
         try:
             return self.keys[name]
         except KeyError:
+            if name in self.missing:
+                raise ConfigError(name, f"The {self.subject} config {name} {self.missing[name]}") from None
             raise ConfigError(
                 name, f"Unknown {self.subject} config name: {_short(name)}{self._near(name)}"
             ) from None

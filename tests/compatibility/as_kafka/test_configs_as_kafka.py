@@ -110,6 +110,8 @@ def test_alter_configs(sides: tuple[Side, Side], version: int) -> None:
         steps["unknown topic"] = alter(side, version, TOPIC, "nowhere", ("retention.ms", SET, "1"))
         steps["bad topic"] = alter(side, version, TOPIC, "a b", ("retention.ms", SET, "1"))
         steps["kind"] = alter(side, version, 77, "x", ("retention.ms", SET, "1"))
+        for bad in ("x", "-1", "1.0", "99999999999"):
+            steps[f"bad broker {bad}"] = alter(side, version, BROKER, bad, ("log.retention.ms", SET, "1"))
         steps["unknown broker"] = alter(side, version, BROKER, "7", ("log.retention.ms", SET, "1"))
         steps["broker, not dynamic"] = alter(side, version, BROKER, "1", ("node.id", SET, "1"))
         steps["in the end"] = describe(side, 4, TOPIC, name, *COMPARED)

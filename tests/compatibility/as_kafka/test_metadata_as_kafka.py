@@ -72,6 +72,44 @@ def test_metadata_by_id(sides: tuple[Side, Side], version: int) -> None:
     same(sides, scenario, version)
 
 
+@pytest.mark.parametrize("version", range(10, versions(ApiKey.METADATA).stop))
+def test_metadata_by_name_and_by_id(sides: tuple[Side, Side], version: int) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        first, second = side.create(f"first-{version}"), side.create(f"second-{version}")
+        known, other = (by_id(version, side.topic_ids[name]) for name in (first, second))
+        named, missing = by_name(version, first), by_name(version, f"missing-{version}")
+        unknown, nothing = by_id(version, NOWHERE), by_id(version, None)
+        requests = {
+            "names and ids": (named, missing, other, unknown),
+            "ids and names": (other, unknown, missing, named),
+            "a name and an unknown id": (named, unknown),
+            "an id and nothing": (known, nothing),
+            "a name with an id": (by_id(version, side.topic_ids[second], first),),
+            "a missing name with an id": (by_id(version, side.topic_ids[second], "missing"),),
+            "an id": (known,),
+            "an id twice": (known, known, other),
+        }
+        if version < 12:  # later versions of Kafka fail: NullPointerException
+            requests |= {"nothing": (nothing,), "a name and nothing": (named, nothing)}
+        return {
+            f"{what}, create {create}": metadata(side, version, *topics, create=create)
+            for what, topics in requests.items()
+            for create in (False, True)
+        }
+
+    same(sides, scenario, version)
+
+
+@pytest.mark.parametrize("version", range(12, versions(ApiKey.METADATA).stop))
+def test_metadata_of_a_topic_without_name_and_id_is_rejected(nilometer: Side, version: int) -> None:
+    found = metadata(nilometer, version, by_name(version, "nowhere"), by_id(version, None))
+    assert [(each["name"], each["error_code"]) for each in found["topics"]] == [
+        ("", "invalid_request"),
+        ("nowhere", "invalid_request"),
+    ]
+    assert found.get("error_code", "invalid_request") == "invalid_request"
+
+
 @each_version(ApiKey.METADATA)
 def test_metadata_creates_topics(sides: tuple[Side, Side], version: int) -> None:
     def scenario(side: Side, version: int) -> Plain:

@@ -7,12 +7,16 @@ Producer ids are each broker's own: they are named by the order in which they we
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
+from support.brokers.comparison import each_version
+from support.brokers.comparison import same as same_answers
+from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.two_brokers import Plain, Side, differences, produce_fields
 from support.eventually import eventually
 from support.wire.wire_peer import make
@@ -297,6 +301,26 @@ def test_a_listing_of_transactions(sides: tuple[Side, Side]) -> None:
         ]
 
     same(sides, "listed-id", scenario)
+
+
+@each_version(ApiKey.LIST_TRANSACTIONS)
+def test_filters_are_checked_where_no_transaction_is_coordinated(
+    kafka: Side, tmp_path: Path, version: int
+) -> None:
+    def scenario(side: Side, version: int) -> Plain:
+        def listed(*states: str, **more: object) -> Plain:
+            answer = side.ask(ApiKey.LIST_TRANSACTIONS, version, state_filters=states, **more)
+            return answer["error_code"], answer["unknown_state_filters"]
+
+        told = {"unknown": listed("Ongoing", "Sleeping", "", "Sleeping"), "known": listed("Empty")}
+        if version >= 2:
+            told["no pattern"] = listed("Sleeping", transactional_id_pattern="(")
+        return told
+
+    with NilometerBroker(tmp_path / "data") as broker:
+        alone = Side("Nilometer", broker.bootstrap)
+        same_answers((kafka, alone), scenario, version)
+        alone.hang_up()
 
 
 @pytest.mark.parametrize("version", [9, 11])

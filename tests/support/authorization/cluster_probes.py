@@ -71,7 +71,40 @@ def settings_probes() -> Iterator[Probe]:
         lambda of: altered(of, K.INCREMENTAL_ALTER_CONFIGS, 1, broker),
         is_denied,
     )
+    yield from malformed_probes()
     yield Probe(K.LIST_CONFIG_RESOURCES, 1, "of topics", lambda _: {"resource_types": (2,)}, of_profile)
+
+
+def malformed_probes() -> Iterator[Probe]:
+    """What is wrong with a change is said before what may not be changed."""
+
+    def fields(of: Names, key: ApiKey, version: int) -> Mapping[str, object]:
+        def resource(kind: int, name: str, *settings: tuple[str, str | None]) -> object:
+            more = {"config_operation": 0} if key is K.INCREMENTAL_ALTER_CONFIGS else {}
+            configs = tuple(
+                make(key, version, "AlterableConfig", name=setting, value=value, **more)
+                for setting, value in settings
+            )
+            return make(
+                key, version, "AlterConfigsResource", resource_type=kind, resource_name=name, configs=configs
+            )
+
+        backoff, retention = ("log.cleaner.backoff.ms", "1"), ("retention.ms", "1")
+        asked = (
+            *(resource(4, name, backoff) for name in ("nowhere", "7", "-1")),
+            resource(4, "1", backoff, backoff),
+            resource(4, "", ("log.cleaner.backoff.ms", None)),
+            resource(2, of.known, retention, retention),
+            resource(2, of.missing, ("retention.ms", None)),
+            resource(2, "a b", retention),
+            resource(77, "nothing", retention),
+        )
+        return {"resources": asked, "validate_only": True}
+
+    yield Probe(K.ALTER_CONFIGS, 2, "malformed", lambda of: fields(of, K.ALTER_CONFIGS, 2))
+    yield Probe(
+        K.INCREMENTAL_ALTER_CONFIGS, 1, "malformed", lambda of: fields(of, K.INCREMENTAL_ALTER_CONFIGS, 1)
+    )
 
 
 def cluster_probes() -> Iterator[Probe]:

@@ -33,6 +33,21 @@ def topic_probes() -> Iterator[Probe]:
     yield metadata("of the cluster", 10, named(10), **bits, include_cluster_authorized_operations=True)
     yield metadata("of old clients", 4, named(4))
     yield metadata("all", 13, lambda _: None, **bits)
+
+    def badly_named(version: int) -> Callable[[Names], Any]:
+        return lambda of: tuple(
+            make(K.METADATA, version, "MetadataRequestTopic", name=f"{of.prefix}{bad}")
+            for bad in ("a b", "x" * 250)
+        )
+
+    for version in (0, 3, 13):  # the first versions cannot say that nothing is to be created
+        yield metadata("badly named", version, badly_named(version), allow_auto_topic_creation=True)
+
+    def names_and_ids(of: Names) -> Any:
+        names = [make(K.METADATA, 13, "MetadataRequestTopic", name=name, topic_id=None) for name in of.both]
+        return (*names, *by_id(of))
+
+    yield metadata("by name and by id", 13, names_and_ids, **bits)
     yield Probe(
         K.METADATA,
         13,

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
+
+from nilometer.broker.api.config_access import denied_alterations
 from nilometer.broker.api.config_resources import (
     RESOURCE_BROKER,
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
+from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.cluster.controller.config_rules import ConfigDefinitions
-from nilometer.cluster.controller.decision import Outcome
+from nilometer.cluster.controller.configs import AlterResource, ConfigAlteration, decide_alter_configs
+from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.cluster.topic import why_invalid_name
 from nilometer.groups import group_settings
 from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import Message
 
 _TYPES = {
     RESOURCE_TOPIC: ConfigResourceType.TOPIC,
@@ -27,8 +34,37 @@ _TYPES = {
     RESOURCE_GROUP: ConfigResourceType.GROUP,
 }
 
-Outcomes = dict[tuple[int, str], Outcome]
-"""By resource type (as on the wire) and name."""
+Key = tuple[int, str]
+"""Resource type (as on the wire) and name."""
+Outcomes = dict[Key, Outcome]
+Read = Callable[[ClusterImage, ConfigResource, Sequence[Message]], list[ConfigAlteration]]
+"""Decodes what a request alters in one resource. Raises KafkaError."""
+
+
+def alter(services: Services, request: Request, read: Read) -> asyncio.Future[Reply]:
+    def decide(image: ClusterImage) -> Decision[Outcomes]:
+        outcomes: Outcomes = {}
+        asked: list[tuple[Key, AlterResource]] = []
+        for resource in request.body.resources:
+            key = resource.resource_type, resource.resource_name
+            try:
+                altered = _altered(*key)
+                asked.append((key, AlterResource(altered, read(image, altered, resource.configs))))
+            except KafkaError as error:
+                outcomes[key] = Outcome(error.code, error.message)
+        denied = denied_alterations(services, request)
+        decision = decide_alter_configs(
+            image,
+            [resource for _, resource in asked],
+            definitions=definitions_of(services),
+            denied={resource.resource: denied[key] for key, resource in asked if key in denied},
+            validate_only=request.body.validate_only,
+        )
+        for (key, _), (_, outcome) in zip(asked, decision.reply, strict=True):
+            outcomes[key] = outcome
+        return Decision(decision.units, outcomes)
+
+    return on_controller(services, request, decide, respond, refuse)
 
 
 def definitions_of(services: Services) -> ConfigDefinitions:
@@ -40,10 +76,10 @@ def definitions_of(services: Services) -> ConfigDefinitions:
     )
 
 
-def check_resource(resource_type: int, name: str) -> ConfigResource:
+def _altered(resource_type: int, name: str) -> ConfigResource:
     """Return the resource, whose settings the metadata log must be able to keep: topic, broker(s) or group.
 
-    Raises KafkaError for another type, or for an invalid topic name.
+    Raises KafkaError for another type.
     """
     kind = _TYPES.get(resource_type)
     if resource_type == RESOURCE_CLIENT_METRICS:
@@ -53,8 +89,6 @@ def check_resource(resource_type: int, name: str) -> ConfigResource:
         )
     if kind is None:
         raise KafkaError(ErrorCode.invalid_request, f"Resource type {resource_type} cannot be altered.")
-    if kind is ConfigResourceType.TOPIC and (error := why_invalid_name(name)) is not None:
-        raise KafkaError(ErrorCode.invalid_topic_exception, error)
     return ConfigResource(kind, name)
 
 

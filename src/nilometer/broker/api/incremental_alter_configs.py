@@ -8,20 +8,14 @@ import asyncio
 from collections.abc import Sequence
 
 from nilometer.broker.api.alter_loggers import alter_loggers, names_loggers
-from nilometer.broker.api.config_access import denied_alterations, rights_of
-from nilometer.broker.api.config_changes import Outcomes, check_resource, definitions_of, refuse, respond
-from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.config_access import rights_of
+from nilometer.broker.api.config_changes import alter
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation
-from nilometer.cluster.controller.configs import (
-    AlterResource,
-    ConfigAlteration,
-    ConfigOperation,
-    decide_alter_configs,
-)
-from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.configs import ConfigAlteration, ConfigOperation
+from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -32,41 +26,15 @@ from nilometer.wire.messages import Message
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     if names_loggers(request):
         return alter_loggers(services, request)
-    known, refused = _parse(request.body.resources)
-    validate_only = request.body.validate_only
-    definitions = definitions_of(services)
-
-    def decide(image: ClusterImage) -> Decision[Outcomes]:
-        denied = denied_alterations(services, request)
-        allowed = [(key, alter) for key, alter in known if key not in denied]
-        decision = decide_alter_configs(
-            image, [alter for _, alter in allowed], definitions=definitions, validate_only=validate_only
-        )
-        outcomes = {**refused, **denied}
-        for (key, _), (_, outcome) in zip(allowed, decision.reply, strict=True):
-            outcomes[key] = outcome
-        return Decision(decision.units, outcomes)
-
-    return on_controller(services, request, decide, respond, refuse)
+    return alter(services, request, _alterations)
 
 
-def _parse(resources: Sequence[Message]) -> tuple[list[tuple[tuple[int, str], AlterResource]], Outcomes]:
-    known: list[tuple[tuple[int, str], AlterResource]] = []
-    refused: Outcomes = {}
-    for resource in resources:
-        key = (resource.resource_type, resource.resource_name)
-        try:
-            known.append((key, _alter_resource(resource)))
-        except KafkaError as error:
-            refused[key] = Outcome(error.code, error.message)
-    return known, refused
-
-
-def _alter_resource(resource: Message) -> AlterResource:
-    """Decode the alterations of one resource. Raises KafkaError for an invalid resource or operation."""
-    altered = check_resource(resource.resource_type, resource.resource_name)
+def _alterations(
+    image: ClusterImage, resource: ConfigResource, configs: Sequence[Message]
+) -> list[ConfigAlteration]:
+    """Raises KafkaError for an invalid operation."""
     alterations: list[ConfigAlteration] = []
-    for config in resource.configs:
+    for config in configs:
         try:
             operation = ConfigOperation(config.config_operation)
         except ValueError:
@@ -74,7 +42,7 @@ def _alter_resource(resource: Message) -> AlterResource:
                 ErrorCode.invalid_request, f"There is no config operation {config.config_operation}."
             ) from None
         alterations.append(ConfigAlteration(config.name, operation, config.value))
-    return AlterResource(altered, alterations)
+    return alterations
 
 
 API = ApiSpec(

@@ -20,6 +20,7 @@ from nilometer.transactions.requests import (
     ListTransactionsReply,
     TransactionReply,
 )
+from nilometer.transactions.views import list_transactions
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
@@ -34,7 +35,11 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         duration_filter_ms=request.field("duration_filter", -1),
         transactional_id_pattern=request.field("transactional_id_pattern") or "",
     )
-    return services.transactions.ask_all_shells(asked, lambda replies: _respond(services, request, replies))
+    of_none = list_transactions((), asked, wall_ms=0)
+    """What is wrong with the request is said also where no coordinator partition is led."""
+    return services.transactions.ask_all_shells(
+        asked, lambda replies: _respond(services, request, (of_none, *replies))
+    )
 
 
 def _respond(services: Services, request: Request, replies: Sequence[TransactionReply]) -> Reply:

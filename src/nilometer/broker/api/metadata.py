@@ -3,8 +3,9 @@
 Brokers are named by their endpoints of the listener that the client is connected to.
 
 Versions: 0 lists all topics for an empty list, later ones for null; 4 can disable auto-creation; 6 has an
-error for leaders without that listener; 10 returns topic ids; 12 takes topics by id; 13 has an error for the
-whole response. A topic that exists never has an empty partition list (SPARK-41375).
+error for leaders without that listener; 10 returns topic ids, but takes none; 12 takes them, and answers no
+names beside ids; 13 has an error for the whole response. A topic that exists never has an empty partition
+list (SPARK-41375).
 
 Before a response names leaders, they are confirmed to be alive where that is cheap: see
 :mod:`nilometer.broker.replicas.leader_liveness`.
@@ -46,6 +47,7 @@ AskedTopic = tuple[str | None, UUID | None]
 """The name or the id of a requested topic; the other one is None."""
 OPERATIONS_NOT_ASKED = -(1 << 31)
 FIRST_WITH_LISTENER_ERRORS = 6
+FIRST_WITH_IDS = 10
 FIRST_BY_ID = 12
 CACHED_TOPICS_MAX = 100
 """Responses to requests for more topics are not kept: a request takes more memory than its bytes."""
@@ -60,6 +62,8 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         return (cached.to(request.header.correlation_id),)
     if _asks_for_all(request):
         return _respond(services, request, {})
+    if _is_malformed(request):
+        return _reject(request)
     missing, refused = _missing_names(services, request)
     if missing:
         return spawn(services, _create_then_respond(services, request, missing, refused))
@@ -100,6 +104,45 @@ def _asks_for_all(request: Request) -> bool:
     return asked is None or (request.version == 0 and not asked)
 
 
+def _is_malformed(request: Request) -> bool:
+    """Whether a topic has no name where it needs one, or an id in a version that takes none.
+
+    A topic without an id beside one with an id is ignored, as its name is.
+    """
+    if _ids(request):
+        return False
+    return any(
+        asked.name is None or (request.version >= FIRST_WITH_IDS and asked.topic_id)
+        for asked in request.body.topics
+    )
+
+
+def _reject(request: Request) -> Reply:
+    """Answer a malformed request as Kafka does: an error for each of its topics, and no brokers."""
+    error = ErrorCode.invalid_request
+    topics = tuple(
+        request.make(
+            "MetadataResponseTopic",
+            error_code=error,
+            name=asked.name or "",
+            topic_id=asked.topic_id,
+            is_internal=False,
+            partitions=(),
+            topic_authorized_operations=OPERATIONS_NOT_ASKED,
+        )
+        for asked in request.body.topics
+    )
+    return request.respond(
+        throttle_time_ms=0,
+        brokers=(),
+        cluster_id=None,
+        controller_id=NO_LEADER,
+        topics=topics,
+        cluster_authorized_operations=OPERATIONS_NOT_ASKED,
+        error_code=error,
+    )
+
+
 def _all_topics(services: Services, request: Request) -> Sequence[Any]:
     """Return the topics that the client may describe; no others exist for it."""
     topics, access = services.image.topics(), access_of(services, request)
@@ -130,7 +173,7 @@ def _missing_names(services: Services, request: Request) -> tuple[list[str], Err
         return [], {}
     if not services.config.boolean("auto.create.topics.enable"):
         return [], {}
-    names = [topic.name for topic in request.body.topics if topic.name]
+    names = [name for name, _ in _asked_once(request) if name is not None]
     missing = [name for name in names if services.image.topic(name) is None]
     access = access_of(services, request)
     if missing and not access.is_full:
@@ -167,14 +210,17 @@ def _asked_topics(services: Services, request: Request, errors: Errors) -> list[
 
 
 def _asked_once(request: Request) -> tuple[AskedTopic, ...]:
-    """Return the requested topics, each once."""
-    return tuple(dict.fromkeys(_asked(request, asked) for asked in request.body.topics))
+    """Return the requested topics, each once: by id, as soon as one is, otherwise by name."""
+    ids = dict.fromkeys(_ids(request))
+    if ids:
+        return tuple((None, topic_id) for topic_id in ids)  # Java's clients put "" beside an id
+    return tuple((name, None) for name in dict.fromkeys(asked.name for asked in request.body.topics))
 
 
-def _asked(request: Request, asked: Any) -> AskedTopic:
-    topic_id: UUID | None = getattr(asked, "topic_id", None)
-    by_id = topic_id is not None and request.version >= FIRST_BY_ID
-    return (None, topic_id) if by_id else (asked.name, None)  # Java's clients put "" beside an id
+def _ids(request: Request) -> list[UUID]:
+    if request.version < FIRST_BY_ID:
+        return []
+    return [asked.topic_id for asked in request.body.topics if asked.topic_id]
 
 
 def _find_topic(image: ClusterImage, name: str | None, topic_id: UUID | None) -> Topic | None:
@@ -188,10 +234,12 @@ def _unknown_topic(
 ) -> object:
     if name is None:
         error = ErrorCode.unknown_topic_id
+    elif name in errors:
+        error = errors[name]
     elif why_invalid_name(name) is not None:
         error = ErrorCode.invalid_topic_exception
     else:
-        error = errors.get(name, ErrorCode.unknown_topic_or_partition)
+        error = ErrorCode.unknown_topic_or_partition
     is_denied = name is None or error is ErrorCode.topic_authorization_failed
     operations = OPERATIONS_NOT_ASKED if is_denied else _operations(services, request, name or "")
     return _topic_error(

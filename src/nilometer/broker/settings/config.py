@@ -18,6 +18,7 @@ from nilometer.broker.settings.broker_authentication import (
 )
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
 from nilometer.broker.settings.group_settings import group_config
+from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
 from nilometer.broker.settings.listener_overrides import overrides_by_listener, split_overrides
 from nilometer.broker.settings.listeners import (
     ADVERTISED,
@@ -70,7 +71,14 @@ def _topic_default_keys() -> list[ConfigKey]:
 
 
 _TOPIC_DEFAULTS = _topic_default_keys()
-BROKER_CONFIG_DEFINITION = ConfigDefinition.of("broker", [*OWN_KEYS, *_TOPIC_DEFAULTS])
+BROKER_CONFIG_DEFINITION = ConfigDefinition.of(
+    "broker",
+    [*OWN_KEYS, *_TOPIC_DEFAULTS],
+    missing={
+        **dict.fromkeys(IGNORED_KEYS, "of Kafka has no effect here, so it cannot be altered."),
+        **dict.fromkeys(REFUSED_KEYS, "of Kafka is not supported: remove it."),
+    },
+)
 
 
 class BrokerConfig(Settings):

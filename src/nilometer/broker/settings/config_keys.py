@@ -11,7 +11,7 @@ from nilometer.broker.settings.authorizer_config_keys import AUTHORIZER_KEYS
 from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
 from nilometer.broker.settings.declaration import setting
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
-from nilometer.broker.settings.kafka_keys_without_effect import KAFKA_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.kafka_keys import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.log_settings import LOG_KEYS
 from nilometer.broker.settings.quota_config_keys import QUOTA_KEYS
 from nilometer.broker.settings.replication_config_keys import REPLICATION, TOPICS

@@ -29,7 +29,7 @@ from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType, format_version_of
-from nilometer.cluster.topic import Topic
+from nilometer.cluster.topic import Topic, why_invalid_name
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKind
 from nilometer.identifiers import TopicIdPartition
 from nilometer.wire.errors import ErrorCode
@@ -84,11 +84,13 @@ def decide_alter_configs(
     requests: Sequence[AlterResource],
     *,
     definitions: ConfigDefinitions,
+    denied: Mapping[ConfigResource, Outcome] | None = None,
     validate_only: bool = False,
 ) -> Decision[tuple[tuple[ConfigResource, Outcome], ...]]:
     """Decide changes of settings; each resource gets its own outcome.
 
-    A resource is checked together with those accepted before it in the same request.
+    A resource is checked together with those accepted before it in the same request. ``denied``: of those
+    that the client may not alter. A malformed request is an error also for such a client, as in Kafka.
     """
     settings = SettingsAfter(image)
     accepted: dict[ConfigResource, Mapping[str, str | None]] = {}
@@ -98,6 +100,10 @@ def decide_alter_configs(
         try:
             if resources[request.resource] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            _check_form(image, request)
+            if denied is not None and request.resource in denied:
+                reply.append((request.resource, denied[request.resource]))
+                continue
             changes = _changes(image, request, definitions)
             check_format(image, format_version_of(_records(request.resource, changes)))
             settings = check_together(settings, definitions, request.resource, changes)
@@ -184,17 +190,28 @@ def _min_insync_replicas(settings: SettingsAfter, topic: str) -> int:
     return 1
 
 
+def _check_form(image: ClusterImage, request: AlterResource) -> None:
+    """Raise Refusal for what is wrong whoever sent the request."""
+    resource = request.resource
+    is_broker = resource.type is ConfigResourceType.BROKER
+    if is_broker and resource.name and not _is_registered(image, resource.name):
+        raise Refusal(ErrorCode.invalid_request, f"No broker with id {resource.name} is registered.")
+    keys = Counter(alteration.key for alteration in request.alterations)
+    if any(times > 1 for times in keys.values()):
+        raise Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
+    for alteration in request.alterations:
+        if alteration.value is None and alteration.operation is not ConfigOperation.DELETE:
+            raise Refusal(ErrorCode.invalid_request, f"Null value not supported for : {alteration.key}")
+
+
 def _changes(
     image: ClusterImage, request: AlterResource, definitions: ConfigDefinitions
 ) -> dict[str, str | None]:
     resource = request.resource
     definition = _definition(image, resource, definitions)
-    keys = Counter(alteration.key for alteration in request.alterations)
     present = image.config(*resource)
     changes: dict[str, str | None] = {}
     for alteration in request.alterations:
-        if keys[alteration.key] > 1:
-            raise Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
         new = _altered(definition, alteration, present.get(alteration.key))
         if resource.type is ConfigResourceType.BROKER:
             _refuse_static(definition, alteration)
@@ -211,14 +228,14 @@ def _definition(
 ) -> ConfigDefinition:
     match resource.type:
         case ConfigResourceType.TOPIC:
+            if (error := why_invalid_name(resource.name)) is not None:
+                raise Refusal(ErrorCode.invalid_topic_exception, error)
             if image.topic(resource.name) is None:
                 raise Refusal(
                     ErrorCode.unknown_topic_or_partition, f"The topic '{resource.name}' does not exist."
                 )
             return definitions.topic
         case ConfigResourceType.BROKER:
-            if resource.name and not _is_registered(image, resource.name):
-                raise Refusal(ErrorCode.invalid_request, f"No broker with id {resource.name} is registered.")
             return definitions.broker
         case ConfigResourceType.GROUP:
             if not resource.name:
@@ -258,9 +275,7 @@ def _altered(definition: ConfigDefinition, alteration: ConfigAlteration, present
         return None  # also for an unknown key: a value that another version accepted can be removed
     try:
         key = definition.key(alteration.key)
-        if alteration.value is None:
-            raise Refusal(ErrorCode.invalid_request, f"Null value not supported for : {alteration.key}")
-        new = alteration.value
+        new = alteration.value or ""
         if alteration.operation is not ConfigOperation.SET:
             if key.kind is not ConfigKind.LIST:
                 raise Refusal(
