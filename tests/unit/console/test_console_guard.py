@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import Message
 
 from nilometer.console.serving import NotProtected, Serving, check_protected, is_loopback
-from nilometer.console.web.guard import Served, allowed_hosts, refusal
+from nilometer.console.web.guard import Guard, Served, allowed_hosts, refusal
 from nilometer.runtime.tls import ServerTls, TlsFiles
 
 SERVED = Served("http", allowed_hosts("127.0.0.1", 8080))
@@ -39,6 +41,24 @@ def test_its_own_names_are_served(host: str) -> None:
 def test_a_foreign_name_is_refused(hosts: list[str]) -> None:
     """DNS rebinding: a foreign name that resolves to this machine."""
     assert status("GET", *(("host", host) for host in hosts)) == 421
+
+
+@pytest.mark.parametrize(("scheme", "expected"), [("http", None), ("https", "max-age=31536000")])
+async def test_a_browser_is_told_to_keep_to_tls_if_there_is_some(scheme: str, expected: str | None) -> None:
+    guarded = Guard(PlainTextResponse("shown"), Served(scheme, ("console",)))
+
+    async def receive() -> Message:
+        raise AssertionError("no body is read")
+
+    for host, status in ((b"console", 200), (b"other", 421)):
+        sent: list[Message] = []
+
+        async def send(message: Message, sent: list[Message] = sent) -> None:
+            sent.append(message)
+
+        await guarded({"type": "http", "method": "GET", "headers": [(b"host", host)]}, receive, send)
+        assert sent[0]["status"] == status
+        assert Headers(raw=sent[0]["headers"]).get("strict-transport-security") == expected
 
 
 @pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])

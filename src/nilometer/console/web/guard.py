@@ -33,6 +33,9 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+TLS_HEADERS: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000"}
+"""Of a console with TLS: a browser that has once verified its certificate takes no connection without TLS to
+this host for a year, also if a link says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Guard:
     def __init__(self, app: ASGIApp, served: Served) -> None:
         self._app = app
         self._served = served
+        self._headers = {**SECURITY_HEADERS, **(TLS_HEADERS if served.scheme == "https" else {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,7 +96,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
+                for name, value in self._headers.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
