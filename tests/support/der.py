@@ -17,7 +17,7 @@ def name(parts: Iterable[Iterable[Attribute]]) -> bytes:
 
 
 def certificate(subject: bytes) -> bytes:
-    """Return a certificate that nobody has signed, with just the fields up to its subject."""
+    """Return an unsigned certificate with the fields up to its subject only."""
     before = _element(0x02, b"\1") + 3 * _element(SEQUENCE, b"")
     return _element(SEQUENCE, _element(SEQUENCE, before + subject))
 

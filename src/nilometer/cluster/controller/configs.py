@@ -191,7 +191,7 @@ def _min_insync_replicas(settings: SettingsAfter, topic: str) -> int:
 
 
 def _check_form(image: ClusterImage, request: AlterResource) -> None:
-    """Raise Refusal for what is wrong whoever sent the request."""
+    """Raise Refusal for what is wrong with the request, with all rights or none."""
     resource = request.resource
     is_broker = resource.type is ConfigResourceType.BROKER
     if is_broker and resource.name and not _is_registered(image, resource.name):
