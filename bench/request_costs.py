@@ -1,9 +1,10 @@
-"""What the worst legal request of each API costs a broker: ``python -m bench.request_costs``.
+"""What the worst legal request of each API costs a broker, beside Apache Kafka: ``bench.request_costs``.
 
 For each API that clients may send, each array of the request's newest version is filled with distinct
 elements up to ``--bytes``. The request is sent alone, while another client sends ApiVersions every few
 milliseconds. A row says how much processor time the process used and how long the other client waited at
-most; the broker's own measurement of its longest turns follows, by API and task.
+most, here and in Apache Kafka, and the longest turn of the API's requests so far by the broker's own
+measurement. Both systems get a round of all requests before the one that is measured.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tests.support.brokers.nilometer_broker import NilometerBroker
+from tests.support.kafka.apache_kafka import ApacheKafka
 
 from nilometer.broker.api.registry import APIS
 from nilometer.wire import messages
@@ -50,7 +52,6 @@ class Case(NamedTuple):
 
 class Cost(NamedTuple):
     cpu_s: float
-    longest_turn_ms: float
     neighbour_ms: float
     rss_mb: float
     outcome: str
@@ -218,7 +219,7 @@ def longest_turns(metrics_url: str) -> dict[str, float]:
     return {name: 1000 * float(seconds) for name, seconds in re.findall(pattern, text, re.MULTILINE)}
 
 
-def measure(case: Case, bootstrap: str, pid: int, metrics_url: str | None) -> Cost:
+def measure(case: Case, bootstrap: str, pid: int) -> Cost:
     pulse = Pulse(bootstrap)
     began = cpu_s(pid)
     outcome = "closed"
@@ -226,33 +227,55 @@ def measure(case: Case, bootstrap: str, pid: int, metrics_url: str | None) -> Co
         client.sendall(case.frame)
         if size := read_frame(client):
             outcome = f"{size} bytes"
-    used, waited = cpu_s(pid) - began, pulse.stop()
-    turn_ms = 0.0 if metrics_url is None else max(longest_turns(metrics_url).values(), default=0.0)
-    return Cost(used, turn_ms, waited * 1000, rss_mb(pid), outcome)
+    return Cost(cpu_s(pid) - began, pulse.stop() * 1000, rss_mb(pid), outcome)
 
 
-def show(case: Case, cost: Cost) -> None:
-    name = f"{api_name(case.api)} v{case.version}"
-    print(
-        f"{name:28} {case.filled:44} {len(case.frame):8} {cost.cpu_s:7.2f} {cost.longest_turn_ms:8.1f} "
-        f"{cost.neighbour_ms:12.1f} {cost.rss_mb:7.0f}  {cost.outcome}",
-        flush=True,
-    )
+HEADINGS = (
+    "| API | filled | here: CPU s | longest turn ms | neighbour ms | RSS MB | response "
+    "| Kafka: CPU s | neighbour ms | response |"
+)
+
+
+def row(case: Case, cost: Cost, turn_ms: float, kafka: Cost | None) -> str:
+    cells = [
+        f"{api_name(case.api)} v{case.version}",
+        case.filled,
+        f"{cost.cpu_s:.2f}",
+        f"{turn_ms:.1f}",
+        f"{cost.neighbour_ms:.1f}",
+        f"{cost.rss_mb:.0f}",
+        cost.outcome,
+    ]
+    if kafka is not None:
+        cells += [f"{kafka.cpu_s:.2f}", f"{kafka.neighbour_ms:.1f}", kafka.outcome]
+    return f"| {' | '.join(cells)} |"
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.request_costs", description=__doc__)
     parser.add_argument("--bytes", type=int, default=BYTES)
     parser.add_argument("--api", action="append", default=[], help="only this API; may be repeated")
+    parser.add_argument("--alone", action="store_true", help="without Apache Kafka")
     given = parser.parse_args(arguments)
-    print("API, filled array, bytes, processor s, longest turn so far ms, wait of another client ms, RSS MB")
-    with tempfile.TemporaryDirectory() as folder:
+    wanted = list(cases(given.bytes, given.api))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         settings = {"metrics.listener": "127.0.0.1:0"}
-        with NilometerBroker(Path(folder) / "data", settings) as broker:
-            assert broker.metrics_url is not None, "metrics.listener is set"
-            for case in cases(given.bytes, given.api):
-                show(case, measure(case, broker.bootstrap, broker.pid, broker.metrics_url))
-            turns = longest_turns(broker.metrics_url)
+        broker = stack.enter_context(NilometerBroker(folder / "data", settings))
+        assert broker.metrics_url is not None, "metrics.listener is set"
+        kafka = None if given.alone else stack.enter_context(ApacheKafka(folder / "kafka"))
+        for case in wanted if kafka is not None else ():
+            assert kafka is not None
+            measure(case, broker.bootstrap, broker.pid)
+            measure(case, kafka.bootstrap, kafka.pid)
+        print(HEADINGS)
+        print("|" + " --- |" * HEADINGS.count(" | "), flush=True)
+        for case in wanted:
+            cost = measure(case, broker.bootstrap, broker.pid)
+            turn_ms = longest_turns(broker.metrics_url).get(api_name(case.api), 0.0)
+            beside = None if kafka is None else measure(case, kafka.bootstrap, kafka.pid)
+            print(row(case, cost, turn_ms, beside), flush=True)
+        turns = longest_turns(broker.metrics_url)
     for name in sorted(turns, key=turns.__getitem__, reverse=True):
         print(f"{name:40} {turns[name]:8.1f} ms")
     return 0

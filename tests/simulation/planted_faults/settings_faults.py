@@ -1,4 +1,4 @@
-"""Faults of how the settings that administrators ask for are judged."""
+"""Faults of how an administrator's requests are served: settings judged, large requests divided."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import UUID
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.replicas.log_configs import LogConfigs
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.controller import config_rules, configs
 from nilometer.cluster.image import ClusterImage
 from nilometer.config import ConfigDefinition, ConfigError
@@ -34,11 +35,23 @@ def judge_settings_key_by_key(patch: Patch) -> None:
     patch.setattr(LogConfigs, "of", or_fail)
 
 
+def serve_large_requests_in_one_piece(patch: Patch) -> None:
+    patch.setattr(LongWork, "is_slice_over", False)
+
+
 FAULTS = (
     PlantedFault(
         name="judge-settings-key-by-key",
         what="settings that contradict each other are accepted, and refused by the logs",
         plant=judge_settings_key_by_key,
+        kinds=(Kind.RESET,),
+        seeds=20,
+        administers=True,
+    ),
+    PlantedFault(
+        name="serve-large-requests-in-one-piece",
+        what="a large request holds the event loop from its decoding to its response",
+        plant=serve_large_requests_in_one_piece,
         kinds=(Kind.RESET,),
         seeds=20,
         administers=True,

@@ -13,6 +13,7 @@ and all records are replicated. A leak exceeds one of the bounds sooner or later
 | listeners of a partition for changes: one each of the sessions and waiting fetches | |
 | open files: the existing files | |
 | producers that a log remembers: those that ever wrote | |
+| elements of requests that one turn of an event loop walks: a slice | |
 | entries of the metadata log: about those between two snapshots | |
 
 The numbers are counted in the broker; the bounds come from the simulation.
@@ -29,6 +30,7 @@ from nilometer.broker.broker import Broker
 from nilometer.broker.connection import BYTES_QUEUED_MAX, FRAMES_QUEUED_MAX, Connection
 from nilometer.broker.control.metadata_log import ENTRIES_BETWEEN_SNAPSHOTS
 from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.turns import ELEMENTS_MAX
 from nilometer.replication import LeaderRole
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.file_tree import FileNode, FolderNode
@@ -45,6 +47,8 @@ OWED_AT_REST = 3
 """How many responses a connection may owe: a consumer's long poll, or its commits."""
 CLOSING = 6
 """How many connections may have been closed that the broker has not noticed yet."""
+ELEMENTS_OF_A_TURN = 2 * ELEMENTS_MAX
+"""A slice ends after the step in which it is full."""
 FILES_BESIDE_THOSE_ON_DISK = 16
 DELETED = "delete"
 """A part of the names of files that are to be removed."""
@@ -108,6 +112,7 @@ class Bounds:
         tasks_max = _tasks_max(len(connections), len(partitions)) + _files(node, DELETED)
         yield "unfinished tasks", self._tasks(node), tasks_max
         yield "open files", self._open_files(node), _files(node) + FILES_BESIDE_THOSE_ON_DISK
+        yield "elements walked in one turn", services.turns.elements_longest, ELEMENTS_OF_A_TURN
         yield from _of_connections(connections)
         waits = sum(len(partition._produce_waits) + len(partition._flush_waits) for partition in partitions)
         yield "produce requests that wait", waits, WAITS_OF_A_CONNECTION * max(len(connections), 1)

@@ -2,7 +2,8 @@
 
 No broker may end, log a traceback, or respond with UNKNOWN_SERVER_ERROR; all brokers must have the same
 metadata, and the cluster must converge after the program stops. It only changes its own topics, and broker
-settings are only validated, so that other topics are not affected.
+settings are only validated, so that other topics are not affected. Its last request to each broker is a large
+one, for the bound of what one turn of an event loop walks (:mod:`nilometer.simulation.checkers.bounds`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from nilometer.broker.api.registry import ranges
 from nilometer.client.network.connection import Connection
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
-from nilometer.simulation.cluster import Cluster
+from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.workload.random_admin_requests import AdminRequest, Subjects, random_admin_request
 from nilometer.simulation.world import Host, Process
+from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.messages import api
 
 GAP_S = (0.02, 1.0)
 TIMEOUT_MS = 10_000
 REQUESTS_OF_A_CONNECTION = 8
 WRITE_SHARE = 0.1
 """How often it writes a few records instead, so that its topics have data."""
+LARGE_ELEMENTS = 5_000
 TOPICS = ("random-0", "random-1", "random-2")
 VIOLATIONS_MAX = 10
 
@@ -61,6 +65,26 @@ class RandomAdministrator:
                     await self._ask_one_broker(runtime, chance)
             except KafkaError as error:
                 self.error_counts[error.code.name] += 1
+        for node in self._cluster.nodes.values():
+            if node.is_serving:
+                await self._ask_much(runtime, node)
+
+    async def _ask_much(self, runtime: Runtime, node: BrokerNode) -> None:
+        """Describe thousands of groups, none of which exists."""
+        request = api(ApiKey.DESCRIBE_GROUPS, 0).request(groups=tuple(f"g{n}" for n in range(LARGE_ELEMENTS)))
+        try:
+            connection = await Connection.open(
+                runtime, node.host.name, node.port, client_id=self.name, request_timeout_ms=TIMEOUT_MS
+            )
+            try:
+                described = await connection.send(request)
+            finally:
+                connection.close()
+        except KafkaError as error:
+            self.error_counts[error.code.name] += 1
+            return
+        if len(described.groups) != LARGE_ELEMENTS:
+            self.violations.append(f"administrator: {node.name} described {len(described.groups)} groups")
 
     async def _ask_one_broker(self, runtime: Runtime, chance: random.Random) -> None:
         node = chance.choice(list(self._cluster.nodes.values()))
