@@ -165,6 +165,10 @@ class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
     unclean_elections: int
     stray_folders: tuple[str, ...] = ()
     """The folders of logs that are no replica of this broker: kept until an operator deletes them."""
+    longest_turn_us: int = -1
+    """The processor time of the longest turn of the broker's event loop since its start."""
+    longest_turn: str = ""
+    """What ran in it: the API, client and size of a request, or the name of a task."""
 
 
 NO_BROKER_STATE = BrokerState(

@@ -24,6 +24,7 @@ ASKING = {
     "acl remove",
     "user remove",
     "token expire",
+    "log delete-strays",
     "elect-leaders",
     "pipeline capture",
     "spark pipelines",

@@ -66,6 +66,8 @@ def answer(broker_id: int, failure: str | None = None, *, number: int = 7) -> Br
         controller_epoch=4,
         metadata_number=number,
         unclean_elections=0,
+        longest_turn_us=12_400 if broker_id == 2 else 2_000,
+        longest_turn="METADATA of 90 bytes from ::1",
     )
     return BrokerAnswer(
         broker_id,
@@ -286,3 +288,17 @@ def test_a_compaction_is_shown_while_it_lasts_and_is_no_problem(in_progress: boo
     console.print(picture(found))
     assert isinstance(console.file, io.StringIO)
     assert [line for line in console.file.getvalue().splitlines() if "compacted" in line] == said
+
+
+def test_the_longest_turn_of_each_event_loop_is_listed_and_a_long_one_is_said() -> None:
+    found = health([row(one) for one in REPLICAS])
+    assert found.grade is Grade.HEALTHY
+    listed = document(found)["longest_turns"]
+    assert [(one["broker_id"], one["cpu_us"]) for one in listed] == [(1, 2_000), (2, 12_400), (3, 2_000)]
+    console = Console(width=200, file=io.StringIO())
+    console.print(picture(found))
+    assert isinstance(console.file, io.StringIO)
+    assert [line for line in console.file.getvalue().splitlines() if "turn" in line] == [
+        "The longest turn of the event loop of broker 2 took 12 ms of processor time: "
+        "METADATA of 90 bytes from ::1"
+    ]

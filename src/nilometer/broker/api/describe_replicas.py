@@ -93,6 +93,8 @@ def _broker(services: Services) -> wire.BrokerState:
         metadata_number=image.number,
         unclean_elections=image.unclean_elections,
         stray_folders=services.replicas.stray_folders,
+        longest_turn_us=services.turns.longest.cpu_us,
+        longest_turn=services.turns.longest.work,
     )
 
 

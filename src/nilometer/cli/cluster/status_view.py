@@ -24,12 +24,15 @@ _STYLES = {
     Grade.UNKNOWN: "bold yellow",
 }
 
+LONG_TURN_US = 10_000
+"""No request and no task holds the event loop of a broker for longer, or it is shown."""
+
 
 def picture(found: ClusterHealth) -> RenderableType:
     table = Table("id", "pid", "host", "port", "state")
     for one in found.brokers:
         table.add_row(str(one.id), str(one.pid or ""), one.host, str(one.port), one.state)
-    lines = [*problems(found), *_moves(found), *_compactions(found), *_strays(found)]
+    lines = [*problems(found), *_moves(found), *_compactions(found), *_strays(found), *_turns(found)]
     return Group(_head(found), table, *(Text(line) for line in lines))
 
 
@@ -83,6 +86,10 @@ def document(found: ClusterHealth) -> dict[str, Any]:
             for one in found.compactions
         ],
         "stray_logs": [{"broker_id": one.broker_id, "folders": list(one.folders)} for one in found.strays],
+        "longest_turns": [
+            {"broker_id": one.broker_id, "cpu_us": one.cpu_us, "work": one.work}
+            for one in found.longest_turns
+        ],
         "unknown": list(found.unknown),
         "refused": found.refused,
     }
@@ -127,6 +134,15 @@ def _strays(found: ClusterHealth) -> list[str]:
         f"Broker {one.broker_id} keeps {len(one.folders)} stray logs, which are no replicas: "
         f"{named(one.folders, str)} (`nilometer log strays` shows their sizes)"
         for one in found.strays
+    ]
+
+
+def _turns(found: ClusterHealth) -> list[str]:
+    return [
+        f"The longest turn of the event loop of broker {one.broker_id} took {one.cpu_us / 1000:.0f} ms of "
+        f"processor time: {one.work}"
+        for one in found.longest_turns
+        if one.cpu_us > LONG_TURN_US
     ]
 
 

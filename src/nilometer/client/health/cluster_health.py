@@ -101,6 +101,15 @@ class StrayLogs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LongestTurn:
+    """The longest turn of a broker's event loop since its start: all its clients waited for it."""
+
+    broker_id: int
+    cpu_us: int
+    work: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedReplica:
     """A replica that its broker cannot use, or one of whose tasks fails again and again."""
 
@@ -154,6 +163,8 @@ class ClusterHealth:
     """As in :class:`Findings`."""
     compactions: tuple[Compaction, ...] = ()
     strays: tuple[StrayLogs, ...] = ()
+    longest_turns: tuple[LongestTurn, ...] = ()
+    """Of each broker that reports it."""
 
     @property
     def offline(self) -> list[PartitionHealth]:
@@ -214,6 +225,11 @@ def cluster_health(found: Findings, local: Sequence[BrokerHealth] = ()) -> Clust
             StrayLogs(broker_id=one.broker_id, folders=one.stray_folders)
             for one in states
             if one.stray_folders
+        ),
+        longest_turns=tuple(
+            LongestTurn(broker_id=one.broker_id, cpu_us=one.longest_turn_us, work=one.longest_turn)
+            for one in states
+            if one.longest_turn_us >= 0
         ),
     )
 
