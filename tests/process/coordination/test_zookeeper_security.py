@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +26,8 @@ from nilometer.runtime import Runtime
 from nilometer.runtime.tls import ClientTls, TlsFiles
 from support.authority import Authority
 from support.coordination.zookeeper_server import ServerTls, ZooKeeperEnsemble, running_ensemble
+from support.documentation.code_blocks import DOCS
+from support.documentation.shell_samples import blocks
 
 PASSWORD = "open-sesame-7731"
 BROKERS = ZooKeeperSecurity(user="brokers", password=PASSWORD, set_acl=True)
@@ -195,6 +198,25 @@ def test_another_acl_than_that_of_the_brokers_is_no_protection(
     assert set(unprotected(zookeeper_server, chroot)) == set(wrong)
     opened(setting, BROKERS)
     assert unprotected(zookeeper_server, chroot) == []
+
+
+def test_the_command_of_the_page_opens_a_store_again(
+    client: Any, setting: str, zookeeper_server: ZooKeeperEnsemble
+) -> None:
+    filled(setting, BROKERS)
+    chroot = chroot_of(setting)
+    with pytest.raises(NoAuthError):
+        client.get(f"{chroot}/secret")
+    (command,) = [block for block in blocks(DOCS / "zookeeper.md") if "zkCli.sh" in block]
+    for on_page, here in (
+        ("zk1:2181", zookeeper_server.hosts),
+        ("brokers:PASSWORD", f"brokers:{PASSWORD}"),
+        ("/nilometer ", f"{chroot} "),
+    ):
+        assert on_page in command
+        command = command.replace(on_page, here)
+    subprocess.run(["bash", "-ec", command], capture_output=True, check=True, timeout=120)
+    assert all(client.get_acls(node)[0] == OPEN_ACL_UNSAFE for node in nodes(client, chroot))
 
 
 def test_acls_need_a_chroot(zookeeper_server: ZooKeeperEnsemble) -> None:
