@@ -1,23 +1,19 @@
-"""The commands of the page about systemd, run word for word on a scratch copy of this machine's files.
+"""The commands of the page about systemd, run word for word on a scratch copy of this machine.
 
-The copy is an overlay in namespaces of its own: nothing of it, and no port, is seen outside. Two things are
-not done as on the page: the program in /opt is a link to the one that is tested, since no index of packages
-is reached from there; and systemd is not running, so that the unit is enabled only, and its command started
-by hand.
+Two things are not done as on the page: the program in /opt is a link to the one that is tested, since no
+index of packages is reached from there; and systemd is not running, so that the unit is enabled only, and its
+command started by hand.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from support.documentation.code_blocks import DOCS, code_blocks
 from support.documentation.shell_samples import shell_blocks
+from support.scratch_machine import needs_scratch_machine, run_on_scratch_machine
 
 ROOT = DOCS.parent
 PAGE = DOCS / "how-to" / "systemd.md"
@@ -28,17 +24,6 @@ INSTEAD = {
     "systemctl enable --now nilometer@1": "systemctl enable nilometer@1",
     "journalctl -u nilometer@1 --follow": "",
 }
-SCRATCH = """
-set -e
-mount -t tmpfs scratch "$1"
-mkdir "$1"/upper "$1"/work "$1"/root
-mount -t overlay overlay -o lowerdir=/,upperdir="$1"/upper,workdir="$1"/work "$1"/root
-for each in dev proc sys; do mount --rbind /$each "$1"/root/$each; done
-ip link set lo up
-export SYSTEMD_OFFLINE=1
-exec chroot "$1"/root bash -ec "cd '$2'; $3"
-"""
-"""Arguments: an empty folder, the folder in which the commands run, the commands."""
 SERVED = """
 $(sed -n 's/^ExecStart=//p' /etc/systemd/system/nilometer@.service | sed 's/%i/1/') > /tmp/broker.out 2>&1 &
 broker=$!
@@ -61,22 +46,15 @@ def commands() -> tuple[list[str], str]:
     return [INSTEAD.get(line, line) for line in install], status
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="needs root on Linux")
+@needs_scratch_machine
 def test_the_page_installs_a_broker_that_serves(tmp_path: Path) -> None:
     install, status = commands()
     assert all(line in PAGE.read_text(encoding="utf-8") for line in INSTEAD)
     settings = code_blocks("how-to/systemd.md", "properties")[0]
     write = "cat > 1.properties <<'END'\n" + re.sub(r"^ +", "", settings, flags=re.MULTILINE) + "END"
     script = "\n".join((write, *install, SERVED.replace("STATUS", status)))
-    done = subprocess.run(
-        ["unshare", "--mount", "--net", "bash", "-c", SCRATCH, "bash", tmp_path, ROOT, script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "is healthy" in done.stdout
-    assert "-rw-r----- nilometer /etc/nilometer/1.properties" in done.stdout
-    assert "nilometer@1.service -> /etc/systemd/system/nilometer@.service" in done.stdout
+    printed = run_on_scratch_machine(tmp_path, ROOT, script)
+    assert "is healthy" in printed
+    assert "-rw-r----- nilometer /etc/nilometer/1.properties" in printed
+    assert "nilometer@1.service -> /etc/systemd/system/nilometer@.service" in printed
     assert not Path("/opt/nilometer/bin/nilometer").is_symlink()
