@@ -6,6 +6,7 @@ what the same requests cost in one piece (seconds), so that a busy machine does 
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from nilometer.broker.api.large_requests import LARGE_BYTES
+from nilometer.cli.main import run
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import REPETITIONS_KEPT
@@ -203,3 +205,16 @@ def test_a_large_request_in_the_wrong_format_closes_its_connection_alone(broker:
         peer.socket.sendall(len(body).to_bytes(4, "big") + body)
         assert peer.is_ended()
         assert other.ask(ApiKey.API_VERSIONS, 0).error_code == ErrorCode.none
+
+
+def test_the_status_shows_the_longest_turn(
+    broker: NilometerBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(broker, ApiKey.DESCRIBE_GROUPS, 0, groups=tuple(f"g{number}" for number in range(GROUPS)))
+    before_ms = longest_turn_ms(broker, "DescribeGroups")
+    assert before_ms > 0
+    assert run(["status", "--json", "--bootstrap-server", broker.bootstrap]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["longest_turns"]
+    assert shown["broker_id"] == 1
+    assert shown["cpu_us"] / 1000 >= before_ms
+    assert shown["work"]
