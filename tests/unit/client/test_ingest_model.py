@@ -65,6 +65,27 @@ def test_each_line_once_in_very_many_scenarios(steps: list[Step], named: bool) -
         check(steps, named, banner=False)
 
 
+FOUND = {
+    "a deleted file whose empty beginning was taken for a copy": (
+        False,
+        False,
+        1024,
+        "look 0, copy 0, turn 0, write 0, truncate 0, look 0, delete 1, unmount 0, look 0, take 0",
+    ),
+}
+"""Scenarios in which a line was lost or repeated once."""
+
+
+@pytest.mark.parametrize("found", FOUND.values(), ids=FOUND)
+def test_each_line_once_where_it_was_not(
+    found: tuple[bool, bool, int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, banner, line_bytes, steps = found
+    monkeypatch.setattr(ingest_scenario, "LINE_BYTES", line_bytes)
+    each = (step.split() for step in steps.split(", "))
+    check([(name, int(argument)) for name, argument in each], named, banner)
+
+
 def test_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scenario that the environment names, as a failure prints it."""
     steps = os.environ.get("INGEST_SCENARIO")

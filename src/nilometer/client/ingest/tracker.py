@@ -56,6 +56,8 @@ class _Standing(NamedTuple):
 
     stamp: Stamp
     since_ms: int
+    was_empty: bool
+    """It equals every file's beginning then, which says nothing of what it may have by now."""
 
 
 class Tracker:
@@ -149,7 +151,9 @@ class Tracker:
             rotated_before=self._rotated,
             is_watched=lambda file: is_watched(file.path, self._state.watched),
             is_left_behind=lambda file: (
-                file.identity in self._copies_since and posixpath.dirname(file.path) not in folders
+                (copy := self._copies_since.get(file.identity)) is not None
+                and not copy.was_empty
+                and posixpath.dirname(file.path) not in folders
             ),
             may_be_unread=lambda file: file.identity in self._state.may_be_unread,
             is_settled=is_settled,
@@ -253,7 +257,7 @@ class Tracker:
         for identity, file in copies.items():
             known = before.get(identity)
             if known is None or known.stamp != file.stamp:
-                known = _Standing(file.stamp, now_ms)
+                known = _Standing(file.stamp, now_ms, was_empty=not file.size)
             self._copies_since[identity] = known
         self.skipped = {path: why for path, why in self.skipped.items() if not why.startswith(_COPY)}
         self.skipped |= {file.path: f"{_COPY} {original}" for file, original in matches.copies}
