@@ -1,0 +1,80 @@
+"""The page about three machines, in three namespaces of a scratch machine, with an ensemble of ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.coordination.zookeeper_server import CLASSPATH, JVM
+from support.documentation.code_blocks import DOCS, code_blocks
+from support.documentation.shell_samples import shell_blocks
+from support.scratch_machine import needs_scratch_machine, run_on_scratch_machine
+
+PAGE = "how-to/three-machines.md"
+MACHINES = (1, 2, 3)
+NETWORK = """
+ip link add bridge0 type bridge
+ip address add 10.9.0.254/24 dev bridge0
+ip link set bridge0 up
+"""
+MACHINE = """
+ip netns add machineN
+ip link add port-N type veth peer name eth0 netns machineN
+ip link set port-N master bridge0 up
+ip -n machineN address add 10.9.0.N/24 dev eth0
+ip -n machineN link set eth0 up
+ip -n machineN link set lo up
+echo 10.9.0.N brokerN zkN >> /etc/hosts
+mkdir /var/lib/zookeeper-N
+echo N > /var/lib/zookeeper-N/myid
+"""
+ZOOKEEPER = f"""
+ip netns exec machineN java {" ".join(JVM)} -cp {":".join(map(str, CLASSPATH))} \
+  org.apache.zookeeper.server.quorum.QuorumPeerMain zoo-N.cfg > zookeeper-N.out 2>&1 &
+"""
+BROKER = """
+ip netns exec machineN nilometer broker --config N.properties > broker-N.out 2>&1 &
+brokerN=$!
+"""
+WAIT = """
+reached() {  # a state, as an exit code of status, and how many brokers run
+  tries=0
+  until code=0; nilometer status --json --bootstrap-server broker1:9092 > status.json || code=$?
+        [ $code = $1 ] && [ $(grep -o '"state": *"running"' status.json | wc -l) = $2 ]; do
+    [ $((tries += 1)) -lt 200 ] || { cat status.json broker-1.out; exit 1; }
+  done
+}
+"""
+
+
+def each(text: str) -> str:
+    return "".join(text.replace("N", str(number)) for number in MACHINES)
+
+
+def file(name: str, text: str) -> str:
+    return f"cat > {name} <<'END'\n{text}END\n"
+
+
+@needs_scratch_machine
+def test_the_cluster_of_the_page_says_what_the_page_says(tmp_path: Path) -> None:
+    (properties,) = code_blocks(PAGE, "properties")
+    *_, checks = shell_blocks((DOCS / PAGE).read_text(encoding="utf-8"))
+    zoo, *_ = shell_blocks((DOCS / "zookeeper.md").read_text(encoding="utf-8"))
+    script = [NETWORK, each(MACHINE)]
+    for number in MACHINES:
+        data = zoo.replace("/var/lib/zookeeper", f"/var/lib/zookeeper-{number}")
+        own = properties
+        for on_page in ("node.id=1", "//broker1:", "/var/lib/nilometer/1"):
+            assert on_page in own
+            own = own.replace(on_page, on_page.replace("1", str(number)))
+        script += [file(f"zoo-{number}.cfg", data), file(f"{number}.properties", own)]
+    script += [each(ZOOKEEPER), each(BROKER), WAIT, "reached 0 3", checks]
+    script += [
+        "kill -9 $broker3; reached 1 2",
+        "echo written | nilometer produce orders --bootstrap-server broker1:9092",
+        "kill -9 $broker2; reached 3 1",
+        "echo done",
+    ]
+    for name in ("scratch", "work"):
+        (tmp_path / name).mkdir()
+    printed = run_on_scratch_machine(tmp_path / "scratch", tmp_path / "work", "\n".join(script))
+    assert printed.splitlines()[-1] == "done"
