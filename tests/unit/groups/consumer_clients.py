@@ -20,6 +20,8 @@ class Client:
     held: Held = field(default_factory=set)
     told: Held | None = None
     """An assignment it has heard of but not carried out: it still holds what it is to revoke."""
+    asks: bool = False
+    """A classic client has joined and not asked for its part yet."""
     away: bool = False
     crashed: bool = False
 

@@ -7,6 +7,8 @@ of the classic protocol take part; the coordinator fails over to one that knows 
 
 from __future__ import annotations
 
+from typing import cast
+
 from assignment_checks import improvable
 from consumer_clients import Client
 from consumer_group_harness import ConsumerWorld, no_wait_config
@@ -224,6 +226,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def join(self, client: Client) -> bool:
         """False if it cannot."""
+        client.asks = False
         if not self.has_members():
             self.clients.remove(client)
             return False
@@ -239,6 +242,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         reply = self.world.joined(token)
         assert reply.error_code is ErrorCode.none, reply
         client.member_id, client.epoch = reply.member_id, reply.generation_id
+        client.asks = True
         return True
 
     @precondition(lambda self: any(client.classic for client in self.able()))
@@ -248,6 +252,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def fetch(self, client: Client) -> None:
         reply = self.world.synced(self.world.sync(client.member_id, client.epoch))
+        client.asks = False
         if reply.error_code is ErrorCode.none:
             client.held = {self.marked(*each) for each in decode_assignment(reply.assignment).partitions}
         else:
@@ -413,7 +418,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                     client.revoke()
                     self.beat(client, lost=False)
                     client.revoke()
-                elif self.obey(client, self.world.heartbeat(client.member_id, client.epoch)):
+                elif self.obey(client, self.world.heartbeat(client.member_id, client.epoch)) or client.asks:
                     self.fetch(client)
             if before != self.picture():
                 quiet_since_ms = self.world.now_ms
@@ -429,3 +434,36 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 ConsumerGroupMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestConsumerGroup = ConsumerGroupMachine.TestCase
+
+
+class First:
+    """Draws the first of what may be drawn."""
+
+    def __init__(self, machine: ConsumerGroupMachine) -> None:
+        self._machine = machine
+
+    def draw(self, _strategy: object, label: str) -> Client:
+        assert label == "client"
+        return self._machine.clients[0]
+
+
+def test_a_classic_client_asks_for_its_part_although_no_heartbeat_sends_it_back() -> None:
+    """After a fail-over the group is at rest, with a member that has joined and not asked yet."""
+    machine = ConsumerGroupMachine()
+    machine.begin(counts=(1, 0), interval_ms=0, assignor="uniform", members=1)
+    machine.start(set(), "", static=False)
+    machine.leave(data=cast("st.DataObject", First(machine)), lost=False)
+    machine.start_a_classic_consumer(topics={"ta"})
+    machine.fail_over()
+    machine.teardown()
+    assert [client.held for client in machine.clients] == [set(), {machine.marked("ta", 0)}]
+
+
+def test_a_classic_client_that_cannot_join_again_asks_for_nothing() -> None:
+    """The group that it comes back to has no members: it ends."""
+    machine = ConsumerGroupMachine()
+    machine.begin(counts=(1, 0), interval_ms=0, assignor="uniform", members=1)
+    machine.start_a_classic_consumer(topics={"ta"})
+    machine.subscribe_otherwise(data=cast("st.DataObject", First(machine)), topics=set(), regex="")
+    machine.time_passes(ms=REBALANCE_MS)
+    machine.teardown()
