@@ -84,6 +84,10 @@ def leave_topic_ids_unsynced(patch: Patch) -> None:
     patch.setattr(checkpoints, "sync_partition_metadata", lambda disk, folder: None)
 
 
+def use_folders_that_were_not_synced(patch: Patch) -> None:
+    patch.setattr(LogManager, "_sync_topic_ids", lambda self, directory: None)
+
+
 def take_over_records_without_topic_id(patch: Patch) -> None:
     is_missing, make_stray = HostedLogs._is_missing, HostedLogs._remove_earlier
 
@@ -181,6 +185,16 @@ FAULTS = (
         kinds=(Kind.POWER,),
         seeds=10,
         reuses_names=True,
+    ),
+    PlantedFault(
+        name="use-folders-that-were-not-synced",
+        what="an empty log whose folder a killed process had not synced takes records at once",
+        plant=use_folders_that_were_not_synced,
+        kinds=(Kind.CRASH, Kind.LOG_DIR_ERROR),
+        seeds=40,
+        folders=(2, 3),
+        reuses_names=True,
+        pace=Pace(pause_share=0.2, pause_ms=(0.01, 3.0), sync_ms=(5.0, 40.0)),
     ),
     PlantedFault(
         name="take-over-records-without-topic-id",
