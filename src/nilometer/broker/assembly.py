@@ -373,6 +373,7 @@ def _housekeeping(
         replication.disposal,
         replication.commit.request,
         given.directories.fail,
+        given.turns,
         replication.failures,
     )
 

@@ -1,7 +1,7 @@
 """A broker's periodic tasks: retention, overdue flushes, idle connections.
 
 There are a few timers for the whole broker, none per partition and none per connection. Each round checks all
-partitions in memory; flushes and file removals run off the event loop.
+partitions in memory, slice by slice; flushes and file removals run off the event loop.
 
 Invariant: an error of one partition or log directory does not end the round for the others.
 """
@@ -19,6 +19,7 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.runtime import Runtime
 
 logger = logging.getLogger("nilometer.broker")
@@ -42,6 +43,7 @@ class Housekeeping:
         disposal: LogDisposal,
         request_flush: Callable[[Partition], None],
         on_directory_failure: Callable[[str, OSError], None],
+        turns: Turns,
         failures: ReplicaFailures | None = None,
     ) -> None:
         """``failures`` handles errors of one replica; by default a disk error takes the log directory
@@ -52,6 +54,7 @@ class Housekeeping:
         self._dispatcher = dispatcher
         self._disposal = disposal
         self._request_flush = request_flush
+        self._turns = turns
         if failures is None:
             failures = ReplicaFailures(
                 lambda log, error: on_directory_failure(posixpath.dirname(log.folder), error)
@@ -72,15 +75,18 @@ class Housekeeping:
         for name, interval_ms, work in rounds:
             tasks.periodic(name, interval_ms, work)
 
-    def _for_each(
+    async def _for_each(
         self, partitions: Iterable[Partition], what: str, work: Callable[[Partition], object]
     ) -> None:
         """Call ``work`` for all ``partitions``; an error of one does not affect the others.
 
         ``what``: the work as a noun, for messages.
         """
-        failures = self._failures
+        failures, slices = self._failures, LongWork(self._turns)
         for partition in list(partitions):
+            await slices.step(1)
+            if partition not in self._replicas:
+                continue  # it was removed meanwhile
             try:
                 work(partition)
             except Exception as error:
@@ -89,7 +95,7 @@ class Housekeeping:
                 if failures.are_any:
                     failures.on_success(partition, what)
 
-    def apply_retention(self) -> None:
+    async def apply_retention(self) -> None:
         """Delete old segments: rename them to ``.deleted`` now, remove them after
         ``file.delete.delay.ms``."""
         wall_ms = self._runtime.clock.wall_ms()
@@ -102,20 +108,20 @@ class Housekeeping:
                 logger.info("%s now begins at offset %d", partition, log.log_start_offset)
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
 
-        self._for_each(self._replicas, "retention", retain)
+        await self._for_each(self._replicas, "retention", retain)
 
-    def tick_leaders(self) -> None:
+    async def tick_leaders(self) -> None:
         """Let all leaders remove followers from the ISR that have not caught up for too long."""
-        self._for_each(self._replicas, "check of lagging followers", Partition.tick)
+        await self._for_each(self._replicas, "check of lagging followers", Partition.tick)
 
-    def flush_overdue(self) -> None:
+    async def flush_overdue(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()
 
         def flush(partition: Partition) -> None:
             if partition.log.is_flush_due(wall_ms):
                 self._request_flush(partition)
 
-        self._for_each(self._replicas.with_flush_ms, "overdue flush", flush)
+        await self._for_each(self._replicas.with_flush_ms, "overdue flush", flush)
 
     @property
     def _connection_check_ms(self) -> int:
@@ -131,9 +137,9 @@ class Housekeeping:
             if connection.last_active_ms < oldest:
                 connection.abort("idle")
 
-    def expire_producers(self) -> None:
+    async def expire_producers(self) -> None:
         wall_ms = self._runtime.clock.wall_ms()
-        self._for_each(
+        await self._for_each(
             self._replicas,
             "expiry of producers",
             lambda partition: partition.log.remove_expired_producers(wall_ms),

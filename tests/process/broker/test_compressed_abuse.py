@@ -7,22 +7,21 @@ meanwhile is an order of responses: how many a neighbour gets while one such bat
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.compression import Codec, compressor_of
+from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
-from nilometer.wire.record_batch import HEADER_BYTES, pack_batch, read_header, with_codec
+from nilometer.wire.record_batch import HEADER_BYTES, pack_batch, read_header
 from nilometer.wire.records import BatchBuilder
-from nilometer.wire.varint import encode_zigzag
 from support.brokers.nilometer_broker import NilometerBroker
+from support.wire.compressed_batches import TIMESTAMP, batch_of, many_records, one_record
 from support.wire.new_topics import new_topic
 from support.wire.wire_peer import WirePeer, make
 
@@ -34,7 +33,6 @@ RECORDS = 1_000_000
 ANSWERS_MIN = 20
 """Responses that a neighbour gets while a million records are read: there are a thousand steps."""
 AT_ONCE = 12
-TIMESTAMP = 1_700_000_000_000
 TOPICS = {
     "plain": {},
     "compacted": {"cleanup.policy": "compact"},
@@ -60,31 +58,6 @@ def configs_of(topic: str) -> tuple[Message, ...]:
     return tuple(
         make(ApiKey.CREATE_TOPICS, 7, "CreatableTopicConfig", name=key, value=value) for key, value in configs
     )
-
-
-def batch_of(codec: Codec, count: int, pieces: Iterable[bytes]) -> bytes:
-    """A batch whose decompressed records are ``pieces``."""
-    builder = BatchBuilder()
-    builder.append(TIMESTAMP, b"k", b"v")
-    header = structs.replace(read_header(builder.build()), records_count=count, last_offset_delta=count - 1)
-    compressor = compressor_of(codec)
-    data = b"".join([*map(compressor.compress, pieces), compressor.flush()])
-    return pack_batch(with_codec(header, codec), data)
-
-
-def one_record(size: int) -> Iterator[bytes]:
-    head = b"\x00\x00\x00" + encode_zigzag(1) + b"k" + encode_zigzag(size)
-    return chain(
-        (encode_zigzag(len(head) + size + 1) + head,),
-        repeat(bytes(MIB), size // MIB),
-        (bytes(size % MIB + 1),),
-    )
-
-
-def many_records(count: int) -> Iterator[bytes]:
-    for index in range(count):
-        delta = encode_zigzag(index)
-        yield encode_zigzag(6 + len(delta)) + b"\x00\x00" + delta + b"\x02k\x01\x00"
 
 
 HUGE = batch_of(Codec.ZSTD, 1, one_record(400_000_000))

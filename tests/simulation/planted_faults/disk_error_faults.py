@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 def end_services_in_silence(patch: Patch) -> None:
-    def for_each(
+    async def for_each(
         self: Housekeeping, partitions: Iterable[Partition], what: str, work: Callable[[Partition], object]
     ) -> None:
         for partition in list(partitions):

@@ -16,10 +16,12 @@ from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import FAILED_ROUNDS_MAX, Tasks
+from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
+from support.step_clock import StepClock
 
 NEVER_MS = 10**9
 
@@ -40,6 +42,9 @@ async def eventually_async(condition: Callable[[], bool]) -> None:
 
 class Partitions(list[Any]):
     with_flush_ms: dict[Any, None] = {}  # noqa: RUF012
+
+    def forget_deleted_strays(self) -> None:
+        """There are none."""
 
 
 def open_logs(disk: MemoryDisk) -> LogManager:
@@ -83,7 +88,10 @@ class _Partition:
 
 
 def housekeeping(
-    partitions: Partitions, failures: ReplicaFailures, disk_failures: list[tuple[str, OSError]]
+    partitions: Partitions,
+    failures: ReplicaFailures,
+    disk_failures: list[tuple[str, OSError]],
+    turns: Turns | None = None,
 ) -> Housekeeping:
     def integer(key: str) -> int:
         return 5 if "retention.check" in key else NEVER_MS
@@ -96,6 +104,7 @@ def housekeeping(
         cast(Any, SimpleNamespace(remove_files=lambda _paths, _delay_ms: None)),
         lambda _partition: None,
         lambda path, error: disk_failures.append((path, error)),
+        turns or Turns(StepClock()),
         failures,
     )
 
@@ -127,18 +136,39 @@ async def test_a_disk_error_of_one_log_fails_its_folder_and_retention_goes_on_fo
     await tasks.stop()
 
 
-def test_another_error_fails_that_one_partition_is_shown_and_tried_again() -> None:
+@in_a_loop
+async def test_another_error_fails_that_one_partition_is_shown_and_tried_again() -> None:
     partitions = Partitions(_Partition(log) for log in open_logs(MemoryDisk()).logs.values())
     first, *others = partitions
     first.fails_with = ValueError("no such thing")
     failures = ReplicaFailures(lambda _log, _error: pytest.fail("no disk failed"))
     keeping = housekeeping(partitions, failures, [])
-    keeping.apply_retention()
+    await keeping.apply_retention()
     assert all(segments_of(one) == 1 for one in others)
     name = first.log.topic_partition
     assert failures.failures_of(name) == ("retention: ValueError: no such thing",)
-    keeping.apply_retention()
+    await keeping.apply_retention()
     assert failures.failures_of(name) == (), "nothing is left to be told, so the next round succeeds"
+
+
+@in_a_loop
+async def test_a_round_lets_clients_be_served_between_the_partitions() -> None:
+    """One that was removed meanwhile is left alone."""
+    partitions = Partitions(_Partition(log) for log in open_logs(MemoryDisk()).logs.values())
+    clock, visited = StepClock(), list[Any]()
+    keeping = housekeeping(partitions, ReplicaFailures(lambda *_: None), [], Turns(clock))
+
+    def slow(partition: Any) -> None:
+        visited.append(partition)
+        clock.us += SLICE_US
+
+    round_of_all = asyncio.ensure_future(keeping._for_each(cast(Any, partitions), "work", slow))
+    first, second, third = partitions
+    await asyncio.sleep(0)
+    assert visited == [first]
+    partitions.remove(second)
+    await round_of_all
+    assert visited == [first, third]
 
 
 class _Offload:

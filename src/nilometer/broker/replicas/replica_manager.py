@@ -113,6 +113,10 @@ class ReplicaManager:
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions)
 
+    def __contains__(self, partition: Partition) -> bool:
+        """Whether the partition is hosted, and has not been replaced by another of its name."""
+        return self._by_name.get((partition.topic, partition.key.partition)) is partition
+
     def add_hosting_listener(self, listener: Callable[[Partition], None]) -> None:
         """Call ``listener`` with each partition before it gets its first role on this broker."""
         self._hosting_listeners.append(listener)

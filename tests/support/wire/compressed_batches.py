@@ -1,0 +1,41 @@
+"""Small batches that are large when decompressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
+
+from msgspec import structs
+
+from nilometer.wire.compression import Codec, compressor_of
+from nilometer.wire.record_batch import pack_batch, read_header, with_codec
+from nilometer.wire.records import BatchBuilder
+from nilometer.wire.varint import encode_zigzag
+
+MIB = 1 << 20
+TIMESTAMP = 1_700_000_000_000
+
+
+def batch_of(codec: Codec, count: int, pieces: Iterable[bytes]) -> bytes:
+    """A batch whose decompressed records are ``pieces``."""
+    builder = BatchBuilder()
+    builder.append(TIMESTAMP, b"k", b"v")
+    header = structs.replace(read_header(builder.build()), records_count=count, last_offset_delta=count - 1)
+    compressor = compressor_of(codec)
+    data = b"".join([*map(compressor.compress, pieces), compressor.flush()])
+    return pack_batch(with_codec(header, codec), data)
+
+
+def one_record(size: int) -> Iterator[bytes]:
+    head = b"\x00\x00\x00" + encode_zigzag(1) + b"k" + encode_zigzag(size)
+    return chain(
+        (encode_zigzag(len(head) + size + 1) + head,),
+        repeat(bytes(MIB), size // MIB),
+        (bytes(size % MIB + 1),),
+    )
+
+
+def many_records(count: int) -> Iterator[bytes]:
+    for index in range(count):
+        delta = encode_zigzag(index)
+        yield encode_zigzag(6 + len(delta)) + b"\x00\x00" + delta + b"\x02k\x01\x00"
