@@ -25,6 +25,7 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
+from nilometer.runtime.freed_memory import give_back_freed_memory
 from nilometer.runtime.loop_errors import on_loop_error
 
 logger = logging.getLogger("nilometer.broker")
@@ -107,6 +108,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatu
     broker = Broker(config, Runtime.system())
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
+    giving_back: asyncio.Future[None] | None = None
     try:
         await _first(starting, stopping)
         if starting.done():
@@ -123,8 +125,11 @@ async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatu
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 20, 100)
+            giving_back = asyncio.ensure_future(give_back_freed_memory())
             await broker.wait_stopped(stop)
     finally:
+        if giving_back is not None:
+            giving_back.cancel()
         starting.cancel()
         stopping.cancel()
         await broker.stop()
