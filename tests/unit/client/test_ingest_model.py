@@ -72,6 +72,12 @@ FOUND = {
         1024,
         "look 0, copy 0, turn 0, write 0, truncate 0, look 0, delete 1, unmount 0, look 0, take 0",
     ),
+    "a source that took the compressed file of another one with the same content": (
+        False,
+        True,
+        300,
+        "rename 1, rename 1, pack 0, look 0, packed 0, turn 0, look 0, take 0, pack 0",
+    ),
 }
 """Scenarios in which a line was lost or repeated once."""
 

@@ -140,6 +140,27 @@ def test_compressed_copy_is_known_by_its_content() -> None:
     assert resumed(folder.match(source_of("/l/a.log", 5, LOG))) == [(0, 9, "/l/a.log.2.gz")]
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"rotated_before": frozenset({"/l/a.log.1"})},
+        {"may_be_unread": lambda file: file.path == "/l/a.log.1.gz"},
+    ],
+    ids=["just rotated", "rotated earlier"],
+)
+def test_source_takes_the_compressed_copy_that_no_rotation_explains(known: dict[str, Any]) -> None:
+    """The other one with the same content is new, though it is older."""
+    folder = Folder()
+    folder.write("/l/a.log", 5, b"start\n")
+    folder.write("/l/a.log.1.gz", 6, b"start\n")
+    folder.write("/l/a.log.2.gz", 7, b"start\n")
+    gone = source_of("/l/a.log", 4, b"start\n")
+    matches = folder.match_beside("/l/a.log", gone, source_of("/l/a.log", 5, b"start\n", 1), **known)
+    assert sorted(resumed(matches)) == [(0, 7, "/l/a.log.2.gz"), (1, 5, "/l/a.log")]
+    assert [found.file.path for found in matches.new] == ["/l/a.log.1.gz"]
+    assert matches.skipped == []
+
+
 def test_inode_used_again_by_another_file() -> None:
     folder = Folder()
     folder.write("/l/b.log", 5, b"quite different\n" * 1000)

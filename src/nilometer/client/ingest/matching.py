@@ -8,6 +8,7 @@ The cases, in the order they are tried:
    identify it.
 2. For a source whose file is gone or has other content, a copy or compressed copy is searched among the files
    that belong to no source and have a name that rotation gives. The unread lines are read from the copy.
+   Of several files that begin alike it is one that would be skipped otherwise: the others are new.
 3. A file whose whole content is the beginning of another file is a copy of that one, and is not read. (It
    becomes case 2 when the original is truncated or removed.)
 4. A file that is not asked for is new if rotation can have made it since the last look. It is skipped if it
@@ -189,7 +190,7 @@ class _Matching:
                 by_head[min(source.known.offset, HEAD_BYTES), source.known.head].append(source)
         lengths = sorted({length for length, _ in by_head}, reverse=True)
         claimed: set[int] = set()
-        for file in _in_order_of_writing(self._unclaimed.values()):
+        for file in self._in_order_of_claims():
             head = (self._head(file) or b"") if lengths else b""
             for length in lengths:
                 found = [
@@ -207,6 +208,20 @@ class _Matching:
                     del self._unclaimed[file.identity]
                     break
         return [source for source in unmatched if source.number not in claimed]
+
+    def _in_order_of_claims(self) -> list[FoundFile]:
+        """Sort plain files before compressed ones, which may be copies of them; then the older ones first.
+
+        But files that are read in any case come after those that would be skipped: if a source took a file
+        that is new, its own copy of the same content would be skipped, and the new lines be lost.
+        """
+        before = self._circumstances.rotated_before
+
+        def rank(file: FoundFile) -> tuple[bool, bool, int, str]:
+            is_read = file.asked_for or self._rotated_from(file, before) is not None
+            return file.is_compressed, is_read, file.modified_ns, file.path
+
+        return sorted(self._unclaimed.values(), key=rank)
 
     def _is_copy(self, file: FoundFile, source: Source) -> bool:
         """Whether ``file`` is a copy of the source's lost file."""
@@ -378,8 +393,3 @@ class _Originals:
 def _originals_first(files: Iterable[FoundFile]) -> list[FoundFile]:
     """Sort likely originals before their copies: plain before compressed, then by length of the path."""
     return sorted(files, key=lambda file: (file.is_compressed, len(file.path), file.path))
-
-
-def _in_order_of_writing(files: Iterable[FoundFile]) -> list[FoundFile]:
-    """Sort plain files before compressed ones, which may be copies of them; then the older ones first."""
-    return sorted(files, key=lambda file: (file.is_compressed, file.modified_ns, file.path))
