@@ -44,6 +44,8 @@ WRITE_BUFFER_BYTES = 256 * 1024
 """A client that leaves more than this unread is sent nothing more until it has read most of it."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if there is memory for it."""
+MEMORY_WAIT_S = 0.02
+"""So long a large response waits before it is tried again whether there is memory for it."""
 FIRST_BUFFER_BYTES = 4096
 """The first buffer of a frame if there is not; and by so much it grows while the socket is not read, since
 bytes that have been read before may follow."""
@@ -197,10 +199,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._memory.release(self)
         if self._long is not None:
+            self._hold_memory(has_progressed=True)
             self._turns.call(self._send_long)
             return
+        self._memory.release(self)
         self._send_replies()
         self._dispatch_queued()
 
@@ -342,11 +345,14 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_requests(has_progressed=taken > 0)
         self._balance_reading()
 
-    def _hold_memory(self) -> None:
-        """Note how many bytes of responses wait for the client to read."""
+    def _hold_memory(self, *, has_progressed: bool = False, is_made: bool = True) -> None:
+        """Note how many bytes of responses wait for the client to read. ``has_progressed``: whether it has
+        read some, or more of its response was made; ``is_made``: whether that is encoded as a whole."""
         transport = self._transport
         size = 0 if transport is None else transport.get_write_buffer_size()
-        self._memory.hold(self, size + (0 if self._long is None else self._long.size))
+        if has_progressed:
+            self._memory.release(self)
+        self._memory.hold(self, size + (0 if self._long is None else self._long.size), is_made=is_made)
 
     @property
     def _may_write(self) -> bool:
@@ -491,6 +497,9 @@ class Connection(asyncio.BufferedProtocol):
         """Send the next piece of a long response; those after it when the client has read this one."""
         if self._long is None or self._write_paused or self.closed:
             return
+        if not (self.context.is_broker or self._memory.may_make(self)):
+            asyncio.get_running_loop().call_later(MEMORY_WAIT_S, self._send_long)
+            return
         try:
             buffers = self._long.next()
         except CloseConnection as reason:
@@ -498,12 +507,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         if buffers is None:
             self._long = None
+            self._memory.release(self)
             self._send_replies()
             self._dispatch_queued()
         else:
             self._outgoing += buffers
             self._flush()
-            if not self._write_paused:
+            self._hold_memory(has_progressed=True, is_made=bool(buffers))
+            if not self._write_paused and not self.closed:
                 self._turns.call(self._send_long)
         self._note_turn()
 

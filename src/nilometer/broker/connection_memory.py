@@ -33,6 +33,8 @@ FETCH_BYTES_MIN = 64 * 1024
 """Of records in one response, if that much memory is not left."""
 SHARE = 8
 """A response may take this part of the memory that is left."""
+MADE_AT_ONCE = 4
+"""So many large responses are encoded at once: nobody knows their sizes before."""
 UNREAD_MS = 10_000
 """For so long a client may read nothing before it is disconnected for the sake of others."""
 
@@ -135,10 +137,19 @@ class ResponseMemory:
         self._bytes_max = bytes_max
         self._holders: dict[Holder, tuple[int, int]] = {}
         """By connection, the bytes and since when (monotonic ms); the one that has read last is last."""
+        self._making: dict[Holder, None] = {}
+        """The connections whose large responses are being encoded."""
         self.held = 0
 
-    def hold(self, holder: Holder, size: int) -> None:
-        """Note that the client of ``holder`` does not read, and that ``size`` bytes wait for it now."""
+    def may_make(self, holder: Holder) -> bool:
+        """Return whether a large response may be encoded now; those that have begun go on."""
+        return holder in self._holders or (len(self._making) < MADE_AT_ONCE and not self.is_short())
+
+    def hold(self, holder: Holder, size: int, *, is_made: bool = True) -> None:
+        """Note that ``size`` bytes wait for the client of ``holder`` now. ``is_made``: whether its response
+        is encoded as a whole."""
+        if not is_made:
+            self._making[holder] = None
         known = self._holders.get(holder)
         since_ms = self._now_ms() if known is None else known[1]
         self.held += size - (0 if known is None else known[0])
@@ -147,6 +158,7 @@ class ResponseMemory:
 
     def release(self, holder: Holder) -> None:
         """Note that the client of ``holder`` reads again, or has gone."""
+        self._making.pop(holder, None)
         known = self._holders.pop(holder, None)
         if known is not None:
             self.held -= known[0]

@@ -1,7 +1,7 @@
 """Gives freed memory back to the system, after requests that took much of it.
 
 The C library (glibc) keeps what is freed below the highest block that is in use. After a hundred megabytes of
-requests that is some tens of megabytes, for as long as the process lives.
+requests that is some tens of megabytes, until the process ends.
 """
 
 from __future__ import annotations

@@ -44,11 +44,12 @@ def list_transactions(
         pattern = compile_pattern(request.transactional_id_pattern)
     except PATTERN_ERRORS:
         return ListTransactionsReply(ErrorCode.invalid_regular_expression)
+    producer_ids = frozenset(request.producer_id_filters)
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
 
     def is_wanted(transactional_id: str, transaction: Transaction) -> bool:
         return (
-            (not request.producer_id_filters or transaction.producer_id in request.producer_id_filters)
+            (not producer_ids or transaction.producer_id in producer_ids)
             and (not request.state_filters or transaction.state in states)
             and (
                 request.duration_filter_ms < 0

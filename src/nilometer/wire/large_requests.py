@@ -53,7 +53,8 @@ class Division(NamedTuple):
     key: tuple[str, ...] = ()
     """The fields of an innermost element that say what it is about; the whole element if there are none."""
     elements_max: int = 64
-    """A part has at most so many elements, or one more. Most cost some microseconds, some ten."""
+    """A part has at most so many elements, long names counted as several, or one more. Most cost some
+    microseconds, some ten."""
 
 
 # --- decoding
@@ -309,7 +310,7 @@ class _Divider:
     def _groups(self, items: Iterable[Any], within: tuple[Any, ...]) -> Iterator[tuple[Sequence[Any], int]]:
         """Yield the elements that belong together, without repetitions that are left out."""
         if self._repeated is Repeated.EACH_TIME:
-            yield from (((item,), 1) for item in items)
+            yield from (((item,), _weight(item)) for item in items)
         elif self._repeated is Repeated.AT_MOST_TWICE:
             yield from self._without_repetitions(items, within)
         else:
@@ -323,7 +324,7 @@ class _Divider:
             key = (within, item) if within else item
             times = self._known[key] = self._known.get(key, 0) + 1
             if times <= REPETITIONS_KEPT:
-                yield (item,), 1
+                yield (item,), _weight(item)
             elif (left_out := left_out + 1) % SLICE_ELEMENTS == 0:
                 yield (), SLICE_ELEMENTS
 
@@ -337,7 +338,26 @@ class _Divider:
                 yield (), SLICE_ELEMENTS
         for key in list(same):
             group = same.pop(key)
-            yield group, len(group)
+            yield group, sum(map(_weight, group))
+
+
+CHARACTERS_OF_AN_ELEMENT = 512
+"""So much text counts as one more element: names are hashed and compared character by character."""
+
+
+def _weight(item: Any) -> int:
+    """Return as how many elements one counts, by the length of the strings in it."""
+    if isinstance(item, str):
+        return 1 + len(item) // CHARACTERS_OF_AN_ELEMENT
+    if isinstance(item, int):
+        return 1
+    texts = (getattr(item, name) for name in _string_names(cast(Any, type(item))))
+    return 1 + sum(len(text) for text in texts if text) // CHARACTERS_OF_AN_ELEMENT
+
+
+@functools.cache
+def _string_names(entity: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in shape_of(entity).fields if f.kafka_type == "string" and not f.is_array)
 
 
 def _consumed(items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:

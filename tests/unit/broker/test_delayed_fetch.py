@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWaiter, ReadyFetches
+from nilometer.broker.replicas.delayed_fetch import ANSWERED_AT_ONCE, DelayedFetch, FetchWaiter, ReadyFetches
 
 LONG_MS = 60_000
 
@@ -112,7 +112,24 @@ def test_a_fetch_is_not_held_beyond_the_present_iteration() -> None:
         fetch.on_readable(partition, 100)
         await asyncio.sleep(0)
         assert reader.answers == [False]
-        assert not ready.is_holding
+        assert ready.may_answer()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("end", ["append", "leadership"])
+def test_of_many_waiting_fetches_some_are_answered_in_each_iteration(end: str) -> None:
+    async def scenario() -> None:
+        ready = ReadyFetches()
+        all_of_them = [waiting(LONG_MS, ready=ready) for _ in range(2 * ANSWERED_AT_ONCE + 1)]
+        for partition, _, fetch in all_of_them:
+            fetch.on_readable(partition, 100) if end == "append" else fetch.complete(partition)
+        counts = list[int]()
+        while sum(counts) < len(all_of_them) and len(counts) < 10:
+            counts.append(sum(len(reader.answers) for _, reader, _ in all_of_them) - sum(counts))
+            await asyncio.sleep(0)
+        assert [count for count in counts if count] == [ANSWERED_AT_ONCE, ANSWERED_AT_ONCE, 1]
+        assert {answer for _, reader, _ in all_of_them for answer in reader.answers} == {end != "append"}
 
     asyncio.run(scenario())
 

@@ -230,3 +230,55 @@ def test_a_large_message_is_encoded_in_slices_with_lazily_made_elements() -> Non
     whole = codec.response(coordinators=tuple(map(coordinator, range(5_000))))
     assert b"".join(pieces) == codec.write_response(whole)
     assert len(pieces) > 10
+
+
+def test_a_part_has_fewer_elements_if_their_names_are_long() -> None:
+    codec = messages.api(DESCRIBE_GROUPS, 0)
+    request = codec.request(groups=tuple(f"{number:03}" + "g" * 32_000 for number in range(10)))
+    divided = list(parts(request, Division(("groups",), ("groups",))))
+    assert [len(part.groups) for part in divided] == [1] * 10
+    assert tuple(group for part in divided for group in part.groups) == request.groups
+
+
+@pytest.mark.parametrize("path", [(), ("topics",)])
+def test_what_is_handled_as_a_whole_has_a_bounded_number_of_elements(path: tuple[str, ...]) -> None:
+    """The request or, if it is divided, each element."""
+    codec = messages.api(CREATE_TOPICS, 7)
+
+    def topic(name: str, settings: int) -> Any:
+        configs = tuple(
+            codec.make_request("CreatableTopicConfig", name=str(number), value="")
+            for number in range(settings)
+        )
+        return codec.make_request(
+            "CreatableTopic",
+            name=name,
+            num_partitions=1,
+            replication_factor=1,
+            assignments=(),
+            configs=configs,
+        )
+
+    def decode(*settings: int) -> Any:
+        topics = tuple(topic(str(number), count) for number, count in enumerate(settings))
+        request = codec.request(topics=topics, timeout_ms=1, validate_only=True)
+        frame = messages.encode_request(1, None, request)[4:]
+        body = frame[messages.body_position(messages.decode_request_header(frame), frame) :]
+        return drain(decode_in_slices(codec.request_type, body, 0, path, 100))
+
+    assert len(decode(90, 5).topics) == 2
+    with pytest.raises(MalformedRequest, match="more than 100 elements"):
+        decode(101)
+    if path:
+        assert len(decode(90, 90).topics) == 2
+    else:
+        with pytest.raises(MalformedRequest, match="more than 100 elements"):
+            decode(90, 90)
+
+
+def drain(slices: Any) -> Any:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as done:
+            return done.value

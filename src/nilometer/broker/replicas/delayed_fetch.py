@@ -46,20 +46,36 @@ class FetchWatchable(Protocol):
     """The waiting fetches and session watches, in order, so that a simulation run is reproducible."""
 
 
+ANSWERED_AT_ONCE = 32
+"""So many waiting fetches are answered in one iteration of the event loop: one append may end thousands."""
+
+
 class ReadyFetches:
-    """Holds the fetches that have enough to read while more requests of the same producer are processed.
+    """Holds the fetches that have enough to read, for a moment.
 
     A producer sends many small requests at once, which arrive in one read. A fetch that were answered after
-    the first of them would have one batch in its response, and all others in the next one.
+    the first of them would have one batch in its response, and all others in the next one. And of the many
+    fetches that wait for one partition, a few are answered in each iteration of the event loop.
     """
 
     def __init__(self) -> None:
-        self.is_holding = False
+        self._is_holding = False
         self._held: dict[DelayedFetch, None] = {}
+        self._answered = 0
+        """How many were answered in this iteration of the event loop."""
 
     def hold(self) -> None:
         """Hold fetches until :meth:`answer`, at most to the next iteration of the event loop."""
-        self.is_holding = True
+        self._is_holding = True
+
+    def may_answer(self) -> bool:
+        """Whether one more fetch may be answered at once; if so, it is counted."""
+        if self._is_holding or self._answered >= ANSWERED_AT_ONCE:
+            return False
+        if not self._answered:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        self._answered += 1
+        return True
 
     def add(self, fetch: DelayedFetch) -> None:
         if not self._held:
@@ -67,11 +83,17 @@ class ReadyFetches:
         self._held[fetch] = None
 
     def answer(self) -> None:
-        """Answer the fetches that were held, and hold none from now on."""
-        self.is_holding = False
-        held, self._held = self._held, {}
-        for fetch in held:
+        """Answer the fetches that were held, some of them now, and hold none from now on."""
+        self._is_holding = False
+        while self._held and self.may_answer():
+            fetch = next(iter(self._held))
+            del self._held[fetch]
             fetch.read_again()
+        if self._held:
+            asyncio.get_running_loop().call_soon(self.answer)
+
+    def _begin_iteration(self) -> None:
+        self._answered = 0
 
 
 class DelayedFetch:
@@ -80,6 +102,7 @@ class DelayedFetch:
         "_bytes_missing",
         "_done",
         "_has_update",
+        "_is_final",
         "_partitions",
         "_ready",
         "_timer",
@@ -110,7 +133,7 @@ class DelayedFetch:
         self._partitions = partitions
         self._bytes_missing = bytes_missing
         self._answer: Callable[[bool], bool] | None = answer
-        self._done = False
+        self._done = self._is_final = False
         self._has_update = has_update
         self._update_wait_ms = update_wait_ms
         self.for_replica = for_replica
@@ -124,16 +147,18 @@ class DelayedFetch:
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
             return
-        if self._ready is not None and self._ready.is_holding:
-            self._ready.add(self)
-        else:
+        if self._ready is None or self._ready.may_answer():
             self.read_again()
+        else:
+            self._ready.add(self)
 
     def read_again(self) -> None:
-        """Send the response if there are enough bytes."""
+        """Send the response if there are enough bytes, or it must be sent anyway."""
         if self._done:
             return
-        if self._answer is None or self._answer(False):
+        if self._is_final:
+            self.complete()
+        elif self._answer is None or self._answer(False):
             self._leave()
         else:
             self._bytes_missing = 1  # the count was an overestimate: read again at the next change
@@ -150,7 +175,14 @@ class DelayedFetch:
         self._timer = asyncio.get_running_loop().call_later(self._update_wait_ms / 1000, self.complete)
 
     def complete(self, source: FetchWatchable | None = None) -> None:
-        """Send the response now, with the bytes that are readable."""
+        """Send the response with the bytes that are readable: now, but for ``source``, which may end the wait
+        of many, perhaps soon."""
+        if self._done:
+            return
+        if source is not None and self._ready is not None and not self._ready.may_answer():
+            self._is_final = True
+            self._ready.add(self)
+            return
         answer = self._answer
         self._leave()
         if answer is not None:
