@@ -34,7 +34,7 @@ FETCH_BYTES_MIN = 64 * 1024
 SHARE = 8
 """A response may take this part of the memory that is left."""
 MADE_AT_ONCE = 4
-"""So many large responses are encoded at once: nobody knows their sizes before."""
+"""So many large responses are encoded at once: their sizes are not known before."""
 UNREAD_MS = 10_000
 """For so long a client may read nothing before it is disconnected for the sake of others."""
 

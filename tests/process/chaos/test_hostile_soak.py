@@ -52,6 +52,7 @@ def play(folder: Path, seed: int, minutes: float) -> None:
     with ChaosRun("hostile", folder, seed, overrides=OVERRIDES) as run:
         create_topics(run.cluster)
         waits_alone = sorted(neighbour(run.cluster, ALONE_S))
+        before = [rss_bytes(run.cluster, one) // MIB for one in run.cluster.brokers]
         bootstraps = [broker.bootstrap for broker in run.cluster.brokers.values()]
         with HostileClients(bootstraps, TOPIC, run.partitions, seed, HOSTILE) as hostile:
             waits = list[float]()
@@ -62,7 +63,7 @@ def play(folder: Path, seed: int, minutes: float) -> None:
                 peak = max(peak, *(rss_bytes(run.cluster, one) for one in run.cluster.brokers))
         print(f"attacks: {dict(sorted(hostile.attacks.items()))}")
         print(f"neighbour alone: {percentiles(waits_alone)}; beside them: {percentiles(sorted(waits))}")
-        print(f"largest resident set: {peak // MIB} MiB")
+        print(f"resident sets before: {before} MiB, largest: {peak // MIB} MiB")
         assert not hostile.failures, hostile.failures[:5]
         for broker in run.cluster.brokers.values():
             fenced = re.findall(r".*(?:Session \S+ expired|Registered again).*", broker.output)
