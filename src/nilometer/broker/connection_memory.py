@@ -33,7 +33,7 @@ FETCH_BYTES_MIN = 64 * 1024
 """Of records in one response, if that much memory is not left."""
 SHARE = 8
 """A response may take this part of the memory that is left."""
-MADE_AT_ONCE = 4
+MADE_AT_ONCE = 2
 """So many large responses are encoded at once: their sizes are not known before."""
 UNREAD_MS = 10_000
 """For so long a client may read nothing before it is disconnected for the sake of others."""

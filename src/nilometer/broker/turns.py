@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -157,10 +157,12 @@ class _Noted(Generic[T]):
 class LongWork:
     """One piece of long work: ``await work.step(n)`` after each part of it, with the elements it had."""
 
-    __slots__ = ("_began_us", "_elements", "_turns")
+    __slots__ = ("_began_us", "_elements", "_on_wait", "_turns")
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, on_wait: Callable[[], None] | None = None) -> None:
+        """``on_wait`` is called before the work waits for others."""
         self._turns = turns
+        self._on_wait = on_wait
         self._began_us = turns.now_us()
         self._elements = 0
 
@@ -176,6 +178,12 @@ class LongWork:
             await self._turns.wait_next()
             self._began_us = self._turns.now_us()
             self._elements = 0
+
+    async def wait(self, result: Awaitable[T]) -> T:
+        """Wait for what others decide or do, which may take minutes: nothing that others need is held."""
+        if self._on_wait is not None:
+            self._on_wait()
+        return await result
 
     async def release(self, items: list[Any]) -> None:
         """Empty a list slice by slice: to free hundreds of thousands of objects at once takes long."""

@@ -66,6 +66,10 @@ from nilometer.wire.errors import ErrorCode
 
 RECORDS_PER_CALL_MAX = 1_000
 """A call writes one batch: after so many records the timers that are due wait for the next call."""
+EFFORT_PER_CALL_MAX = 256
+"""So many members of classic groups are taken out in one call, or fewer of consumer groups."""
+EFFORT_OF_A_CONSUMER_GROUP = 32
+"""A consumer group looks at all its members when one of them has gone."""
 
 
 class GroupShard:
@@ -234,11 +238,13 @@ class GroupShard:
     def on_time(self, now_ms: int, wall_ms: int) -> Effects:
         """Process the timers that are due; if that is too much for one batch, the rest stays due."""
         turn = Turn(now_ms, wall_ms)
-        while turn.records_count < RECORDS_PER_CALL_MAX:
+        effort = 0
+        while turn.records_count < RECORDS_PER_CALL_MAX and effort < EFFORT_PER_CALL_MAX:
             key = self._state.timers.take_due(now_ms)
             if key is None:
                 break
             self._on_timer(turn, key)
+            effort += 1 if key.kind in CLASSIC_KINDS else EFFORT_OF_A_CONSUMER_GROUP
         return turn.effects(self._waiting)
 
     def _on_timer(self, turn: Turn, key: TimerKey) -> None:

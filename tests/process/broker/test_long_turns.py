@@ -20,6 +20,7 @@ from nilometer.wire.large_requests import REPETITIONS_KEPT
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.turns import TURN_MS_MAX, longest_turns_ms
 from support.brokers.two_brokers import batch, produce_fields
+from support.eventually import eventually
 from support.wire.filled_requests import Case, cases
 from support.wire.new_topics import new_topic
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
@@ -189,6 +190,74 @@ def test_a_topic_that_is_created_twice_in_a_large_request_is_not_created(broker:
     assert errors.pop("many-0") == ErrorCode.invalid_request
     assert set(errors.values()) == {ErrorCode.none}
     assert len(errors) == 99
+
+
+@pytest.fixture(scope="module")
+def coordinator(broker: NilometerBroker) -> NilometerBroker:
+    """The broker, which has loaded its groups."""
+    with WirePeer(broker.bootstrap) as peer:
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="g", key_type=0)  # creates the topic of the groups
+        eventually(lambda: join(peer, "first", b"").error_code == ErrorCode.none, "the groups are loaded")
+    return broker
+
+
+def join_fields(group: str, metadata: bytes, member: str = "") -> dict[str, object]:
+    protocol = make(ApiKey.JOIN_GROUP, 3, "JoinGroupRequestProtocol", name="range", metadata=metadata)
+    return {
+        "group_id": group,
+        "session_timeout_ms": 60_000,
+        "rebalance_timeout_ms": 600_000,
+        "member_id": member,
+        "protocol_type": "consumer",
+        "protocols": (protocol,),
+    }
+
+
+def join(peer: WirePeer, group: str, metadata: bytes) -> Any:
+    return peer.ask(ApiKey.JOIN_GROUP, 3, **join_fields(group, metadata))
+
+
+def test_a_large_request_that_waits_for_its_group_holds_up_no_other_one(
+    coordinator: NilometerBroker,
+) -> None:
+    with WirePeer(coordinator.bootstrap) as first, WirePeer(coordinator.bootstrap) as second:
+        joined = join(first, "waiting", b"")
+        synced = first.ask(
+            ApiKey.SYNC_GROUP,
+            2,
+            group_id="waiting",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=(),
+        )
+        assert synced.error_code == ErrorCode.none
+        second.tell(ApiKey.JOIN_GROUP, 3, **join_fields("waiting", bytes(5_000_000)))
+        names = tuple(f"g{number}" for number in range(MANY))
+        response = ask(coordinator, ApiKey.DESCRIBE_GROUPS, 0, groups=names)
+        assert len(response.groups) == MANY
+        left = first.ask(ApiKey.LEAVE_GROUP, 2, group_id="waiting", member_id=joined.member_id)
+        assert left.error_code == ErrorCode.none
+        assert second.hear(ApiKey.JOIN_GROUP, 3).error_code == ErrorCode.none
+
+
+def test_members_that_subscribe_to_many_absent_topics_join_in_short_turns(
+    coordinator: NilometerBroker,
+) -> None:
+    key, version = ApiKey.CONSUMER_GROUP_HEARTBEAT, 1
+    with WirePeer(coordinator.bootstrap) as peer:
+        for member in range(200):
+            heartbeat = peer.ask(
+                key,
+                version,
+                group_id="absent-topics",
+                member_id=f"m{member}",
+                member_epoch=0,
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=tuple(f"absent-{member}-{number}" for number in range(400)),
+                topic_partitions=(),
+            )
+            assert heartbeat.error_code == ErrorCode.none
+    assert max(longest_turns_ms(coordinator).values(), default=0) < TURN_MS_MAX
 
 
 def test_a_large_request_in_the_wrong_format_closes_its_connection_alone(broker: NilometerBroker) -> None:

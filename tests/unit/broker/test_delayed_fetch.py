@@ -112,7 +112,7 @@ def test_a_fetch_is_not_held_beyond_the_present_iteration() -> None:
         fetch.on_readable(partition, 100)
         await asyncio.sleep(0)
         assert reader.answers == [False]
-        assert ready.may_answer()
+        assert ready.may_answer(1)
 
     asyncio.run(scenario())
 

@@ -35,7 +35,7 @@ from nilometer.broker.fetching.fetch_session import (
     TopicKey,
 )
 from nilometer.broker.fetching.session_watch import watch_of
-from nilometer.broker.replicas.delayed_fetch import DelayedFetch, FetchWatchable
+from nilometer.broker.replicas.delayed_fetch import WAITING_MAX, DelayedFetch, FetchWatchable
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replies import Reply, WaitingReply
 from nilometer.broker.services import Services
@@ -239,6 +239,8 @@ class _Fetch:
         wait_ms = self._update_wait_ms if self._reader.has_update else self._max_wait_ms
         if self._is_enough or min(wait_ms, self._max_wait_ms) <= 0 or self._round.is_empty:
             return self._answer()
+        if self._round.session is None and self._services.ready_fetches.waiting >= WAITING_MAX:
+            return self._answer()
         return self._wait()
 
     async def read_long(self, work: LongWork, *, may_wait: bool = True) -> Reply:
@@ -254,7 +256,7 @@ class _Fetch:
             self._reader.take_cold(cold)
         elif may_wait and not self._is_enough and not self._round.is_empty and self._max_wait_ms > 0:
             self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS_MAX)
-            return await self._wait()
+            return await work.wait(self._wait())
         if self._services.client_quotas.limits_clients and (throttle_ms := self._throttle_ms()):
             return self._throttled(throttle_ms)
         self._reader.count_sent()
@@ -302,6 +304,8 @@ class _Fetch:
             update_wait_ms=self._update_wait_ms,
             has_update=self._reader.has_update,
             ready=self._services.ready_fetches,
+            size=self._round.size,
+            has_session=self._round.session is not None or self._reader.identity.is_replica,
         )
         waiting.on_cancelled = delayed.cancel
         self._request.connection.complete_early = delayed.complete

@@ -98,7 +98,8 @@ class LargeRequests:
         """Handle a decoded request in parts; return the future of its response."""
         request.connection.process_alone()
         name = api_name(request.header.api_key)
-        return spawn(self._services, self._serve_parts(spec, request, division), name)
+        work = LongWork(self._services.turns)
+        return spawn(self._services, self._serve_parts(spec, request, division, work), name)
 
     async def _serve_in_turn(
         self,
@@ -116,17 +117,25 @@ class LargeRequests:
             self._waiting.append(ended)
             await ended
         self._bytes_in_work += size
-        try:
-            while size and self._services.response_memory.is_short():  # noqa: ASYNC110  clients read meanwhile
-                await asyncio.sleep(WAIT_S)
-            return await self._serve(spec, header, frame, connection, began_us, slices)
-        finally:
-            self._bytes_in_work -= size
-            connection.has_handled()
+        left = [size]
+
+        def make_room() -> None:
+            """Let others be handled: this request is done, or waits for what is not decided here."""
+            self._bytes_in_work -= left[0]
+            left[0] = 0
             while self._waiting:
                 waiting = self._waiting.popleft()
                 if not waiting.done():
                     waiting.set_result(None)
+
+        try:
+            while size and self._services.response_memory.is_short():  # noqa: ASYNC110  clients read meanwhile
+                await asyncio.sleep(WAIT_S)
+            work = LongWork(self._services.turns, make_room)
+            return await self._serve(spec, header, frame, connection, began_us, slices, work)
+        finally:
+            make_room()
+            connection.has_handled()
 
     async def _serve(
         self,
@@ -136,10 +145,10 @@ class LargeRequests:
         connection: Connection,
         began_us: int,
         slices: Slices | None,
+        work: LongWork,
     ) -> Reply:
         api = messages.api(header.api_key, header.api_version)
         division = division_for(spec.divisions, api.request_type)
-        work = LongWork(self._services.turns)
         try:
             if slices is None:
                 path = () if division is None else division.request
@@ -154,14 +163,15 @@ class LargeRequests:
         if spec.handle_long is not None:
             return await spec.handle_long(self._services, request, work)
         if division is not None:
-            return await self._serve_parts(spec, request, division)
+            return await self._serve_parts(spec, request, division, work)
         reply = _handle(spec, self._services, request)
-        return await reply if isinstance(reply, asyncio.Future) else reply
+        return await work.wait(reply) if isinstance(reply, asyncio.Future) else reply
 
-    async def _serve_parts(self, spec: ApiSpec, request: Request, division: Division) -> Reply:
+    async def _serve_parts(
+        self, spec: ApiSpec, request: Request, division: Division, work: LongWork
+    ) -> Reply:
         services = self._services
         clock = services.runtime.clock
-        work = LongWork(services.turns)
         merged = Merged(request.api.response_type, division.response)
         began_ms = clock.monotonic_ms()
         throttle_ms = 0
@@ -173,7 +183,7 @@ class LargeRequests:
             part = request.part(_with_time_left(body, clock.monotonic_ms() - began_ms), part_began_us)
             reply = _handle(spec, services, part)
             spent_us = clock.monotonic_us() - part_began_us
-            frame = await reply if isinstance(reply, asyncio.Future) else reply
+            frame = await work.wait(reply) if isinstance(reply, asyncio.Future) else reply
             for _ in merged.add(await self._message(part, frame)):
                 await work.step(1)
             throttle_ms = self._throttle_ms(spec, request, spent_us)

@@ -89,11 +89,11 @@ async def handle_long(services: Services, request: Request, work: LongWork) -> R
         if isinstance(reply, WaitingReply):
             waiting.append(reply)
         elif isinstance(reply, asyncio.Future):  # a later batch must not pass one that is being verified
-            await reply
+            await work.wait(reply)
         parts.append(part)
         await work.step(partitions)
     for reply in waiting:
-        await reply
+        await work.wait(reply)
     if request.body.acks == ACKS_NONE:
         return None
     return await _encode_parts(request, parts, work)

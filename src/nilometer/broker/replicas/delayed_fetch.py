@@ -48,6 +48,10 @@ class FetchWatchable(Protocol):
 
 ANSWERED_AT_ONCE = 32
 """So many waiting fetches are answered in one iteration of the event loop: one append may end thousands."""
+READ_AT_ONCE = 512
+"""So many partitions they read in it together, or one fetch with more."""
+WAITING_MAX = 200_000
+"""So many partitions are named by all waiting fetches that have no session. A further fetch does not wait."""
 
 
 class ReadyFetches:
@@ -61,20 +65,23 @@ class ReadyFetches:
     def __init__(self) -> None:
         self._is_holding = False
         self._held: dict[DelayedFetch, None] = {}
-        self._answered = 0
-        """How many were answered in this iteration of the event loop."""
+        self._answered = self._read = 0
+        """How many were answered in this iteration of the event loop, and how many partitions they read."""
+        self.waiting = 0
+        """How many partitions are named by the waiting fetches that have no session."""
 
     def hold(self) -> None:
         """Hold fetches until :meth:`answer`, at most to the next iteration of the event loop."""
         self._is_holding = True
 
-    def may_answer(self) -> bool:
-        """Whether one more fetch may be answered at once; if so, it is counted."""
-        if self._is_holding or self._answered >= ANSWERED_AT_ONCE:
+    def may_answer(self, partitions: int) -> bool:
+        """Whether a fetch that reads ``partitions`` may be answered at once; if so, it is counted."""
+        if self._is_holding or self._answered >= ANSWERED_AT_ONCE or self._read >= READ_AT_ONCE:
             return False
         if not self._answered:
             asyncio.get_running_loop().call_soon(self._begin_iteration)
         self._answered += 1
+        self._read += partitions
         return True
 
     def add(self, fetch: DelayedFetch) -> None:
@@ -85,15 +92,17 @@ class ReadyFetches:
     def answer(self) -> None:
         """Answer the fetches that were held, some of them now, and hold none from now on."""
         self._is_holding = False
-        while self._held and self.may_answer():
+        while self._held:
             fetch = next(iter(self._held))
+            if not self.may_answer(fetch.size):
+                break
             del self._held[fetch]
             fetch.read_again()
         if self._held:
             asyncio.get_running_loop().call_soon(self.answer)
 
     def _begin_iteration(self) -> None:
-        self._answered = 0
+        self._answered = self._read = 0
 
 
 class DelayedFetch:
@@ -107,7 +116,9 @@ class DelayedFetch:
         "_ready",
         "_timer",
         "_update_wait_ms",
+        "_weight",
         "for_replica",
+        "size",
     )
 
     def __init__(
@@ -121,6 +132,8 @@ class DelayedFetch:
         update_wait_ms: int = 0,
         has_update: bool = False,
         ready: ReadyFetches | None = None,
+        size: int = 1,
+        has_session: bool = True,
     ) -> None:
         """Wait on ``partitions``: for ``bytes_missing`` more readable bytes, but at most ``max_wait_ms``.
 
@@ -128,7 +141,12 @@ class DelayedFetch:
         returns whether it did. With an update for a follower (a new high watermark or log start offset;
         ``has_update`` if there is one already) the wait ends after ``update_wait_ms``. ``ready`` may hold the
         response until more records are appended.
+        ``size``: how many partitions the fetch names.
         """
+        self.size = size
+        self._weight = 0 if has_session or ready is None else size
+        if ready is not None:
+            ready.waiting += self._weight
         self._ready = ready
         self._partitions = partitions
         self._bytes_missing = bytes_missing
@@ -147,7 +165,7 @@ class DelayedFetch:
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
             return
-        if self._ready is None or self._ready.may_answer():
+        if self._ready is None or self._ready.may_answer(self.size):
             self.read_again()
         else:
             self._ready.add(self)
@@ -179,7 +197,7 @@ class DelayedFetch:
         of many, perhaps soon."""
         if self._done:
             return
-        if source is not None and self._ready is not None and not self._ready.may_answer():
+        if source is not None and self._ready is not None and not self._ready.may_answer(self.size):
             self._is_final = True
             self._ready.add(self)
             return
@@ -194,6 +212,9 @@ class DelayedFetch:
 
     def _leave(self) -> None:
         self._done = True
+        if self._ready is not None:
+            self._ready.waiting -= self._weight
+            self._weight = 0
         self._timer.cancel()
         for partition in self._partitions:
             partition.fetch_waiters.pop(self, None)

@@ -32,6 +32,8 @@ from nilometer.wire.messages import Api, Message
 logger = logging.getLogger("nilometer.broker.transactions")
 
 RETRY_S = 0.1
+MARKERS_AT_ONCE = 64
+"""So many markers are appended here before clients are served."""
 MARKERS_PER_REQUEST_MAX = 1_000
 LOCAL_TIMEOUT_MS = 30_000
 
@@ -163,7 +165,9 @@ class MarkerSender:
         done = asyncio.Event()
         delayed = DelayedProduce(done.set)
         timestamp_ms = self._runtime.clock.wall_ms()
-        for entry, outcome in zip(batch, outcomes, strict=True):
+        for number, (entry, outcome) in enumerate(zip(batch, outcomes, strict=True), 1):
+            if number % MARKERS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             marker = _marker(entry.end, timestamp_ms)
             self._writer.begin(entry.partition.topic, marker, outcome, delayed)
         if delayed.is_waiting:

@@ -137,8 +137,10 @@ class ConsumerGroup:
             member.subscribed_topic_names if regex is None else member.subscribed_topic_names | regex.topics
         )
 
-    def subscribed_topics(self) -> set[str]:
-        return set[str]().union(*(self.topics_of(member) for member in self.members.values()))
+    def subscribed_topics(self, existing: frozenset[str]) -> set[str]:
+        """Return the topics that the members subscribe to and that exist: of the others there may be
+        many, since each member names its own."""
+        return set[str]().union(*(self.topics_of(member) & existing for member in self.members.values()))
 
     def regex_subscribers(self, regex: str) -> list[Member]:
         return [member for member in self.members.values() if member.subscribed_topic_regex == regex]

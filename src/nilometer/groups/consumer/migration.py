@@ -65,7 +65,7 @@ def upgrade(
     draft = Draft(group, turn)
     for member in members:
         draft.member_metadata(member)
-    draft.group_epoch(generation, context.topics.hash_of(group.subscribed_topics()))
+    draft.group_epoch(generation, context.topics.hash_of(group.subscribed_topics(context.topics.names())))
     for member in members:
         draft.target(
             member.member_id, {topic_id: frozenset(owned) for topic_id, owned in member.assigned.items()}

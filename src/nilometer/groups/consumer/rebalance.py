@@ -59,7 +59,7 @@ def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool, cause: 
     if not subscription_changed and group.metadata_version_seen == topics.version:
         return
     resolve_regexes(draft, topics)
-    metadata_hash = topics.hash_of(group.subscribed_topics())
+    metadata_hash = topics.hash_of(group.subscribed_topics(topics.names()))
     if subscription_changed or metadata_hash != group.metadata_hash:
         draft.group_epoch(group.group_epoch + 1, metadata_hash)
         why = cause if subscription_changed else "the subscribed topics changed"
@@ -93,7 +93,7 @@ def assign(draft: Draft, topics: Topics, config: GroupConfig) -> None:
     subscribed: dict[frozenset[str], MemberSpec] = {}
     members: dict[str, MemberSpec] = {}
     for member_id, member in group.members.items():
-        names = group.topics_of(member)
+        names = group.topics_of(member) & topics.names()
         alike = subscribed.get(names)
         if alike is None:
             alike = subscribed[names] = MemberSpec(topics.ids_of(names))
