@@ -32,7 +32,7 @@ HOSTILE = 12
 ALONE_S = 20.0
 MIB = 1 << 20
 PEAK_BYTES_MAX = 400 * MIB
-AFTER_BYTES_MAX = 120 * MIB
+AFTER_BYTES_MAX = 160 * MIB
 GIVEN_BACK_S = 60.0
 OVERRIDES = {
     "zookeeper.session.timeout.ms": "6000",
