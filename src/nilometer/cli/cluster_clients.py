@@ -9,7 +9,6 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.replicas.replica_survey import DEFAULT_TIMEOUT_MS, ReplicaSurvey
 from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.cluster.acl import Operation
 from nilometer.runtime import Runtime
 
 
@@ -25,5 +24,7 @@ def survey_of(bootstrap: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> ReplicaSu
 
 async def say_if_hidden(admin: Admin, what: str) -> None:
     """Say that ACLs may be why a list is empty, except to a user who may change the cluster."""
+    from nilometer.cluster.acl import Operation  # no other command needs it
+
     if not await admin.may(Operation.ALTER):
         click.echo(f"There is no {what} that this user may see: it needs DESCRIBE on a {what}.", err=True)

@@ -139,6 +139,6 @@ def test_commands_connect_by_their_config_file(secured: Secured, tmp_path: Path)
     assert refused.returncode == 1
     assert "SASL_AUTHENTICATION_FAILED" in refused.stderr
     unknown = run("status", "--timeout", "30")
-    assert unknown.returncode == 3 and "uthentication failed" in unknown.stdout, unknown.stdout
+    assert unknown.returncode == 4 and "uthentication failed" in unknown.stdout, unknown.stdout
     write({"security.protocol": "KERBEROS"})
     assert "security.protocol" in run("topic", "list").stderr

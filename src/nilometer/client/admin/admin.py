@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
 from nilometer.client.admin.descriptions import (
@@ -30,11 +30,14 @@ from nilometer.client.network.metadata_exchange import metadata_request, read_me
 from nilometer.client.network.topic_lookup import controller_knows, no_such_topic
 from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
-from nilometer.cluster.acl import Operation
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
+
+if TYPE_CHECKING:
+    from nilometer.cluster.acl import Operation
+
 
 Outcomes = dict[str, KafkaError | None]
 
