@@ -74,10 +74,11 @@ async def handle_long(services: Services, request: Request, work: LongWork) -> R
         for partition in _partitions((topic,)):
             partitions.append(partition)
             await work.step(1)
-        await work.release(topic.partitions)
-    await work.release(body.topics)
     try:
         session_round = _begin(services, request, partitions, ())
+        for topic in body.topics:
+            await work.release(topic.partitions)
+        await work.release(body.topics)
         for topic in body.forgotten:
             for key in _forgotten((topic,)):
                 if session_round.session is not None:

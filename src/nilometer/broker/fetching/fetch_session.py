@@ -110,7 +110,6 @@ class FetchSession(msgspec.Struct):
     watcher: SessionWatcher | None = None
     is_bounded: bool = False
     """Whether it is a client's session; a broker's has as many partitions as its replicas."""
-    is_ended: bool = False
     rights_version: int = 0
     """The version of the ACLs when partitions were last read."""
 
@@ -135,7 +134,6 @@ class FetchSession(msgspec.Struct):
                 self.watcher.forget(key)
 
     def end(self) -> None:
-        self.is_ended = True
         for key in list(self.partitions):
             self.forget(key)
 
