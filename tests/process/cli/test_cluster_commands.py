@@ -223,8 +223,9 @@ def test_two_ingests_do_not_share_a_state(shell: CommandShell, tmp_path: Path) -
     log = tmp_path / "app.log"
     log.write_text("line\n")
     ingest = ("ingest", str(log), "--topic", "shared", "--state", str(tmp_path / "state.json"))
+    shell.run("topic", "create", "shared")
     follower = shell.start(*ingest, "--follow", stdout=subprocess.PIPE)
-    wait_until((tmp_path / "state.json").exists)
+    wait_until(lambda: shell.values("shared") == [b"line"])  # the state exists before the line is sent
     refused = shell.run(*ingest, code=1).decode()
     assert (
         f"another ingest is running with the state {tmp_path}/state.json (process {follower.pid})" in refused
