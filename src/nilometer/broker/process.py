@@ -31,6 +31,9 @@ from nilometer.runtime.loop_errors import on_loop_error
 logger = logging.getLogger("nilometer.broker")
 
 
+GARBAGE_THRESHOLDS = (5_000, 5, 2_000)
+"""A collection holds the event loop while it walks over all objects of its generation. The second one has at
+most 25,000 of them, of a large request, say: some 3 ms."""
 SWITCH_INTERVAL_S = 0.001
 """How long a computing thread (compaction, recovery) may hold the interpreter before the event loop runs."""
 
@@ -124,7 +127,7 @@ async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatu
             # Most current objects stay until the process ends: exclude them from garbage collections.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(20_000, 20, 100)
+            gc.set_threshold(*GARBAGE_THRESHOLDS)
             giving_back = asyncio.ensure_future(give_back_freed_memory())
             await broker.wait_stopped(stop)
     finally:

@@ -128,9 +128,8 @@ class EncodedReply:
         pieces = next(self._left, None)
         if pieces is None:
             return None
-        joined = b"".join(pieces)
-        self.size -= len(joined)
-        return (joined,)
+        self.size -= sum(map(len, pieces))
+        return pieces
 
     def _encode_slice(self) -> bool:
         """Encode one slice; return false if there was none left."""

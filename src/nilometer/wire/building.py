@@ -50,7 +50,7 @@ def build(message_type: type[Any], /, **fields: object) -> Message:
         if (target := known.get(name)) is not None:
             field_name, convert = target
             values[field_name] = value if convert is None else convert(value)
-        elif name not in _names_in_any_version(message_type):
+        elif not _has_another_version(message_type, name):
             raise TypeError(f"{message_type.__name__} has no field {name} in any version")
     return message_type(**values)
 
@@ -74,16 +74,17 @@ def _plan(
 
 
 @functools.cache
-def _names_in_any_version(message_type: type[Any]) -> frozenset[str]:
+def _has_another_version(message_type: type[Any], name: str) -> bool:
+    """Whether another version of the type has the field ``name``. Loads versions until one has, the newest
+    first: nearly always one is enough."""
     api_path, _, part = message_type.__module__.rsplit(".", 2)
     api_name = api_path.rsplit(".", 1)[1]
-    names: set[str] = set()
-    for number in schema_name_map[api_name]:
+    for number in sorted(schema_name_map[api_name], reverse=True):
         module = importlib.import_module(f"{api_path}.v{number}.{part}")
         other = getattr(module, message_type.__name__, None)
-        if other is not None:
-            names.update(_plan(other)[0])
-    return frozenset(names)
+        if other is not None and name in _plan(other)[0]:
+            return True
+    return False
 
 
 def implicit_default(field: FieldShape) -> Any:

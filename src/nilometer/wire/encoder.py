@@ -38,7 +38,7 @@ Write = Callable[[Pieces, Any], None]
 
 PIECES_MAX = 2048
 """About how many pieces one slice of a message has: those of some hundred elements, in a millisecond."""
-SLICE_BYTES = 1024 * 1024
+SLICE_BYTES = 256 * 1024
 FEW = 16
 """Arrays of so many elements are not divided."""
 
@@ -86,11 +86,30 @@ class LazySequence(Sequence[T], Generic[S, T]):
 class EncodedItems:
     """The elements of an array in their encoded form. It may be the value of an array in a message."""
 
-    __slots__ = ("count", "pieces")
+    __slots__ = ("_joined", "_recent", "_recent_bytes", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        self.pieces: list[bytes] = []
+        """How many elements the pieces are."""
+        self._joined: list[bytes] = []
+        self._recent: list[bytes] = []
+        self._recent_bytes = 0
+
+    def append(self, piece: bytes) -> None:
+        """Append a part of an element. Small ones are joined: whoever walks over all pieces has few."""
+        self._recent.append(piece)
+        self._recent_bytes += len(piece)
+        if len(self._recent) >= PIECES_MAX or self._recent_bytes >= SLICE_BYTES:
+            self._join()
+
+    def pieces(self) -> Sequence[bytes]:
+        self._join()
+        return self._joined
+
+    def _join(self) -> None:
+        self._joined.append(b"".join(self._recent))
+        self._recent.clear()
+        self._recent_bytes = 0
 
 
 class _Rest:
@@ -240,7 +259,7 @@ def item_writer(field: FieldShape, *, flexible: bool) -> Write:
 
 def _write_encoded(pieces: Pieces, items: EncodedItems, *, flexible: bool) -> None:
     pieces.append(unsigned(items.count + 1) if flexible else items.count.to_bytes(4, "big"))
-    pieces += items.pieces
+    pieces += items.pieces()
 
 
 def _array_writer(field: FieldShape, *, flexible: bool) -> Write:

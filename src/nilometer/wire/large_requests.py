@@ -25,11 +25,13 @@ from nilometer.wire.encoder import EncodedItems, encode_slices, item_writer
 from nilometer.wire.errors import MalformedMessage, MalformedRequest
 from nilometer.wire.messages import as_malformed
 from nilometer.wire.schema import EntityShape, FieldShape, shape_of
-from nilometer.wire.survey import apply_cuts, array_count, field_surveyor, skip_tagged_fields, surveyor
+from nilometer.wire.survey import apply_cuts, count_reader, field_surveyor, skip_tagged_fields, surveyor
 
 Path = tuple[str, ...]
 Slices = Generator[int, None, tuple[Any, int]]
 """Yields how many elements were decoded since the last step; returns a value and the position after it."""
+Read = Callable[[bytes, int], tuple[Any, int]]
+"""Checks and reads what begins at a position; returns it and the position after it."""
 
 
 class Repeated(enum.Enum):
@@ -71,7 +73,7 @@ def decode_in_slices(
     """
     try:
         counted = _Counted(whole_max)
-        message, _ = yield from _read_entity(shape_of(request_type), buffer, position, counted, path)
+        message, _ = yield from _read_entity(request_type, buffer, position, counted, path)
         return message
     except BaseException as error:
         raise as_malformed(error, MalformedRequest, request_type) from error
@@ -96,34 +98,54 @@ class _Counted:
             raise MalformedMessage(f"more than {limit} elements in one request, or in an element of it")
 
 
-def _read_entity(shape: EntityShape, buffer: bytes, position: int, counted: _Counted, path: Path) -> Slices:
+class _Step(NamedTuple):
+    """How one field is decoded."""
+
+    name: str
+    read: Read
+    """Reads the value, or one element of an array."""
+    read_count: Callable[[bytes, int, int], tuple[int, int]] | None
+    """Reads the number of an array's elements."""
+    nested: type[Any] | None
+    """The type of an array's elements if they have arrays: they are decoded field by field."""
+
+
+@functools.cache
+def _steps(entity: type[Any]) -> tuple[_Step, ...]:
+    shape = shape_of(entity)
+    return tuple(_step(field, flexible=shape.flexible) for field in shape.plain)
+
+
+def _step(field: FieldShape, *, flexible: bool) -> _Step:
+    if not field.is_array:
+        return _Step(field.name, _reader(field, flexible=flexible), None, None)
+    nested = field.entity if field.entity is not None and _is_divisible(shape_of(field.entity)) else None
+    read = _reader(dataclasses.replace(field, is_array=False), flexible=flexible, is_item=True)
+    return _Step(field.name, read, count_reader(field, flexible=flexible), nested)
+
+
+def _read_entity(entity: type[Any], buffer: bytes, position: int, counted: _Counted, path: Path) -> Slices:
     values: dict[str, Any] = {}
-    for field in shape.plain:
-        if field.is_array:
-            on_path = path if path and field.name == path[0] else ()
-            values[field.name], position = yield from _read_array(
-                field, buffer, position, counted, on_path, flexible=shape.flexible
-            )
+    for step in _steps(entity):
+        if step.read_count is None:
+            values[step.name], position = step.read(buffer, position)
         else:
-            values[field.name], position = _reader(field, flexible=shape.flexible)(buffer, position)
-    if shape.flexible:
+            on_path = path if path and step.name == path[0] else ()
+            values[step.name], position = yield from _read_array(step, buffer, position, counted, on_path)
+    if entity.__flexible__:
         position = skip_tagged_fields(buffer, position, len(buffer))
         if position > len(buffer):
             raise MalformedMessage("the tagged fields exceed the request")
-    return shape.type(**values), position
+    return entity(**values), position
 
 
-def _read_array(
-    field: FieldShape, buffer: bytes, position: int, counted: _Counted, path: Path, *, flexible: bool
-) -> Slices:
-    count, position = array_count(field, buffer, position, flexible=flexible)
+def _read_array(step: _Step, buffer: bytes, position: int, counted: _Counted, path: Path) -> Slices:
+    assert step.read_count is not None
+    count, position = step.read_count(buffer, position, len(buffer))
     if count < 0:
         return None, position
     counted.add(count, path)
-    nested = None if field.entity is None else shape_of(field.entity)
-    if nested is not None and not _is_divisible(nested):
-        nested = None
-    read = _reader(dataclasses.replace(field, is_array=False), flexible=flexible, is_item=True)
+    read, nested = step.read, step.nested
     items: list[Any] = []
     for _ in range(count):
         if path:
@@ -149,10 +171,7 @@ def can_decode_in_slices(request_type: type[Any]) -> bool:
     return dataclasses.is_dataclass(request_type) and not shape_of(request_type).tagged
 
 
-@functools.cache
-def _reader(
-    field: FieldShape, *, flexible: bool, is_item: bool = False
-) -> Callable[[bytes, int], tuple[Any, int]]:
+def _reader(field: FieldShape, *, flexible: bool, is_item: bool = False) -> Read:
     """Return what checks and reads one value that is no array."""
     if field.entity is not None and is_item:
         survey, read = surveyor(field.entity), entity_reader(field.entity)
@@ -336,8 +355,10 @@ class _Divider:
                 group.append(item)
             if number % SLICE_ELEMENTS == 0:
                 yield (), SLICE_ELEMENTS
-        for key in list(same):
-            group = same.pop(key)
+        keys = list(same)
+        keys.reverse()
+        while keys:  # all of them are not freed at once
+            group = same.pop(keys.pop())
             yield group, sum(map(_weight, group))
 
 
@@ -434,7 +455,7 @@ class _MergedArray:
     def _encode(self, item: Any) -> Iterator[None]:
         self._items.count += 1
         for piece in encode_slices(self._write, item):
-            self._items.pieces.append(piece)
+            self._items.append(piece)
             yield
 
     def _end_last(self) -> None:
@@ -444,7 +465,8 @@ class _MergedArray:
             self._last = None
             whole = dataclasses.replace(item, **{self._inner[0]: array.finish()})
             self._items.count += 1
-            self._items.pieces += encode_slices(self._write, whole)
+            for piece in encode_slices(self._write, whole):
+                self._items.append(piece)
 
     def finish(self) -> EncodedItems:
         self._end_last()

@@ -53,20 +53,18 @@ class EntityShape:
     type: type[Any]
     flexible: bool
     fields: tuple[FieldShape, ...]
-    """All fields; those without a tag are in the order of the bytes."""
-
-    @property
-    def plain(self) -> tuple[FieldShape, ...]:
-        return tuple(field for field in self.fields if field.tag is None)
-
-    @property
-    def tagged(self) -> tuple[FieldShape, ...]:
-        return tuple(sorted((f for f in self.fields if f.tag is not None), key=lambda f: f.tag or 0))
+    plain: tuple[FieldShape, ...]
+    """The fields without a tag, in the order of the bytes."""
+    tagged: tuple[FieldShape, ...]
+    """The fields with a tag, by tag."""
 
 
 @functools.cache
 def shape_of(entity: type[Any]) -> EntityShape:
-    return EntityShape(entity, entity.__flexible__, tuple(_field(f) for f in dataclasses.fields(entity)))
+    fields = tuple(_field(f) for f in dataclasses.fields(entity))
+    plain = tuple(field for field in fields if field.tag is None)
+    tagged = tuple(sorted((f for f in fields if f.tag is not None), key=lambda f: f.tag or 0))
+    return EntityShape(entity, entity.__flexible__, fields, plain, tagged)
 
 
 def nested_types(module: Mapping[str, Any]) -> dict[str, type[Any]]:

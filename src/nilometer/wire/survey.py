@@ -153,7 +153,7 @@ def field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
 
 
 def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
-    read_count = _count_reader(field, flexible=flexible)
+    read_count = count_reader(field, flexible=flexible)
     item_min = _size_min(field, flexible=flexible)
     survey_items = _items_surveyor(field, item_min, flexible=flexible)
 
@@ -164,8 +164,11 @@ def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
     return survey_array
 
 
-def _count_reader(field: FieldShape, *, flexible: bool) -> Callable[[bytes, int, int], tuple[int, int]]:
-    """Return what reads the number of an array's elements, -1 for null, and checks that they can follow."""
+def count_reader(field: FieldShape, *, flexible: bool) -> Callable[[bytes, int, int], tuple[int, int]]:
+    """Return what reads the number of an array's elements, -1 for null, and the position after it.
+
+    It raises MalformedMessage if so many elements cannot be between there and the given end.
+    """
     read = _compact_count if flexible else _count
     item_min = _size_min(field, flexible=flexible)
 
@@ -178,14 +181,6 @@ def _count_reader(field: FieldShape, *, flexible: bool) -> Callable[[bytes, int,
         return count, position
 
     return read_count
-
-
-def array_count(field: FieldShape, buffer: bytes, position: int, *, flexible: bool) -> tuple[int, int]:
-    """Return the number of an array's elements, -1 for null, and the position after it.
-
-    Raises MalformedMessage if so many elements cannot be in the rest of the buffer.
-    """
-    return _count_reader(field, flexible=flexible)(buffer, position, len(buffer))
 
 
 def _items_surveyor(field: FieldShape, item_min: int, *, flexible: bool) -> SurveyItems:

@@ -71,6 +71,7 @@ async def handle_long(services: Services, request: Request, work: LongWork) -> R
     body: FetchBody = request.body
     partitions: list[FetchPartition] = []
     for topic in body.topics:
+        await work.step(1)  # it may have no partitions
         for partition in _partitions((topic,)):
             partitions.append(partition)
             await work.step(1)
