@@ -155,6 +155,8 @@ def test_a_static_member_keeps_its_place_and_a_second_one_fences_the_first() -> 
                 await poll_until(lambda: shares(other) == [4], other)
                 with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
                     await poll_until(lambda: False, one)
+                await other.close(leave_group=True)
+        assert len(stage.group.left) == 1, "of three closed ones, that which leaves for good"
 
     play(scenario)
 

@@ -156,6 +156,8 @@ def test_a_static_member_goes_away_and_finds_its_partitions_as_they_were() -> No
                     await intruder.subscribe(["t"])
                     with pytest.raises(KafkaError, match="UNRELEASED_INSTANCE_ID"):
                         await intruder.poll(timeout_ms=30_000)
+                await again.close(leave_group=True)
+            assert [how for _, how in group.left] == ["-2", "-1"]
 
     play_next(scenario)
 

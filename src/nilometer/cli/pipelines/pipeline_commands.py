@@ -12,7 +12,8 @@ from rich.table import Table
 
 from nilometer.cli import commands
 from nilometer.cli.pipelines.pipeline_declare_command import declare, new
-from nilometer.cli.pipelines.pipeline_feed_commands import capture, deliver, demo, sample
+from nilometer.cli.pipelines.pipeline_deliver_command import deliver
+from nilometer.cli.pipelines.pipeline_feed_commands import capture, demo, sample
 from nilometer.cli.pipelines.pipeline_formats_commands import formats
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import (

@@ -1,4 +1,4 @@
-"""``nilometer pipeline sample | demo | capture | deliver``: input for pipelines, and their output."""
+"""``nilometer pipeline sample | demo | capture``: input for pipelines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from nilometer.cli.cluster_options import (
     client_config,
     confirm,
     connection_options,
-    given_client_config,
     json_option,
-    parse_pairs,
     print_json,
     run_async,
     yes_option,
@@ -33,14 +31,11 @@ from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
-from nilometer.client.consumer.consumer import Consumer
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.postgres.capture import Capture, Event
 from nilometer.pipeline.run.catalogue import SHIPPED
-from nilometer.pipeline.run.runner import Job, check_source
 from nilometer.pipeline.run.samples import SAMPLES, SampleRecord, sample_records
-from nilometer.pipeline.run.webhook_delivery import Deliverer, DeliveryNotes, Webhook
 from nilometer.pipeline.sink.cluster_writer import ClusterWriter, Outgoing
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -226,73 +221,6 @@ def _take(source: Capture, topic: str, client: Mapping[str, str]) -> int:
 def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
     for key, value in events:
         yield Outgoing(topic, None, key, value, ())
-
-
-@commands.command()
-@click.option("--topic", default="notifications", show_default=True, help="The topic of the messages.")
-@click.option("--webhook", "url", required=True, help="The URL that each message is posted to.")
-@click.option("--group", default="nilometer-deliver", show_default=True, help="The consumer group.")
-@click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An HTTP header of each request; repeatable.",
-)
-@click.option("--until-idle", is_flag=True, help="Stop when all messages have been delivered.")
-@home_option
-@json_option
-@connection_options
-def deliver(
-    topic: str,
-    url: str,
-    group: str,
-    headers: tuple[str, ...],
-    until_idle: bool,
-    home: str,
-    as_json: bool,
-    bootstrap: str,
-) -> None:
-    """Post the messages of a topic to a webhook, each id once.
-
-    Several deliverers of one group share the partitions.
-    """
-    try:
-        webhook = Webhook(url, parse_pairs(headers, "--header"))
-        check_source(Job(topic, output="", bootstrap_servers=bootstrap, client=given_client_config()))
-    except PipelineError as error:
-        raise click.ClickException(str(error)) from None
-    notes = DeliveryNotes(Path(home, "deliver", f"{group}.sqlite"))
-    deliverer = Deliverer(webhook, notes, lambda said: click.echo(said, err=True))
-    try:
-        run_async(_deliver(deliverer, topic, group, bootstrap, until_idle))
-    finally:
-        totals = deliverer.totals
-        click.echo(
-            json.dumps({"delivered": totals.delivered, "repeats": totals.repeats, "refused": totals.refused})
-            if as_json
-            else f"{totals.delivered:,} delivered, {totals.repeats:,} repeats dropped, "
-            f"{totals.refused:,} refused"
-        )
-        notes.close()
-
-
-async def _deliver(deliverer: Deliverer, topic: str, group: str, bootstrap: str, until_idle: bool) -> None:
-    settings = {
-        **client_config(bootstrap),
-        "group.id": group,
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": "false",
-    }
-    async with Consumer(Runtime.system(), settings) as consumer:
-        await consumer.subscribe([topic])
-
-        async def is_at_end() -> bool:
-            """Whether this member has partitions and has read all of them to their end."""
-            ends = await consumer.end_offsets(consumer.assignment())
-            return bool(ends) and all([await consumer.position(one) >= end for one, end in ends.items()])
-
-        await deliverer.run(consumer, until=is_at_end if until_idle else None)
 
 
 @commands.command()

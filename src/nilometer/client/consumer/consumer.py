@@ -72,10 +72,12 @@ class Consumer:
         if self._group is not None:
             self._fetcher.fetch_committed_by(self._group.committed)
 
-    async def close(self) -> None:
+    async def close(self, *, leave_group: bool | None = None) -> None:
         """Close the consumer. A group member first commits (with auto commit), and leaves the group.
 
-        Raises the exception of a rebalance callback, once everything is closed.
+        By default a static member (``group.instance.id``) does not leave, since it may come back (KIP-1092):
+        ``leave_group=True`` has it leave as well. Raises the exception of a rebalance callback, once
+        everything is closed.
         """
         if self._closed:
             return
@@ -83,7 +85,7 @@ class Consumer:
         try:
             if self._group is not None and self._fetcher is not None:
                 self._fetcher.interrupt()
-                await self._group.close()
+                await self._group.close(for_good=leave_group is True)
         finally:
             if self._fetcher is not None:
                 await self._fetcher.close()

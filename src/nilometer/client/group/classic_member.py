@@ -194,8 +194,8 @@ class ClassicMember:
             case _:
                 pass
 
-    async def leave(self, reason: str) -> None:
-        """End the membership; send LeaveGroup, except for a static member, which may come back.
+    async def leave(self, reason: str, *, for_good: bool = False) -> None:
+        """End the membership; send LeaveGroup, except for a static member that may come back.
 
         The caller gives up the partitions.
         """
@@ -205,7 +205,7 @@ class ClassicMember:
         self._rejoin_reason = "a new member"
         self._reset(NO_MEMBER_ID, reason)
         await self._heartbeats.end()
-        if identity.member_id and identity.instance_id is None:
+        if identity.member_id and (for_good or identity.instance_id is None):
             await self._requests.leave(identity, reason)
 
     # --- a round

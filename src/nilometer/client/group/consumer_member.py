@@ -144,14 +144,14 @@ class ConsumerMember:
             self._reported_topics = None
             self._heartbeats.wake()
 
-    async def leave(self, reason: str) -> None:
+    async def leave(self, reason: str, *, for_good: bool = False) -> None:
         identity = self.identity
         self._end(lost=self._lost)
         self._member_id = str(self._client.runtime.entropy.uuid())  # if it joins again, as a new member
         await self._heartbeats.end()
         if identity.is_member:
             logger.info("Group %s: leaving: %s", self._config.group_id, reason)
-            await self._send_leave(identity.member_id)
+            await self._send_leave(identity.member_id, for_good)
 
     # --- applying a target
 
@@ -327,8 +327,9 @@ class ConsumerMember:
         self._lost = True
         await self.leave(POLL_TIMEOUT_REASON)
 
-    async def _send_leave(self, member_id: str) -> None:
-        epoch = LEAVE_EPOCH if self._config.instance_id is None else STATIC_LEAVE_EPOCH
+    async def _send_leave(self, member_id: str, for_good: bool) -> None:
+        leaves = for_good or self._config.instance_id is None
+        epoch = LEAVE_EPOCH if leaves else STATIC_LEAVE_EPOCH
         await self._coordinator.send_leave(
             ApiKey.CONSUMER_GROUP_HEARTBEAT, lambda api: self._request(api, epoch, member_id)
         )

@@ -42,6 +42,9 @@ class Member(Protocol):
         """Handle the error of a commit that was made as ``identity``."""
         ...
 
-    async def leave(self, reason: str) -> None:
-        """Leave the group and notify the coordinator. The caller gives up the partitions."""
+    async def leave(self, reason: str, *, for_good: bool = False) -> None:
+        """Leave the group and notify the coordinator. The caller gives up the partitions.
+
+        A static member may come back, and keeps its place in the group unless it leaves ``for_good``.
+        """
         ...

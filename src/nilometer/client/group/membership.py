@@ -183,17 +183,18 @@ class Membership:
 
     # --- the end
 
-    async def close(self) -> None:
+    async def close(self, *, for_good: bool = False) -> None:
         """Commit (with auto commit), give up the partitions and leave the group.
 
-        Raises the exception of the user's callback, after everything is done.
+        A static member leaves only ``for_good``. Raises the exception of the user's callback, after
+        everything is done.
         """
         try:
-            await self._part("the consumer is being closed")
+            await self._part("the consumer is being closed", for_good=for_good)
         finally:
             await self._jobs.close()
 
-    async def _part(self, reason: str) -> None:
+    async def _part(self, reason: str, *, for_good: bool = False) -> None:
         self._refuse_in_callback()
         member = self._member
         lost = member is not None and not member.identity.is_member
@@ -206,7 +207,7 @@ class Membership:
             await self._committer.wait_idle(CLOSE_TIMEOUT_MS)  # before leaving: commits need a member
             self._member = None
             if member is not None:
-                await member.leave(reason)
+                await member.leave(reason, for_good=for_good)
 
     # --- helpers
 
