@@ -4,13 +4,14 @@ For each API that clients may send, each array of the request's newest version i
 elements up to ``--bytes``. The request is sent alone, while another client sends ApiVersions every few
 milliseconds. A row says how much processor time the process used and how long the other client waited at
 most, here and in Apache Kafka, and the longest turn of the API's requests so far by the broker's own
-measurement. Both systems get a round of all requests before the one that is measured.
+measurement. Both systems get a round of requests of a tenth of the size before the one that is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import socket
 import struct
 import sys
@@ -23,16 +24,18 @@ from typing import NamedTuple
 
 from tests.support.brokers.nilometer_broker import NilometerBroker
 from tests.support.brokers.turns import longest_turns_ms
-from tests.support.kafka.apache_kafka import ApacheKafka
+from tests.support.kafka.apache_kafka import JVM_AS_SHIPPED, ApacheKafka
 from tests.support.wire.filled_requests import Case, cases
 
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, api_name
 
 BYTES = 1_000_000
-TIMEOUT_S = 20.0
+TIMEOUT_S = 10.0
 """A request without a response by then gets none: it waits for a change, or for minutes."""
 PULSE_S = 0.005
+IDLE_S = 0.2
+IDLE_TIMEOUT_S = 60.0
 
 
 class Cost(NamedTuple):
@@ -106,12 +109,29 @@ def rss_mb(pid: int) -> float:
 def measure(case: Case, bootstrap: str, pid: int) -> Cost:
     pulse = Pulse(bootstrap)
     began = cpu_s(pid)
-    outcome = "closed"
-    with connect(bootstrap) as client, contextlib.suppress(OSError):
-        client.sendall(case.frame)
-        if size := read_frame(client):
-            outcome = f"{size} bytes"
-    return Cost(cpu_s(pid) - began, pulse.stop() * 1000, rss_mb(pid), outcome)
+    with connect(bootstrap) as client:
+        try:
+            client.sendall(case.frame)
+            size = read_frame(client)
+            outcome = f"{size} bytes" if size else "closed"
+        except TimeoutError:
+            outcome = f"none in {TIMEOUT_S:.0f} s"
+        except OSError:
+            outcome = "closed"
+    neighbour_ms = pulse.stop() * 1000
+    wait_idle(pid)
+    return Cost(cpu_s(pid) - began, neighbour_ms, rss_mb(pid), outcome)
+
+
+def wait_idle(pid: int) -> None:
+    """Wait until the process is done with the request: it may go on after its client has gone."""
+    deadline = time.monotonic() + IDLE_TIMEOUT_S
+    used_s = cpu_s(pid)
+    while time.monotonic() < deadline:
+        time.sleep(IDLE_S)
+        before_s, used_s = used_s, cpu_s(pid)
+        if used_s - before_s < IDLE_S / 4:
+            break
 
 
 HEADINGS = (
@@ -141,16 +161,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--api", action="append", default=[], help="only this API; may be repeated")
     parser.add_argument("--alone", action="store_true", help="without Apache Kafka")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # brokers are stopped
     wanted = list(cases(given.bytes, given.api))
+    if unknown := set(given.api) - {api_name(case.api) for case in wanted}:
+        parser.error(f"no requests of {', '.join(sorted(unknown))} are measured; for example: Metadata")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         settings = {"metrics.listener": "127.0.0.1:0"}
         broker = stack.enter_context(NilometerBroker(folder / "data", settings))
-        kafka = None if given.alone else stack.enter_context(ApacheKafka(folder / "kafka"))
-        for case in wanted if kafka is not None else ():
-            assert kafka is not None
+        kafka = (
+            None if given.alone else stack.enter_context(ApacheKafka(folder / "kafka", jvm=JVM_AS_SHIPPED))
+        )
+        for case in cases(given.bytes // 10, given.api):
             measure(case, broker.bootstrap, broker.pid)
-            measure(case, kafka.bootstrap, kafka.pid)
+            if kafka is not None:
+                measure(case, kafka.bootstrap, kafka.pid)
         print(HEADINGS)
         print("|" + " --- |" * HEADINGS.count(" | "), flush=True)
         for case in wanted:

@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from nilometer.cluster.image import ClusterImage
@@ -26,6 +26,7 @@ from nilometer.coordinators.transactional import TransactionalRecord, Transactio
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
+from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.consumer.consumer_groups import ConsumerGroups
 from nilometer.groups.error_replies import refusal
 from nilometer.groups.group import Group, GroupType
@@ -57,11 +58,10 @@ from nilometer.groups.requests import (
     OffsetDelete,
     OffsetFetch,
     SyncGroup,
-    metadata_bytes,
 )
 from nilometer.groups.shard_state import ConsumerGroupHandler, ShardState
 from nilometer.groups.timers import CLASSIC_KINDS, TimerKey, TimerKind
-from nilometer.groups.turn import Effects, Turn
+from nilometer.groups.turn import AssignmentNeeded, Effects, Turn
 from nilometer.wire.errors import ErrorCode
 
 RECORDS_PER_CALL_MAX = 1_000
@@ -194,9 +194,8 @@ class GroupShard:
         return [group.listed().group_state for group in self._state.groups.values()]
 
     def metadata_bytes(self) -> int:
-        """Return how much metadata the members of classic groups have, which no record bounds."""
-        groups = (group for group in self._state.groups.values() if isinstance(group, ClassicGroup))
-        return sum(metadata_bytes(member.protocols) for group in groups for member in group.members.values())
+        """Return how much the members of all groups have sent that stays: protocols, subscriptions."""
+        return sum(group.metadata_bytes() for group in self._state.groups.values())
 
     def _list(self, request: ListGroups) -> ListGroupsReply:
         states, types = request.states_filter, request.types_filter
@@ -221,6 +220,14 @@ class GroupShard:
     def forget(self, token: Token) -> None:
         """Drop the reply to a request whose connection was lost; the member stays in its group."""
         self._waiting.discard(token)
+
+    def on_assigned(
+        self, needed: AssignmentNeeded, assigned: Mapping[str, Assignment], now_ms: int, wall_ms: int
+    ) -> Effects:
+        """Process the result of an action of this shard."""
+        turn = Turn(now_ms, wall_ms)
+        self._consumer.on_assigned(turn, needed, assigned)
+        return turn.effects(self._waiting)
 
     # -- metadata and time -------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.coordinators.effects import Token
 from nilometer.groups.config import GroupConfig
+from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.group import Group
 from nilometer.groups.group_settings import config_of_group
 from nilometer.groups.records import CoordinatorRecord
@@ -23,7 +24,7 @@ from nilometer.groups.requests import (
     SyncGroup,
 )
 from nilometer.groups.timers import TimerKey, Timers
-from nilometer.groups.turn import Turn
+from nilometer.groups.turn import AssignmentNeeded, Turn
 
 
 class ShardState(msgspec.Struct):
@@ -56,6 +57,10 @@ class ConsumerGroupHandler(Protocol):
     def on_loaded(self, turn: Turn) -> None: ...
 
     def on_image(self, turn: Turn) -> None: ...
+
+    def on_assigned(self, turn: Turn, needed: AssignmentNeeded, assigned: Mapping[str, Assignment]) -> None:
+        """Process a target assignment that was computed outside of the shard."""
+        ...
 
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
         """Process a timer that is due, of one of the kinds whose name begins with CONSUMER."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 
 from nilometer.coordinators import effects, turn
+from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import Reply
 
@@ -20,8 +22,20 @@ class RebalanceNote(msgspec.Struct, frozen=True):
     cause: str
 
 
-Effects: TypeAlias = effects.Effects[CoordinatorRecord, Reply, RebalanceNote]
+class AssignmentNeeded(msgspec.Struct, frozen=True):
+    """An action of a group shard: compute a target assignment that takes long, and pass it to
+    ``GroupShard.on_assigned``."""
+
+    group_id: str
+    epoch: int
+    """The group epoch that it is for."""
+    compute: Callable[[], dict[str, Assignment]]
+    """Returns the assignment by member id. It shares nothing with the shard: any thread may call it."""
 
 
-class Turn(turn.Turn[CoordinatorRecord, Reply, RebalanceNote]):
+GroupAction: TypeAlias = RebalanceNote | AssignmentNeeded
+Effects: TypeAlias = effects.Effects[CoordinatorRecord, Reply, GroupAction]
+
+
+class Turn(turn.Turn[CoordinatorRecord, Reply, GroupAction]):
     __slots__ = ()

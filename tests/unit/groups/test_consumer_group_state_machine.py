@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nilometer.groups.config import ConsumerGroupMigrationPolicy
+from nilometer.groups.consumer import rebalance
 from nilometer.groups.consumer.assignment import MemberSpec
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.requests import (
@@ -34,6 +35,7 @@ from support.properties import examples
 TOPICS = ("ta", "tb", "u")
 REGEXES = ("", "t.*", "u|ta")
 FENCED = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
+AT_ONCE_MAX = rebalance.AT_ONCE_MAX
 QUIET_MS = 60_000
 """Longer than any session: a crashed member is gone by then."""
 
@@ -44,8 +46,17 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         interval_ms=st.sampled_from([0, 1_000]),
         assignor=st.sampled_from(["uniform", "range"]),
         members=st.integers(1, 3),
+        at_once_max=st.sampled_from([0, AT_ONCE_MAX]),
     )
-    def begin(self, counts: tuple[int, int], interval_ms: int, assignor: str, members: int) -> None:
+    def begin(
+        self,
+        counts: tuple[int, int],
+        interval_ms: int,
+        assignor: str,
+        members: int,
+        at_once_max: int = AT_ONCE_MAX,
+    ) -> None:
+        rebalance.AT_ONCE_MAX = at_once_max  # type: ignore[misc]
         # Whole groups that go down have tests of their own: here they stay, so that the model can.
         config = no_wait_config(
             group_consumer_assignment_interval_ms=interval_ms,
@@ -62,6 +73,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 self.world.create(name, count)
         for _ in range(members):
             self.start({"ta", "tb"}, "", static=False)
+
+    @precondition(lambda self: self.world.needed)
+    @rule()
+    def compute(self) -> None:
+        self.world.compute()
 
     # ── what the model knows ────────────────────────────────────────────────────────────────────────
     def group(self) -> ConsumerGroup | None:
@@ -367,8 +383,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The running members keep running, and the group comes to rest: all is owned, evenly, by
         subscribers."""
-        if not hasattr(self, "world"):
-            return
+        try:
+            if hasattr(self, "world"):
+                self.come_to_rest()
+        finally:
+            rebalance.AT_ONCE_MAX = AT_ONCE_MAX  # type: ignore[misc]
+
+    def come_to_rest(self) -> None:
         self.heal()
         group = self.group()
         if group is None or group.is_empty:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from consumer_group_harness import ConsumerWorld, no_wait_config
 
+from nilometer.groups.consumer import rebalance
 from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     CoordinatorRecord,
@@ -57,3 +59,58 @@ def test_a_coordinator_that_takes_over_goes_on_with_the_assignment_that_was_due(
     assert world.consumer_group().state == "Assigning"
     world.pass_time(1_000)
     assert world.target("B") == {"t": [1]}
+
+
+def test_a_large_target_is_computed_outside_and_the_group_is_served_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rebalance, "AT_ONCE_MAX", 5)
+    world = ConsumerWorld(config=no_wait_config())
+    world.create("t", 4)
+    assert world.names(world.enter("A", "t").assignment or ()) == {"t": [0, 1, 2, 3]}
+    assert not world.needed, "five members and partitions are not many"
+    reply = world.enter("B", "t")
+    assert (reply.member_epoch, reply.heartbeat_interval_ms) == (2, 1_000), "it is to ask soon"
+    assert len(world.needed) == 1 and world.consumer_group().state == "Assigning"
+    world.enter("C", "t")
+    world.beat("A", 2)
+    assert len(world.needed) == 1, "one at a time"
+    world.beat("A", -1)
+    world.compute()
+    assert world.consumer_group().assignment_epoch == 3, "of A and B, though C has come and A has gone"
+    assert (world.target("B"), world.target("C")) == ({"t": [2, 3]}, {})
+    assert len(world.needed) == 1, "the next one, for what has changed meanwhile"
+    world.compute()
+    assert world.consumer_group().assignment_epoch == world.consumer_group().group_epoch == 5
+    assert {len(world.target(member)["t"]) for member in ("B", "C")} == {2}
+
+
+def test_a_target_for_a_static_member_that_was_replaced_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rebalance, "AT_ONCE_MAX", 3)
+    world = ConsumerWorld(config=no_wait_config())
+    world.create("t", 2)
+    world.enter("A", "t", instance="i")
+    world.enter("B", "t")
+    world.beat("A", -2, instance="i")
+    world.enter("A2", "t", instance="i")
+    world.compute()
+    assert world.target("A2") == {"t": [0, 1]} and not world.target("B"), "A2 has the target of A"
+    world.compute()
+    assert {len(world.target(member)["t"]) for member in ("A2", "B")} == {1}
+
+
+def test_a_coordinator_that_takes_over_computes_the_target_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebalance, "AT_ONCE_MAX", 0)
+    world = ConsumerWorld(config=no_wait_config())
+    world.create("t", 2)
+    world.enter("A", "t")
+    (of_the_former,) = world.needed
+    world.fail_over()
+    world.compute()
+    assert not world.target("A"), "a result for the former coordinator"
+    world.pass_time(0)
+    assert of_the_former not in world.needed
+    world.pass_time(1)
+    assert world.target("A") == {"t": [0, 1]}

@@ -6,19 +6,18 @@ Versions: 1 filters by how long a transaction is open (KIP-994); 2 by a pattern 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 
 from nilometer.broker.api.access import access_of
-from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.transactions.requests import (
     ListedTransaction,
     ListTransactions,
     ListTransactionsReply,
-    TransactionReply,
 )
 from nilometer.transactions.views import list_transactions
 from nilometer.wire.api_keys import ApiKey
@@ -27,7 +26,16 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message
 
 
-def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+def handle(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _list(services, request), "ListTransactions")
+
+
+async def _list(services: Services, request: Request) -> Reply:
+    """Make one response from the replies of all coordinator partitions led here.
+
+    The error of one of them is the error of the whole response: clients would take a partial list for the
+    complete one.
+    """
     body = request.body
     asked = ListTransactions(
         state_filters=tuple(body.state_filters),
@@ -35,37 +43,30 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
         duration_filter_ms=request.field("duration_filter", -1),
         transactional_id_pattern=request.field("transactional_id_pattern") or "",
     )
-    of_none = list_transactions((), asked, wall_ms=0)
-    """What is wrong with the request is said also where no coordinator partition is led."""
-    return services.transactions.ask_all_shells(
-        asked, lambda replies: _respond(services, request, (of_none, *replies))
-    )
-
-
-def _respond(services: Services, request: Request, replies: Sequence[TransactionReply]) -> Reply:
-    """Make one response from the replies of all coordinator partitions led here.
-
-    The error of one of them is the error of the whole response: clients would take a partial list for the
-    complete one.
-    """
-    listed = [reply for reply in replies if isinstance(reply, ListTransactionsReply)]
-    error = next((each.error_code for each in listed if each.error_code), ErrorCode.none)
+    # What is wrong with the request is said also where no coordinator partition is led.
+    replies = [list_transactions((), asked, wall_ms=0)]
     access = access_of(services, request)
-    unknown = dict.fromkeys(name for reply in listed for name in reply.unknown_state_filters)
-    shown = [
-        each
-        for reply in listed
-        if error is ErrorCode.none
-        for each in reply.transactions
-        if access.allows(
-            Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
-        )
-    ]
+    work = LongWork(services.turns)
+    shown: list[ListedTransaction] = []
+    for answer in services.transactions.answer_all(asked):
+        reply = await answer
+        assert isinstance(reply, ListTransactionsReply)
+        replies.append(reply)
+        await work.step(len(reply.transactions))
+        for each in reply.transactions:
+            await work.step(1)
+            if access.allows(
+                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
+            ):
+                shown.append(each)
+    error = next((each.error_code for each in replies if each.error_code), ErrorCode.none)
     return request.respond(
         throttle_time_ms=0,
         error_code=error,
-        unknown_state_filters=tuple(unknown),
-        transaction_states=LazySequence(partial(_transaction, request), shown),
+        unknown_state_filters=tuple(
+            dict.fromkeys(name for reply in replies for name in reply.unknown_state_filters)
+        ),
+        transaction_states=() if error else LazySequence(partial(_transaction, request), shown),
     )
 
 

@@ -196,7 +196,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         token = Token(self._last_token)
         self._askers[token] = _Asker(request, deliver)
         clock = self._runtime.clock
-        self._carry_out_safely(lambda: shard.handle(token, request, clock.monotonic_ms(), clock.wall_ms()))
+        self.carry_out(lambda: shard.handle(token, request, clock.monotonic_ms(), clock.wall_ms()))
         return token if token in self._askers else None
 
     def forget(self, token: Token) -> None:
@@ -211,7 +211,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         if shard is None:
             self._unseen_image = image
         else:
-            self._carry_out_safely(lambda: shard.on_image(image, clock.monotonic_ms(), clock.wall_ms()))
+            self.carry_out(lambda: shard.on_image(image, clock.monotonic_ms(), clock.wall_ms()))
 
     def append_marker(self, write: Callable[[Partition], AppendInfo], end: TransactionEnd) -> AppendInfo:
         """Append a marker with ``write``, notify the shard of ``end``, and return where the marker is.
@@ -223,13 +223,13 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
         appended = write(self.partition)
         self._end_offset = appended.last_offset + 1
-        self._carry_out_safely(lambda: _notify_end(shard, end))
+        self.carry_out(lambda: _notify_end(shard, end))
         return appended
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
-    def _carry_out_safely(self, decide: Callable[[], Effects[RecordT, ReplyT, ActionT]]) -> None:
-        """Carry out the effects of ``decide``; if it raises, the shard's state may be wrong, and the log is
-        loaded again."""
+    def carry_out(self, decide: Callable[[], Effects[RecordT, ReplyT, ActionT]]) -> None:
+        """Carry out the effects of ``decide``, which calls the shard; if it raises, the shard's state may be
+        wrong, and the log is loaded again."""
         try:
             effects = decide()
         except Exception:
@@ -323,7 +323,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._give_up_waiting(now_ms)
         due_ms = shard.next_deadline_ms()
         if due_ms is not None and due_ms <= now_ms:
-            self._carry_out_safely(lambda: shard.on_time(now_ms, clock.wall_ms()))
+            self.carry_out(lambda: shard.on_time(now_ms, clock.wall_ms()))
         self._schedule()
 
     def _give_up_waiting(self, now_ms: int) -> None:

@@ -109,13 +109,22 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
 
     def answer(self, key: str, request: RequestT) -> asyncio.Future[ReplyT]:
         """Submit one request of the broker itself; returns the future of its reply."""
+        return self._answer(self._shells.get(self.partition_for(key)), request)
+
+    def answer_all(self, request: RequestT) -> Iterator[asyncio.Future[ReplyT]]:
+        """Submit ``request`` to each shell on this broker when the next future is taken."""
+        for index in sorted(self._shells):
+            yield self._answer(self._shells.get(index), request)
+
+    def _answer(
+        self, shell: CoordinatorShell[RequestT, ReplyT, RecordT, ActionT] | None, request: RequestT
+    ) -> asyncio.Future[ReplyT]:
         future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
 
         def deliver(reply: ReplyT) -> None:
             if not future.done():
                 future.set_result(reply)
 
-        shell = self._shells.get(self.partition_for(key))
         try:
             if shell is None:
                 raise KafkaError(ErrorCode.not_coordinator)
@@ -126,19 +135,6 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         if token is not None:
             future.add_done_callback(lambda done: shell.forget(token) if done.cancelled() else None)
         return future
-
-    def ask_all(
-        self, request: RequestT, respond: Callable[[Sequence[ReplyT]], Frame]
-    ) -> Frame | asyncio.Future[Frame]:
-        """Submit ``request`` to all shells on this broker; ``respond`` makes a response of their replies."""
-        shells = [self._shells[index] for index in sorted(self._shells)]
-        pending = PendingResponse[RequestT, ReplyT](len(shells), respond)
-        for index, shell in enumerate(shells):
-            try:
-                pending.submit(index, shell, request)
-            except KafkaError as refused:
-                pending.set_reply(index, self._kind.refuse(request, refused.code))
-        return pending.frame()
 
     def shards(self) -> Iterator[Shard[RequestT, ReplyT, RecordT, ActionT]]:
         """Yield the shards that are loaded."""

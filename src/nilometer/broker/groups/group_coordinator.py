@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.internal_topics import InternalTopics
@@ -25,6 +25,7 @@ from nilometer.coordinators.transactional import TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
+    ConsumerGroupHeartbeat,
     GroupRequest,
     Heartbeat,
     JoinGroup,
@@ -34,8 +35,9 @@ from nilometer.groups.requests import (
     Reply,
     SyncGroup,
     metadata_bytes,
+    subscription_bytes,
 )
-from nilometer.groups.turn import RebalanceNote
+from nilometer.groups.turn import AssignmentNeeded, GroupAction, RebalanceNote
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo
 from nilometer.wire.compression import Codec
@@ -54,8 +56,11 @@ _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 
 
 METADATA_BYTES_MAX = 64 * 1024 * 1024
-"""Of the members of all classic groups that this broker coordinates. They stay in memory for as long as their
-members live, up to ``group.max.session.timeout.ms``. A member for which there is no room may not join."""
+"""Of the members of all groups that this broker coordinates: protocols of classic members, names of topics
+that others subscribe to. They stay in memory while their members do, up to
+``group.max.session.timeout.ms``. A member for which there is no room may not join."""
+
+GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
 
 
 class GroupCoordinator:
@@ -70,12 +75,13 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._runtime = runtime
+        self._tasks = tasks
         self._metadata = metadata
         self._topics = topics
         self._may_serve_consumer_groups = "consumer" in config.strings(
             "group.coordinator.rebalance.protocols"
         )
-        kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, RebalanceNote] = CoordinatorKind(
+        kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, GroupAction] = CoordinatorKind(
             name="group",
             subject="groups",
             topic=GROUP_METADATA_TOPIC,
@@ -88,11 +94,13 @@ class GroupCoordinator:
             decode=decode_record,
             refuse=refuse,
             refuse_for_log=refuse_for_log,
-            carry_out=_log_rebalance,
+            carry_out=self._carry_out,
         )
         self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, self._check)
         self._metadata_bytes = 0
         """Of all members, at most: those that have left since it was counted are still in it."""
+        self._computing = asyncio.Lock()
+        """Held while a target assignment is computed: other threads are left for the disks."""
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -124,9 +132,9 @@ class GroupCoordinator:
         """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
         return self._shells.ask_one(group_id, request, kind, respond)
 
-    def ask_all_shells(self, request: ListGroups, respond: Respond) -> Frame | asyncio.Future[Frame]:
-        """Submit ``request`` to all shells on this broker; ``respond`` makes a response of their replies."""
-        return self._shells.ask_all(request, respond)
+    def answer_all(self, request: ListGroups) -> Iterator[asyncio.Future[Reply]]:
+        """Submit ``request`` to each shell on this broker when the next future is taken."""
+        return self._shells.answer_all(request)
 
     def answer(self, group_id: str, request: GroupRequest) -> asyncio.Future[Reply]:
         """Submit one request; returns the future of its reply, for a handler that makes the response."""
@@ -152,9 +160,12 @@ class GroupCoordinator:
     def _check(self, group_id: str, request: GroupRequest) -> ErrorCode:
         if not group_id and isinstance(request, _OF_NAMED_GROUPS):
             return ErrorCode.invalid_group_id
-        if isinstance(request, JoinGroup) and not self._has_room(metadata_bytes(request.protocols)):
-            return ErrorCode.group_max_size_reached
-        return ErrorCode.none
+        size = 0
+        if isinstance(request, JoinGroup):
+            size = metadata_bytes(request.protocols)
+        elif isinstance(request, ConsumerGroupHeartbeat) and request.subscribed_topic_names:
+            size = subscription_bytes(request.subscribed_topic_names)
+        return ErrorCode.group_max_size_reached if size and not self._has_room(size) else ErrorCode.none
 
     def _has_room(self, size: int) -> bool:
         """Count ``size`` bytes of a member's metadata, if there is room for them."""
@@ -166,13 +177,31 @@ class GroupCoordinator:
         self._metadata_bytes += size
         return True
 
+    # ── actions of shards ───────────────────────────────────────────────────────────────────────
+    def _carry_out(self, shell: GroupShell, action: GroupAction) -> None:
+        if isinstance(action, RebalanceNote):
+            _log_rebalance(shell, action)
+        else:
+            self._tasks.spawn(self._assign(shell, action), name="assigning partitions")
+
+    async def _assign(self, shell: GroupShell, needed: AssignmentNeeded) -> None:
+        """Compute a target assignment on another thread, and pass it to the shard that needs it."""
+        shard, clock = cast("GroupShard", shell.shard), self._runtime.clock
+        async with self._computing:
+            if shell.shard is not shard:
+                return
+            computing = asyncio.ensure_future(self._runtime.disk.offload(needed.compute))
+            await asyncio.wait([computing])
+        if shell.shard is shard:
+            shell.carry_out(
+                lambda: shard.on_assigned(needed, computing.result(), clock.monotonic_ms(), clock.wall_ms())
+            )
+
     def _new_member_id(self, client_id: str) -> str:
         return f"{client_id}-{self._runtime.entropy.uuid()}"
 
 
-def _log_rebalance(
-    shell: CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, RebalanceNote], note: RebalanceNote
-) -> None:
+def _log_rebalance(shell: GroupShell, note: RebalanceNote) -> None:
     """Write the line about a rebalance; of a consumer group the number is its new epoch."""
     sentence = f"Group {note.group_id} rebalances (generation {note.generation})"
     partition = shell.partition.key.partition

@@ -123,8 +123,9 @@ class TransactionCoordinator:
         """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
         return self._shells.ask_one(transactional_id, request, kind, respond)
 
-    def ask_all_shells(self, request: ListTransactions, respond: Respond) -> Frame | asyncio.Future[Frame]:
-        return self._shells.ask_all(request, respond)
+    def answer_all(self, request: ListTransactions) -> Iterator[asyncio.Future[TransactionReply]]:
+        """Submit ``request`` to each shell on this broker when the next future is taken."""
+        return self._shells.answer_all(request)
 
     async def answer(self, request: TransactionRequest) -> TransactionReply:
         """Return the reply to a request about one transactional id, with a new producer id if it needs

@@ -30,6 +30,7 @@ from nilometer.groups.requests import (
     ListedGroup,
     OffsetCommit,
     OffsetFetch,
+    metadata_bytes,
 )
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 from nilometer.wire.errors import ErrorCode, MalformedMessage
@@ -353,6 +354,9 @@ class ClassicGroup:
 
     def listed(self) -> ListedGroup:
         return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, self.type.value)
+
+    def metadata_bytes(self) -> int:
+        return sum(metadata_bytes(member.protocols) for member in self.members.values())
 
     def described(self) -> DescribedGroup:
         """Describe the group; only a stable one with its protocol and the members' metadata."""

@@ -22,7 +22,6 @@ from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.consumer.heartbeat import (
     Sender,
-    assign_if_due,
     check_instance,
     check_room,
     reconcile,
@@ -38,7 +37,7 @@ from nilometer.groups.consumer.migration import (
     downgrade,
     plan_downgrade,
 )
-from nilometer.groups.consumer.rebalance import refresh, subscription_cause
+from nilometer.groups.consumer.rebalance import assign_if_due, refresh, subscription_cause
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
     Heartbeat,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
+from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.consumer.classic_members import ClassicMembers
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.departures import leave, remove
@@ -14,7 +17,6 @@ from nilometer.groups.consumer.describe import described
 from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.consumer.heartbeat import (
-    assign_if_due,
     check_request,
     check_room,
     heartbeat,
@@ -23,6 +25,7 @@ from nilometer.groups.consumer.heartbeat import (
 )
 from nilometer.groups.consumer.member import Member, MemberState
 from nilometer.groups.consumer.migration import upgrade
+from nilometer.groups.consumer.rebalance import assign_if_due, write_computed
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -47,7 +50,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.shard_state import ShardState
 from nilometer.groups.timers import TimerKey, TimerKind
-from nilometer.groups.turn import Turn
+from nilometer.groups.turn import AssignmentNeeded, Turn
 from nilometer.wire.errors import KafkaError
 
 CONSUMER_GROUP_KEYS = (
@@ -102,6 +105,16 @@ class ConsumerGroups:
     def on_image(self, turn: Turn) -> None:
         """Note that topics may have changed; each group checks its own at the next heartbeat of a member."""
         self._context.topics.changed(self._state.image)
+
+    def on_assigned(self, turn: Turn, needed: AssignmentNeeded, assigned: Mapping[str, Assignment]) -> None:
+        """Write a target assignment that was computed outside, and begin with the next one if one is due."""
+        group = self._context.find(needed.group_id)
+        if group is None or group.assigning_epoch != needed.epoch:
+            return  # deleted, and perhaps created again
+        draft = Draft(group, turn)
+        write_computed(draft, needed.epoch, assigned)
+        assign_if_due(draft, self._context.topics, self._context.config_of(group))
+        self._context.expect_assignment(turn, group)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:

@@ -11,10 +11,10 @@ from nilometer.groups.classic.rebalance_causes import RebalanceCause
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
-from nilometer.groups.consumer.heartbeat import assign_if_due, check_instance, unknown_member
+from nilometer.groups.consumer.heartbeat import check_instance, unknown_member
 from nilometer.groups.consumer.member import LEAVE_GROUP_STATIC_MEMBER_EPOCH, NOTHING_OWNED, Member
 from nilometer.groups.consumer.migration import downgrade, plan_downgrade
-from nilometer.groups.consumer.rebalance import refresh
+from nilometer.groups.consumer.rebalance import assign_if_due, refresh
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
 from nilometer.groups.timers import TimerKind
 from nilometer.groups.turn import Turn

@@ -47,7 +47,7 @@ from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMetadataValue,
     CoordinatorRecord,
 )
-from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch
+from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode
 
@@ -77,6 +77,8 @@ class ConsumerGroup:
         self.assignment_epoch = FIRST_EPOCH
         """The group epoch that the target assignment was made for."""
         self.assignment_timestamp = 0
+        self.assigning_epoch: int | None = None
+        """Soft state: the group epoch for which a target assignment is being computed; None: for none."""
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False
         """Whether the log has a partition metadata record of a Kafka before 4.1, which is to be removed."""
@@ -186,6 +188,9 @@ class ConsumerGroup:
 
     def listed(self) -> ListedGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
+
+    def metadata_bytes(self) -> int:
+        return sum(subscription_bytes(member.subscribed_topic_names) for member in self.members.values())
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,

@@ -22,7 +22,12 @@ from nilometer.groups.consumer.member import (
     Member,
     claims_only,
 )
-from nilometer.groups.consumer.rebalance import assign, assignment_delay_ms, refresh, subscription_cause
+from nilometer.groups.consumer.rebalance import (
+    assign_if_due,
+    assignment_delay_ms,
+    refresh,
+    subscription_cause,
+)
 from nilometer.groups.consumer.reconciliation import Target, check_state, reconciled
 from nilometer.groups.consumer.topic_regex import check_topic_regex
 from nilometer.groups.consumer.topics import Topics
@@ -30,6 +35,8 @@ from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeart
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 HEARTBEAT_INTERVAL_MS_MIN: Final = 100
+COMPUTED_WITHIN_MS: Final = 1_000
+"""A target assignment that is being computed is asked for after this time."""
 
 
 def check_request(request: ConsumerGroupHeartbeat, config: GroupConfig) -> None:
@@ -199,10 +206,12 @@ def heartbeat(
 
 
 def heartbeat_interval_ms(draft: Draft, config: GroupConfig) -> int:
-    """Return the member's heartbeat interval (ms): shorter than usual while a target assignment is delayed,
-    so that the member gets it soon."""
-    delay = assignment_delay_ms(draft.group, config, draft.turn.wall_ms)
+    """Return the member's heartbeat interval (ms): shorter than usual while a target assignment is delayed or
+    being computed, so that the member gets it soon."""
     usual = config.group_consumer_heartbeat_interval_ms
+    if draft.group.assigning_epoch is not None:
+        return min(usual, COMPUTED_WITHIN_MS)
+    delay = assignment_delay_ms(draft.group, config, draft.turn.wall_ms)
     return usual if delay is None else min(usual, max(HEARTBEAT_INTERVAL_MS_MIN, delay))
 
 
@@ -225,11 +234,6 @@ def replace_member(draft: Draft, old: Member, new: Member) -> None:
     draft.member_metadata(new)
     draft.target(new.member_id, target)
     draft.member_assignment(new)
-
-
-def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
-    if assignment_delay_ms(draft.group, config, draft.turn.wall_ms) == 0:
-        assign(draft, topics, config)
 
 
 def reconcile(draft: Draft, topics: Topics, member: Member, claimed: Assignment | None) -> Member:

@@ -3,16 +3,18 @@
 The group epoch rises when a subscription changes, a member leaves, or the subscribed topics change. Then a
 target assignment for that epoch is computed: at once if the last one is old enough, else after
 ``group.consumer.assignment.interval.ms`` (KIP-1263), so that two hundred members that start together cost a
-few assignments and not two hundred.
+few assignments and not two hundred. A large one takes up to a second: it is computed outside of the shard
+(KIP-1263, too), which serves its groups meanwhile, this one by its last target.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer.assignment import Assignor, MemberSpec
+from nilometer.groups.consumer.assignment import Assignment, Assignor, MemberSpec
 from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.consumer.member import Member
@@ -20,7 +22,10 @@ from nilometer.groups.consumer.range_assignor import assign_ranges
 from nilometer.groups.consumer.topic_regex import matching_topics
 from nilometer.groups.consumer.topics import Topics
 from nilometer.groups.consumer.uniform import assign_uniformly
-from nilometer.groups.turn import RebalanceNote
+from nilometer.groups.turn import AssignmentNeeded, RebalanceNote
+
+AT_ONCE_MAX: Final = 1_000
+"""An assignment of more members and partitions together is computed outside of the shard."""
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}
 
@@ -75,8 +80,9 @@ def subscription_cause(member: Member) -> str:
 
 
 def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int) -> int | None:
-    """Return how long (ms) the next target assignment has to wait; None if none is needed."""
-    if not group.members or group.group_epoch <= group.assignment_epoch:
+    """Return how long (ms) the next target assignment has to wait; None if none is needed, or one is being
+    computed."""
+    if not group.members or group.group_epoch <= group.assignment_epoch or group.assigning_epoch is not None:
         return None
     since = wall_ms - group.assignment_timestamp
     if since < 0 or not any(group.target.values()):
@@ -84,8 +90,10 @@ def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int)
     return max(0, config.group_consumer_assignment_interval_ms - since)
 
 
-def assign(draft: Draft, topics: Topics, config: GroupConfig) -> None:
-    """Compute a target assignment for the group epoch, and write it; unchanged members get no record."""
+def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
+    """Compute a target assignment for the group epoch and write it, or have it computed."""
+    if assignment_delay_ms(draft.group, config, draft.turn.wall_ms) != 0:
+        return
     group = draft.group
     name = group.preferred_assignor()
     if name is None or name not in ASSIGNORS:
@@ -98,11 +106,31 @@ def assign(draft: Draft, topics: Topics, config: GroupConfig) -> None:
         if alike is None:
             alike = subscribed[names] = MemberSpec(topics.ids_of(names))
         members[member_id] = MemberSpec(alike.subscribed, group.target_of(member_id), member.instance_id)
-    assigned = ASSIGNORS[name](members, topics.partition_counts(_union(subscribed)))
+    counts = topics.partition_counts(_union(subscribed))
+    compute = functools.partial(ASSIGNORS[name], members, counts)
+    if len(members) + sum(counts.values()) <= AT_ONCE_MAX:
+        _write(draft, group.group_epoch, compute())
+    else:
+        group.assigning_epoch = group.group_epoch
+        draft.turn.act(AssignmentNeeded(group.group_id, group.group_epoch, compute))
+
+
+def write_computed(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
+    """Write the assignment that was computed for ``epoch``, unless a static member has been replaced since:
+    its successor has the former target already. Members that have left get none; those that have joined get
+    theirs with the next one."""
+    group = draft.group
+    group.assigning_epoch = None
+    if not any(group.target_of(member_id) for member_id in group.members.keys() - assigned.keys()):
+        _write(draft, epoch, {each: assigned[each] for each in assigned if each in group.members})
+
+
+def _write(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
+    """Write a target assignment; unchanged members get no record."""
     for member_id, assignment in assigned.items():
-        if group.target.get(member_id) != assignment:
+        if draft.group.target.get(member_id) != assignment:
             draft.target(member_id, assignment)
-    draft.assignment_epoch(group.group_epoch)
+    draft.assignment_epoch(epoch)
 
 
 def _union(names: Iterable[frozenset[str]]) -> frozenset[str]:

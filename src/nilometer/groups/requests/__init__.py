@@ -49,6 +49,7 @@ from nilometer.groups.requests.consumer import (
     DescribedConsumerGroupMember,
     DescribedTopicPartitions,
     TopicPartitions,
+    subscription_bytes,
 )
 from nilometer.groups.requests.offsets import (
     OffsetCommit,
@@ -123,6 +124,7 @@ __all__ = [
     "SyncGroupReply",
     "TopicPartitions",
     "metadata_bytes",
+    "subscription_bytes",
 ]
 
 GroupRequest: TypeAlias = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 import msgspec
@@ -34,6 +35,15 @@ class ConsumerGroupHeartbeat(msgspec.Struct, frozen=True):
     """Version 1 and later: the member generates its own id."""
     peer: tuple[str, int] | None = None
     """The client's address and port: they tell its connections apart. None: not known."""
+
+
+NAME_BYTES = 100
+"""About what a name takes in memory beside its characters."""
+
+
+def subscription_bytes(names: Iterable[str]) -> int:
+    """Return about how much memory the names of a member's topics take."""
+    return sum(NAME_BYTES + len(name) for name in names)
 
 
 class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
