@@ -15,6 +15,7 @@ import pytest
 from nilometer.client.ingest import ingest as ingest_module
 from nilometer.client.ingest import ledger as ledger_module
 from nilometer.client.ingest.ingest import Ingest
+from nilometer.client.ingest.matching import UTF16
 from nilometer.client.ingest.options import IngestTotals, LineRefused
 from nilometer.client.ingest.state_file import BadState
 from nilometer.wire.api_keys import ApiKey
@@ -44,7 +45,7 @@ async def test_files_folders_and_compressed_files(logs: Path, tmp_path: Path) ->
             ("a.log", 1, b"one"),
             ("a.log", 2, b""),
             ("a.log", 3, b"three"),
-            ("b.log", 1, b"with\r"),
+            ("b.log", 1, b"with"),
             ("b.log", 2, b"bytes \xff"),
             ("b.log", 3, b"no newline at the end"),
             ("c.log.gz", 1, b"packed 1"),
@@ -52,11 +53,72 @@ async def test_files_folders_and_compressed_files(logs: Path, tmp_path: Path) ->
         ]
         assert totals.lines == 8
         assert totals.errors == []
+        assert list(totals.skipped) == [str(logs / "binary")]
+        assert "no text" in totals.skipped[str(logs / "binary")]
         again = await ingest_of(cluster, tmp_path).run()
         assert (again.lines, again.lines_there) == (0, 0)
         write_lines(logs / "a.log", ["four"])
         assert (await ingest_of(cluster, tmp_path).run()).lines == 1
         assert lines_in(cluster)[3] == ("a.log", 4, b"four")
+
+
+@pytest.mark.parametrize("hole", [10, 40_000])
+async def test_what_a_writer_without_append_leaves_is_read_without_the_hole(
+    logs: Path, tmp_path: Path, hole: int
+) -> None:
+    """copytruncate under such a writer: the next line is written where the last one ended."""
+    content = b"\0" * hole + b"after 1\nafter 2\n"
+    (logs / "a.log").write_bytes(content)
+    with gzip.open(logs / "b.log.gz", "wb") as file:
+        file.write(content)
+    async with LogCluster(topics={"t": 1}) as cluster:
+        totals = await ingest_of(cluster, tmp_path).run()
+        assert lines_in(cluster) == [
+            (name, number, b"after %d" % number) for name in ("a.log", "b.log.gz") for number in (1, 2)
+        ]
+        assert totals.holes == {str(logs / "a.log"): hole, str(logs / "b.log.gz"): hole}
+        assert totals.skipped == {}
+
+
+async def test_a_followed_log_that_is_truncated_under_its_writer_stays_one(
+    logs: Path, tmp_path: Path
+) -> None:
+    path = logs / "a.log"
+    async with LogCluster(topics={"t": 1}) as cluster:
+        work = ingest_of(cluster, tmp_path, follow=True)
+        async with following(work) as sent:
+            with path.open("wb", buffering=0) as writer:
+                for turn in range(3):
+                    writer.writelines(b"turn %d line %d\n" % (turn, number) for number in range(200))
+                    await sent(200 * (turn + 1))
+                    shutil.copy(path, logs / f"a.log.{turn + 1}")
+                    os.truncate(path, 0)
+        assert sorted(value for _, _, value in lines_in(cluster)) == sorted(
+            b"turn %d line %d" % (turn, number) for turn in range(3) for number in range(200)
+        )
+        assert work.totals.holes[str(path)] > 0
+
+
+async def test_a_byte_order_mark_and_crlf_are_no_part_of_a_line(logs: Path, tmp_path: Path) -> None:
+    (logs / "a.log").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n\xef\xbb\xbfx\ry\r\r\n')
+    async with LogCluster(topics={"t": 1}) as cluster:
+        await ingest_of(cluster, tmp_path).run()
+        assert [value for _, _, value in lines_in(cluster)] == [b'{"a": 1}', b"", b"\xef\xbb\xbfx\ry\r"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_utf16_is_refused_by_name_and_other_files_are_read(
+    logs: Path, tmp_path: Path, named: bool
+) -> None:
+    (logs / "wide.log").write_text("one\r\ntwo\r\n", encoding="utf-16")
+    write_lines(logs / "a.log", ["one"])
+    paths = [logs / "a.log", logs / "wide.log"] if named else []
+    async with LogCluster(topics={"t": 1}) as cluster:
+        for _ in range(2):
+            totals = await ingest_of(cluster, tmp_path, *paths).run()
+            said = totals.errors if named else [f"{path}: {why}" for path, why in totals.skipped.items()]
+            assert said == [f"{logs / 'wide.log'}: {UTF16}"]
+        assert lines_in(cluster) == [("a.log", 1, b"one")]
 
 
 async def test_all_lines_of_a_file_can_share_a_partition(logs: Path, tmp_path: Path) -> None:

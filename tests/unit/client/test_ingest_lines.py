@@ -14,7 +14,18 @@ from nilometer.client.ingest.content_reader import GzipReader, read_up_to
 from nilometer.client.ingest.line_splitter import LinePart, LineSplitter, LineTooLong, whole_lines
 from nilometer.client.ingest.source import ContentMark, Fingerprint
 
-contents = st.lists(st.sampled_from([b"\n", b"a", b"bc\n", b"\r\n", b"x" * 300, b"\x00\xff\n"])).map(b"".join)
+contents = st.lists(
+    st.sampled_from(
+        [b"\n", b"a", b"bc\n", b"\r\n", b"\r", b"x" * 300, b"\x00\xff\n", b"\0" * 40, b"\xef\xbb\xbf"]
+    )
+).map(b"".join)
+
+
+def lines_of(content: bytes) -> list[bytes]:
+    """Return the lines as ingest sends them, and the rest after the last one."""
+    lines = [line.lstrip(b"\0") for line in content.split(b"\n")]
+    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+    return [*(line.removesuffix(b"\r") for line in lines[:-1]), lines[-1]]
 
 
 def pieces(content: bytes, sizes: list[int]) -> list[bytes]:
@@ -33,11 +44,11 @@ def test_lines_do_not_depend_on_how_the_bytes_come(content: bytes, sizes: list[i
     lines = [line for piece in pieces(content, sizes) for line in splitter.feed(piece)]
     assert splitter.rest_bytes == len(content) - content.rfind(b"\n") - 1
     last = splitter.finish()
-    expected = content.split(b"\n")
-    rest = expected.pop()
+    *expected, rest = lines_of(content)
     assert lines == expected
     assert last == (rest or None)
     assert splitter.finish() is None
+    assert splitter.hole_bytes == sum(len(line) - len(line.lstrip(b"\0")) for line in content.split(b"\n"))
 
 
 def test_what_has_no_newline_for_ever_is_refused() -> None:
@@ -47,7 +58,7 @@ def test_what_has_no_newline_for_ever_is_refused() -> None:
         whole_lines(splitter.feed(b"678901"))
 
 
-@given(contents, st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(0, 310))
+@given(contents, st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(3, 310))
 def test_a_line_above_the_limit_comes_in_parts(content: bytes, sizes: list[int], limit: int) -> None:
     splitter = LineSplitter(limit)
     given_out: list[bytes] = []
@@ -58,7 +69,7 @@ def test_a_line_above_the_limit_comes_in_parts(content: bytes, sizes: list[int],
     last = splitter.finish()
     if last is not None:
         given_out.append(last if isinstance(last, bytes) else last.data)
-    assert b"".join(given_out) == content
+    assert b"".join(given_out) == b"\n".join(lines_of(content))
 
 
 @given(contents, st.lists(st.integers(1, 700), min_size=1, max_size=5), st.data())

@@ -36,6 +36,9 @@ class Folder:
     def head(self, file: FoundFile) -> bytes | None:
         return self.files[file.path][1][:HEAD_BYTES]
 
+    def after_hole(self, file: FoundFile) -> bytes | None:
+        return self.files[file.path][1].lstrip(b"\0")[:HEAD_BYTES]
+
     def fingerprint(self, file: FoundFile, offset: int) -> Fingerprint | None:
         return Fingerprint.of(reading(self.files[file.path][1]), offset)
 
@@ -267,8 +270,33 @@ def test_files_that_are_not_text_are_passed_over() -> None:
     folder = Folder()
     folder.write("/l/program", 5, b"\x7fELF\x00\x00\n")
     folder.write("/l/a.log.xz", 6, b"packed otherwise")
-    assert sorted(file.path for file in folder.match().not_text) == ["/l/a.log.xz", "/l/program"]
+    folder.write("/l/wide", 7, "line\n".encode("utf-16"))
+    folder.write("/l/zeros", 8, b"\0" * 5000)
+    folder.write("/l/lastlog", 9, b"\0" * 5000 + b"\x7fx\0\0")
+    assert {file.path: why.split()[0] for file, why in folder.match().not_text} == {
+        "/l/a.log.xz": "its",
+        "/l/program": "it",
+        "/l/wide": "it",
+        "/l/zeros": "it",
+        "/l/lastlog": "it",
+    }
+    assert "iconv" in {file.path: why for file, why in folder.match().not_text}["/l/wide"]
     assert new(folder.match(named=frozenset({"/l/program"}))) == [("/l/program", "/l/program")]
+
+
+@pytest.mark.parametrize("hole", [5, 1024, 600_000])
+def test_a_hole_before_the_lines_leaves_a_file_a_log(hole: int) -> None:
+    folder = Folder()
+    folder.write("/l/a.log", 5, b"\0" * hole + LOG)
+    assert new(folder.match()) == [("/l/a.log", "/l/a.log")]
+
+
+@pytest.mark.parametrize("name", ["/l/a.log", "/l/a.log.1"])
+def test_a_log_stays_a_log_whatever_is_in_it(name: str) -> None:
+    folder = Folder()
+    folder.write(name, 7, b"a line \0\0\0 torn\n")
+    assert folder.match(source_of("/l/a.log", 6, LOG)).not_text == []
+    assert [file.path for file, _ in folder.match(source_of("/l/b.log", 6, LOG)).not_text] == [name]
 
 
 def test_folder_mounted_again_under_another_device() -> None:

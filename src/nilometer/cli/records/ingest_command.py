@@ -25,6 +25,7 @@ from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.client.ingest.ingest import Ingest
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused, Oversized
 from nilometer.client.ingest.state_file import BadState
+from nilometer.client.ingest.tracker import COPY
 from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
 from nilometer.client.settings.common_keys import COMMON_KEYS
@@ -90,10 +91,11 @@ def ingest(
 ) -> None:
     """Write the lines of files, and of the files in folders, to a topic, each line once.
 
-    Plain and gzip files are read. In folders, hidden files and files that are not text are ignored. The
-    position in each file is stored, so that the next run continues where this one ended, even if files were
-    rotated in between. Records carry the headers path, line and source. With --key path, all lines of a file
-    go to one partition, in order.
+    Plain and gzip files are read. In folders, hidden files are ignored, and files that are not text are
+    reported and left out. A line ends with LF or CRLF; a byte order mark, and NULs before a line, belong to
+    none. UTF-16 is refused. The position in each file is stored, so that the next run continues where this
+    one ended, even if files were rotated in between. Records carry the headers path, line and source. With
+    --key path, all lines of a file go to one partition, in order.
 
     A line that is too long for a record (max.request.size, the topic's max.message.bytes) stops its file's
     ingest with an error; other files are still read. --oversized skip leaves such lines out, truncate
@@ -193,12 +195,18 @@ def _progress(follow: bool, shown: _ErrorsShown) -> Generator[Callable[[IngestTo
 
 
 class _ErrorsShown:
-    """Writes each error to standard error once."""
+    """Writes each error, and each file that is not read, to standard error once."""
 
     def __init__(self) -> None:
         self._count = 0
+        self._skipped: dict[str, str] = {}
 
-    def print_new(self, totals: IngestTotals) -> None:
+    def print_new(self, totals: IngestTotals, *, copies: bool = False) -> None:
+        """Print what is new in ``totals``; with ``copies``, also the copies that each rotation makes."""
+        for path, why in sorted(totals.skipped.items()):
+            if self._skipped.get(path) != why and (copies or not why.startswith(COPY)):
+                self._skipped[path] = why
+                click.echo(f"Warning: {path} was not read: {why}", err=True)
         for error in totals.errors[self._count :]:
             click.echo(f"Error: {error}", err=True)
         self._count = len(totals.errors)
@@ -212,6 +220,7 @@ def _report(totals: IngestTotals, options: IngestOptions, shown: _ErrorsShown, a
                 "state": options.state_path,
                 "lines": totals.lines,
                 "lines_there": totals.lines_there,
+                "holes": [{"path": path, "nul_bytes": size} for path, size in sorted(totals.holes.items())],
                 "oversized": {"action": options.oversized.value, "files": totals.oversized},
                 "files": [{"path": path, "lines": lines} for path, lines in sorted(totals.files.items())],
                 "skipped": [{"path": path, "why": why} for path, why in sorted(totals.skipped.items())],
@@ -227,8 +236,10 @@ def _report(totals: IngestTotals, options: IngestOptions, shown: _ErrorsShown, a
         click.echo(
             f"Warning: {path}: {lines} too long for a record: {OVERSIZED_DONE[options.oversized]}", err=True
         )
-    for path, why in sorted(totals.skipped.items()):
-        click.echo(f"Warning: {path} was not read: {why}", err=True)
-    shown.print_new(totals)
+    for path, size in sorted(totals.holes.items()):
+        click.echo(
+            f"Warning: {path}: {size:,} NULs before lines, as truncation leaves them, were left out", err=True
+        )
+    shown.print_new(totals, copies=True)
     if totals.errors:
         raise click.exceptions.Exit(1)

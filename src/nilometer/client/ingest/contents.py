@@ -39,6 +39,16 @@ class FileContents:
 
         return self._asking(file, read_head)
 
+    def after_hole(self, file: FoundFile) -> bytes | None:
+        def read_on(opened: OpenFile) -> bytes:
+            reader = reader_of(opened, compressed=file.is_compressed)
+            while data := reader.read():
+                if found := data.lstrip(b"\0"):
+                    return (found + reader.read(HEAD_BYTES))[:HEAD_BYTES]
+            return b""
+
+        return self._asking(file, read_on)
+
     def fingerprint(self, file: FoundFile, offset: int) -> Fingerprint | None:
         return self._asking(
             file, lambda opened: fingerprint_of(opened, offset, compressed=file.is_compressed)

@@ -19,12 +19,13 @@ from nilometer.client.ingest.found_files import Look
 from nilometer.client.ingest.ledger import Ledger
 from nilometer.client.ingest.line_sender import LineSender
 from nilometer.client.ingest.line_splitter import LineTooLong
+from nilometer.client.ingest.matching import UTF16, is_utf16
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused
 from nilometer.client.ingest.record_limit import learn_record_limit
 from nilometer.client.ingest.source import HEAD_BYTES, Source
 from nilometer.client.ingest.source_files import OsFiles
 from nilometer.client.ingest.source_run import SourceRun
-from nilometer.client.ingest.tracker import Tracker
+from nilometer.client.ingest.tracker import NotText, Tracker
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.client.settings.common_keys import COMMON_KEYS
@@ -279,8 +280,10 @@ class Ingest:
             await self._preview(run, data)
         run.grew_ms = self._runtime.clock.monotonic_ms()
         try:
+            if not run.mark.position and is_utf16(data):
+                raise NotText(UTF16)
             await self._sender.take(run, data)
-        except LineTooLong as error:
+        except (LineTooLong, NotText) as error:
             self._tracker.on_unreadable(number, error, self._runtime.clock.monotonic_ms())
             return False
         await self._maybe_checkpoint()

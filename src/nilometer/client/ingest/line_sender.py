@@ -56,8 +56,11 @@ class LineSender:
         """
         allowance = self._allowance(run)
         run.splitter.limit = min(allowance.at_most, LINE_BYTES_MAX)
-        begun, rest_bytes = run.lines, run.splitter.rest_bytes
+        begun, holes = run.lines, run.splitter.hole_bytes
         lines = run.splitter.feed(data)
+        if run.splitter.hole_bytes > holes:
+            known = self._totals.holes.get(run.path, 0)
+            self._totals.holes[run.path] = known + run.splitter.hole_bytes - holes
         try:
             for line in lines:
                 if isinstance(line, bytes) and len(line) <= allowance.surely:
@@ -65,8 +68,10 @@ class LineSender:
                 else:
                     await self._send_above(run, line, allowance)
         except LineTooLong:
-            sent = sum(len(line) + 1 for line in lines[: run.lines - begun] if isinstance(line, bytes))
-            run.mark.feed(data[: max(sent - rest_bytes, 0)])
+            end = 0
+            for _ in range(run.lines - begun):
+                end = data.index(b"\n", end) + 1
+            run.mark.feed(data[:end])
             raise
         run.mark.feed(data)
 

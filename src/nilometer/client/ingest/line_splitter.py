@@ -1,8 +1,10 @@
 """Splits bytes, which arrive in arbitrary pieces, into lines. Pure.
 
-A line ends with a newline, which is not part of it; nothing else is changed. A line longer than a limit is
-not kept in memory: it is returned in parts as they arrive. Invariant: the returned lines and parts, with a
-newline after each line and each last part, and the incomplete rest are the bytes fed, in order.
+A line ends with LF or CRLF, which is not part of it; any other CR is. Two things around lines are no lines
+either: a byte order mark at the beginning of a file, and NULs before a line. Those are a hole: a writer that
+does not append leaves it in a file that was truncated. Nothing else is changed. A line longer than a limit is
+not kept in memory: it is returned in parts as they arrive. Invariant: the returned lines and parts, with what
+is named here, and the incomplete rest are the bytes fed, in order.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from dataclasses import dataclass
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
 """The largest line that is kept in memory: a file with longer ones is hardly a log."""
+
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class LineTooLong(ValueError):
@@ -28,19 +33,24 @@ class LinePart:
 
 
 class LineSplitter:
-    __slots__ = ("_is_above", "_parts", "_size", "limit")
+    __slots__ = ("_is_above", "_is_begin", "_parts", "_rest_bytes", "_size", "hole_bytes", "limit")
 
-    def __init__(self, limit: int = LINE_BYTES_MAX) -> None:
+    def __init__(self, limit: int = LINE_BYTES_MAX, *, is_begin: bool = True) -> None:
+        """``is_begin``: the first bytes are those of a file, which may be a byte order mark."""
         self.limit = limit
         """The maximum size, in bytes, of a line that is kept until it is complete."""
+        self.hole_bytes = 0
+        """The number of NULs that were left out so far."""
+        self._is_begin = is_begin
         self._parts: list[bytes] = []
         self._size = 0
+        self._rest_bytes = 0
         self._is_above = False
 
     @property
     def rest_bytes(self) -> int:
-        """The size of the incomplete line, including parts that were returned."""
-        return self._size
+        """The number of bytes since the last newline, including those of parts that were returned."""
+        return self._rest_bytes
 
     def feed(self, data: bytes) -> list[bytes | LinePart]:
         """Return the lines that ``data`` completes, and parts of lines above the limit."""
@@ -48,31 +58,59 @@ class LineSplitter:
             return self._keep(data)
         lines = data.split(b"\n")
         rest = lines.pop()
-        found: list[bytes | LinePart] = [*lines]
-        if self._size:
-            found[0] = self._complete(lines[0])
+        found: list[bytes | LinePart] = [self._complete(lines[0])]
+        if b"\r" in data or b"\0" in data:
+            found += [self._without_hole(line).removesuffix(b"\r") for line in lines[1:]]
+        else:
+            found += lines[1:]
         found += self._keep(rest)
         return found
 
     def finish(self) -> bytes | LinePart | None:
         """Return the incomplete last line or its last part; None if there is none."""
-        return self._complete(b"") if self._size else None
+        self._rest_bytes = 0
+        return (self._taken(b"") or None) if self._size else None
 
     def _complete(self, data: bytes) -> bytes | LinePart:
+        line = self._taken(data if self._size else self._without_hole(data))
+        self._rest_bytes = 0
+        if isinstance(line, LinePart):
+            return LinePart(line.data.removesuffix(b"\r"), is_last=True)
+        return line.removesuffix(b"\r")
+
+    def _taken(self, data: bytes) -> bytes | LinePart:
         parts, is_above = self._parts, self._is_above
         self._parts, self._size, self._is_above = [], 0, False
-        return LinePart(data, is_last=True) if is_above else b"".join([*parts, data])
+        whole = b"".join([*parts, data])
+        return LinePart(whole, is_last=True) if is_above else self._without_mark(whole)
 
     def _keep(self, data: bytes) -> list[bytes | LinePart]:
+        self._rest_bytes += len(data)
+        if not self._size:
+            data = self._without_hole(data)
         self._size += len(data)
         if data:
             self._parts.append(data)
-        if self._size <= self.limit or not self._parts:
+        if self._size <= self.limit or not data:
             return []
+        whole = b"".join(self._parts) if self._is_above else self._without_mark(b"".join(self._parts))
         self._is_above = True
-        part = LinePart(b"".join(self._parts), is_last=False)
-        self._parts = []
-        return [part]
+        self._parts = [whole[-1:]] if whole.endswith(b"\r") else []  # it may belong to the line's end
+        return [LinePart(whole.removesuffix(b"\r"), is_last=False)]
+
+    def _without_hole(self, data: bytes) -> bytes:
+        """Return ``data``, the beginning of a line, without the NULs before it."""
+        if not data.startswith(b"\0"):
+            return data
+        line = data.lstrip(b"\0")
+        self.hole_bytes += len(data) - len(line)
+        return line
+
+    def _without_mark(self, line: bytes) -> bytes:
+        if not self._is_begin:
+            return line
+        self._is_begin = False
+        return line.removeprefix(BYTE_ORDER_MARK)
 
 
 def whole_lines(found: Iterable[bytes | LinePart]) -> list[bytes]:

@@ -53,6 +53,10 @@ class Contents(Protocol):
         """Return the first :data:`HEAD_BYTES` bytes of the content, fewer if it is shorter."""
         ...
 
+    def after_hole(self, file: FoundFile) -> bytes | None:
+        """Return the first :data:`HEAD_BYTES` bytes of the content from the first that is not NUL on."""
+        ...
+
     def fingerprint(self, file: FoundFile, offset: int) -> Fingerprint | None:
         """Return the fingerprint of the first ``offset`` bytes of the content."""
         ...
@@ -104,7 +108,8 @@ class Matches:
     may_be_unread: set[Identity] = field(default_factory=set[Identity])
     """Copies and undecided files that are new if they turn out to be no copies."""
     skipped: list[FoundFile] = field(default_factory=list[FoundFile])
-    not_text: list[FoundFile] = field(default_factory=list[FoundFile])
+    not_text: list[tuple[FoundFile, str]] = field(default_factory=list[tuple[FoundFile, str]])
+    """Files that do not consist of lines, each with the reason."""
     undecided: list[FoundFile] = field(default_factory=list[FoundFile])
     """Files that changed or were unreadable while they were compared: the next look decides."""
     missing: list[Source] = field(default_factory=list[Source])
@@ -294,8 +299,9 @@ class _Matching:
         head = self._head(file)
         original, is_copy = None, None
         if head is not None:
-            if not is_text(file, head) and file.path not in self._circumstances.named:
-                self._out.not_text.append(file)
+            why = self._why_not_text(file, head)
+            if why is not None:
+                self._out.not_text.append((file, why))
                 return
             original, is_copy = self._original_of(file, head)
         if name is not None and (is_copy is None or is_copy):
@@ -351,6 +357,23 @@ class _Matching:
                 return original, None  # it was truncated between two steps of this look
         return None, False
 
+    def _why_not_text(self, file: FoundFile, head: bytes) -> str | None:
+        """Return why ``file`` does not seem to consist of lines; None if it does, or is read anyway.
+
+        A file under the name of one that was read, also a rotated one, is read too: it is the same log.
+        """
+        if file.path in self._circumstances.named:
+            return None
+        if file.path.endswith(UNREADABLE_SUFFIXES):
+            return "its name is that of compressed content other than gzip: unpack it to ingest it"
+        if not self._names.isdisjoint({file.path, *possible_originals(file.path)}):
+            return None
+        if is_utf16(head):
+            return UTF16
+        if head.startswith(b"\0"):
+            head = self._contents.after_hole(file) or b"\0"
+        return NUL if b"\0" in head else None
+
     def _head(self, file: FoundFile) -> bytes | None:
         if file.identity not in self._heads:
             self._heads[file.identity] = self._contents.head(file)
@@ -361,9 +384,13 @@ def _known_bytes(source: Source) -> int:
     return max(source.offset, source.preview.offset)
 
 
-def is_text(file: FoundFile, head: bytes) -> bool:
-    """Whether a file seems to consist of lines: its name is readable and ``head`` contains no NUL."""
-    return not file.path.endswith(UNREADABLE_SUFFIXES) and b"\x00" not in head
+NUL = "it has NUL bytes at its beginning, so it is no text; name it to ingest it"
+UTF16 = "it is UTF-16 text: convert it first, as with iconv -f UTF-16 -t UTF-8"
+
+
+def is_utf16(head: bytes) -> bool:
+    """Whether a file begins with the byte order mark of UTF-16: its lines do not end with a byte of LF."""
+    return head.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
 class _Originals:

@@ -44,6 +44,8 @@ class IngestTotals:
     """File to the number of its lines sent."""
     oversized: dict[str, int] = field(default_factory=dict[str, int])
     """File to the number of its lines that fit into no record and were skipped, truncated or split."""
+    holes: dict[str, int] = field(default_factory=dict[str, int])
+    """File to the number of NULs before lines, which are no part of them."""
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     """File that is not read to the reason."""
     looks: int = 0

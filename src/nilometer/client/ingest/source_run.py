@@ -38,7 +38,7 @@ class SourceRun:
             lambda begin, end: read_up_to(opened, begin, end, compressed=file.is_compressed), source.offset
         )
         self._reader.seek(source.offset)
-        self.splitter = LineSplitter()
+        self.splitter = LineSplitter(is_begin=not source.offset)
         self.lines = source.lines
         self.headers = [(PATH_HEADER, source.path.encode("utf-8", "surrogateescape")), (SOURCE_HEADER, tag)]
         self.displaced = file.is_gone or file.path != source.path

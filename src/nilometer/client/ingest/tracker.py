@@ -39,7 +39,7 @@ RETRY_MS, RETRY_MAX_MS = 1_000, 60_000
 OPEN_MAX = 512
 """The maximum number of files open for reading."""
 
-_COPY = "its content is the beginning of another file:"
+COPY = "its content is the beginning of another file:"
 
 Report = Callable[[str, str], None]
 """Called with (path, error text)."""
@@ -58,6 +58,10 @@ class _Standing(NamedTuple):
     since_ms: int
     was_empty: bool
     """It equals every file's beginning then, which says nothing of what it may have by now."""
+
+
+class NotText(ValueError):
+    """The content of a file does not consist of lines."""
 
 
 class Tracker:
@@ -82,7 +86,7 @@ class Tracker:
         self._retries: dict[int, Retry] = {}
         self._stopped: dict[int, Stamp] = {}
         """Source number to the file's stamp when a line was too long: it is read again once that changes."""
-        self._not_text: dict[Identity, FoundFile] = {}
+        self._not_text: dict[Identity, tuple[FoundFile, str]] = {}
         self._copies_since: dict[Identity, _Standing] = {}
         self._candidates = Candidates(state.may_be_unread)
         names = {source.path for source in state.sources.values()} if state.may_be_unread else ()
@@ -113,7 +117,7 @@ class Tracker:
             self._on_skipped(file)
         self._on_missing(matches, look, wall_ms)
         self._on_copies(matches, now_ms)
-        self._not_text |= {file.identity: file for file in matches.not_text}
+        self._on_not_text(matches, look)
         self._rotated = frozenset(matches.rotated)
         watched = self._state.watched | look.reached
         candidates = self._candidates.on_look(look, files, matches.may_be_unread, sources)
@@ -161,7 +165,19 @@ class Tracker:
 
     def _is_not_text(self, file: FoundFile) -> bool:
         known = self._not_text.get(file.identity)
-        return known is not None and known.stamp == file.stamp
+        return known is not None and known[0].stamp == file.stamp
+
+    def _on_not_text(self, matches: Matches, look: Look) -> None:
+        """Note the files that are no text, until they change; ``skipped`` names each with the reason."""
+        for file, _ in self._not_text.values():
+            self.skipped.pop(file.path, None)
+        present = {file.identity: file for file in look.files}
+        self._not_text = {
+            identity: (present[identity], why)
+            for identity, (file, why) in self._not_text.items()
+            if identity in present and present[identity].stamp == file.stamp
+        } | {file.identity: (file, why) for file, why in matches.not_text}
+        self.skipped |= {file.path: why for file, why in self._not_text.values()}
 
     def _on_resumed(self, source: Source, file: FoundFile) -> None:
         number = source.number
@@ -259,8 +275,8 @@ class Tracker:
             if known is None or known.stamp != file.stamp:
                 known = _Standing(file.stamp, now_ms, was_empty=not file.size)
             self._copies_since[identity] = known
-        self.skipped = {path: why for path, why in self.skipped.items() if not why.startswith(_COPY)}
-        self.skipped |= {file.path: f"{_COPY} {original}" for file, original in matches.copies}
+        self.skipped = {path: why for path, why in self.skipped.items() if not why.startswith(COPY)}
+        self.skipped |= {file.path: f"{COPY} {original}" for file, original in matches.copies}
         self.wants_look = bool(matches.undecided) or any(
             0 < file.size < TELLING_BYTES for file in copies.values()
         )
@@ -350,7 +366,7 @@ class Tracker:
         last = self._retries.get(number)
         delay_ms = min(last.delay_ms * 2, RETRY_MAX_MS) if last is not None else RETRY_MS
         self._retries[number] = Retry(now_ms + delay_ms, delay_ms)
-        if isinstance(error, LineTooLong):
+        if isinstance(error, (LineTooLong, NotText)):
             self._stopped[number] = file.stamp
         elif isinstance(error, (BadGzipFile, EOFError)):
             self.live[number] = replace(self.live[number], read_at=file.stamp)
