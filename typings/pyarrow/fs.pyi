@@ -1,6 +1,7 @@
 """Arrow's file systems, as far as this project uses them."""
 
 import enum
+from datetime import datetime
 from typing import Self, overload
 
 class FileType(enum.IntEnum):
@@ -18,6 +19,8 @@ class FileInfo:
     def base_name(self) -> str: ...
     @property
     def size(self) -> int: ...
+    @property
+    def mtime(self) -> datetime | None: ...
     @property
     def mtime_ns(self) -> int | None: ...
 

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from nilometer.cli.main import run
+from nilometer.pipeline.archive.archive_target import open_target
 from support.brokers.nilometer_broker import NilometerBroker
 from support.command_line import Outcome
 from support.eventually import eventually
@@ -174,6 +175,24 @@ def test_a_run_that_is_killed_is_continued_also_by_two_at_once(broker, topic, tm
     assert topic.rows(target) == topic.sent
 
 
+def test_left_files_are_listed_and_removed_only_if_told_to(broker, topic, target, archive):
+    topic.send(200)
+    assert archive("--topic", topic.name, "--log-dirs", str(broker.data_dir), "--to", target).code == 0
+    listed = archive("list", "--from", target, "--json").document["partitions"][0]
+    orphan = f"{topic.name}/{listed['topic_id']}/0/{7:020d}-0123abcd-4567cdef.log"
+    open_target(target).write(orphan, iter([b"x" * 1000]))
+    clean = ("clean", "--from", target)
+    assert archive(*clean).out == "0 files with 0 bytes are to be removed.\n", "it is too new"
+    for more, done in (([], "can be removed, with --remove"), (["--remove"], "were removed")):
+        outcome = archive(*clean, "--older-than", "0", *more)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert f"{orphan}  1,000 bytes, 20" in outcome.out
+        assert f"1 files with 1,000 bytes {done}." in outcome.out
+    left = archive(*clean, "--older-than", "0", "--json")
+    assert left.document == {"files": [], "bytes": 0, "removed": False}
+    assert archive("list", "--from", target, "--verify").code == 0
+
+
 def test_what_is_wrong_is_said_without_secrets(broker, topic, storage, archive):
     topic.send(200)
     place = ("--log-dirs", str(broker.data_dir))
@@ -187,6 +206,7 @@ def test_what_is_wrong_is_said_without_secrets(broker, topic, storage, archive):
         (("--topic", topic.name, *place, "--to", "s4://x/y"), 1, "s4://x/y"),
         (("--topic", topic.name), 2, "give --topic and --to"),
         (("list", "--from", "/nowhere/at/all"), 1, "/nowhere/at/all is not a folder"),
+        (("clean", "--from", "/nowhere/at/all"), 1, "/nowhere/at/all is not a folder"),
     ]
     with storage.checking_credentials():
         denied = archive("--topic", topic.name, *place, "--to", storage.url("x"))

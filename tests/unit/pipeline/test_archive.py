@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from nilometer.pipeline.archive import partition_archiver
 from nilometer.pipeline.archive.archive_target import LocalTarget, open_target
 from nilometer.pipeline.archive.archiver import archive
+from nilometer.pipeline.archive.orphans import find_orphans
 from nilometer.pipeline.archive.partition_archiver import PartitionArchiver
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders.archived_partition import find_archived
+from nilometer.pipeline.source.log_folders.archived_partition import find_archived, named_files
 from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
 from nilometer.pipeline.source.pushed_filters import Bounds
 from support.logs.folder_logs import FolderLog
@@ -325,8 +327,8 @@ class EndingTarget:
     def require(self):
         self._target.require()
 
-    def sizes(self, folder):
-        return self._target.sizes(folder)
+    def files(self, folder):
+        return self._target.files(folder)
 
     def write(self, path, pieces):
         self._count(path)
@@ -366,3 +368,40 @@ def test_a_run_that_is_killed_at_any_write_is_continued(log, tmp_path):
         assert result.segments_copied == 3 - (before[0].end // 100 if before else 0)
         assert rows_of(archive=target, path=log.log_dir) == expected
     assert set(copied) == {0, 2, 3}, "before the first manifest, after it, after the last one"
+
+
+def test_what_a_killed_run_leaves_is_found_and_removed_and_nothing_else(log, tmp_path):
+    expected = rows_of(path=log.log_dir)
+    left = set()
+    for changes in itertools.count(1):
+        place = tmp_path / f"archive-{changes}"
+        try:
+            archive([str(log.log_dir)], ["events"], EndingTarget(place, changes))
+        except Killed:
+            pass
+        else:
+            break
+        target = open_target(str(place))
+        folder = place / "events" / ("a" * 21 + "A") / "0"
+        others = folder / "notes.txt"
+        others.write_text("of somebody else")
+        for continued in (False, True):
+            if continued:
+                archive_topic(log.log_dir, place)
+            archived = find_archived(str(place))
+            before = {path for path in place.rglob("*") if path.is_file()}
+            named = {folder / name for one in archived for name in named_files(one)}
+            orphans = find_orphans(target, ["events"], time.time() + 60)
+            assert {place / one.path for one in orphans} == before - named - {others}
+            assert sum(one.bytes for one in orphans) == sum(
+                path.stat().st_size for path in before - named - {others}
+            )
+            assert find_orphans(target, ["another"], time.time() + 60) == []
+            assert find_orphans(target, None, time.time() - 3600) == [], "a run may still name them"
+            left.add(len(orphans))
+        for one in find_orphans(target, None, time.time() + 60):
+            target.remove(one.path)
+        assert {path for path in place.rglob("*") if path.is_file()} == named | {others}
+        assert rows_of(archive=place, path=log.log_dir) == expected
+        assert archive_topic(log.log_dir, place).segments_copied == 0
+    assert max(left) > 3

@@ -5,6 +5,7 @@ Needs the `spark` extra for Arrow's file systems, but neither Spark nor a broker
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_json, print_table
 from nilometer.cli.console import OutputConsole
+from nilometer.cli.number_types import FiniteRange
 from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError
@@ -99,6 +101,49 @@ def list_archive(source: str, topics: tuple[str, ...], verify: bool, as_json: bo
         for problem in checked.problems:
             click.echo(f"Error: {problem}", err=True)
         raise click.exceptions.Exit(1)
+
+
+@archive.command("clean")
+@click.option("--from", "source", metavar="URL", required=True, help="The archive: a folder or a URI.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option(
+    "--older-than",
+    "hours",
+    type=FiniteRange(0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Only files of this age: a run that has not ended may still name younger ones.",
+)
+@click.option("--remove", is_flag=True, help="Remove them. Without it they are only listed.")
+@json_option
+def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bool, as_json: bool) -> None:
+    """List the files that interrupted runs left in an archive, or remove them.
+
+    They have names that `archive` gives to files, and no manifest names them: no reader uses them.
+    """
+    from nilometer.pipeline.archive.archive_target import open_target
+    from nilometer.pipeline.archive.orphans import find_orphans
+
+    try:
+        target = open_target(source)
+        orphans = find_orphans(target, topics or None, time.time() - hours * 3600)
+        for one in orphans if remove else ():
+            target.remove(one.path)
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    size = sum(one.bytes for one in orphans)
+    if as_json:
+        files = [
+            {"path": one.path, "bytes": one.bytes, "modified": _time(int(one.modified_s * 1000))}
+            for one in orphans
+        ]
+        print_json({"files": files, "bytes": size, "removed": remove})
+        return
+    for one in orphans:
+        click.echo(f"{one.path}  {one.bytes:,} bytes, {_time(int(one.modified_s * 1000))}")
+    done = "were removed" if remove else "can be removed, with --remove" if orphans else "are to be removed"
+    click.echo(f"{len(orphans):,} files with {size:,} bytes {done}.")
 
 
 def _run(
@@ -187,7 +232,8 @@ def _show_check(checked: CheckedArchive | None) -> None:
     if checked.unnamed_files:
         click.echo(
             f"{checked.unnamed_files:,} files with {checked.unnamed_bytes:,} bytes are in no manifest: an "
-            "interrupted run left them, or a run that has not ended writes them."
+            "interrupted run left them, or a run that has not ended writes them. `nilometer archive clean` "
+            "removes them."
         )
 
 

@@ -12,7 +12,7 @@ from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
 from nilometer.pipeline.archive.segment_copy import CHUNK_BYTES, examine
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, StoredFile
-from nilometer.pipeline.source.log_folders.archived_partition import ArchivedPartition
+from nilometer.pipeline.source.log_folders.archived_partition import ArchivedPartition, named_files
 from nilometer.pipeline.source.log_folders.stored_files import open_place, shown
 from nilometer.runtime import Disk
 from nilometer.storage import names
@@ -53,9 +53,8 @@ def _check_partition(
         checked.segments += 1
         checked.bytes += segment.bytes
     manifest = archived.manifest
-    sizes = target.sizes(f"{manifest.topic}/{manifest.topic_id}/{manifest.partition}")
-    named = {file.name for one in manifest.segments for file in one.files.values()}
-    unnamed = [size for name, size in sizes.items() if name not in named | set(archived.manifest_names)]
+    files = target.files(f"{manifest.topic}/{manifest.topic_id}/{manifest.partition}")
+    unnamed = [one.bytes for name, one in files.items() if name not in named_files(archived)]
     checked.unnamed_files += len(unnamed)
     checked.unnamed_bytes += sum(unnamed)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import math
 import os
 import posixpath
 import re
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.source.log_folders.stored_files import is_uri, open_store, shown
@@ -46,6 +47,14 @@ class TargetError(PipelineError):
     """The archive's storage refuses something: the message says where, and what to do."""
 
 
+class Stored(NamedTuple):
+    """A file of the storage."""
+
+    bytes: int
+    modified_s: float
+    """The time when it was written, in seconds since 1970, by the storage's clock; NaN if that is unknown."""
+
+
 class ArchiveTarget(Protocol):
     """The storage of one archive. Paths are relative to the archive."""
 
@@ -56,8 +65,8 @@ class ArchiveTarget(Protocol):
         """Check that files can be written here, as far as that shows beforehand."""
         ...
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Return names and sizes in bytes of the files in a folder; none if there is no such folder."""
+    def files(self, folder: str) -> dict[str, Stored]:
+        """Return the files in a folder by name; none if there is no such folder."""
         ...
 
     def write(self, path: str, pieces: Iterable[bytes]) -> int:
@@ -116,12 +125,13 @@ class LocalTarget:
         with explained(self.place):
             self._disk.make_directories(self._root)
 
-    def sizes(self, folder: str) -> dict[str, int]:
+    def files(self, folder: str) -> dict[str, Stored]:
         path = posixpath.join(self._root, folder)
         with explained(self.place):
             try:
                 with os.scandir(path) as entries:
-                    return {one.name: one.stat().st_size for one in entries if one.is_file()}
+                    found = {one.name: one.stat() for one in entries if one.is_file()}
+                    return {name: Stored(one.st_size, one.st_mtime) for name, one in found.items()}
             except FileNotFoundError:
                 return {}
 
@@ -185,13 +195,17 @@ class ArrowTarget:
             if self._store.get_file_info(bucket).type == FileType.NotFound:
                 raise TargetError(f"{shown(self.place)}: its bucket does not exist: create {bucket} first")
 
-    def sizes(self, folder: str) -> dict[str, int]:
+    def files(self, folder: str) -> dict[str, Stored]:
         from pyarrow.fs import FileSelector, FileType
 
         selector = FileSelector(posixpath.join(self._root, folder), allow_not_found=True)
         with explained(self.place):
             found = self._store.get_file_info(selector)
-        return {one.base_name: one.size for one in found if one.type == FileType.File}
+        return {
+            one.base_name: Stored(one.size, math.nan if one.mtime is None else one.mtime.timestamp())
+            for one in found
+            if one.type == FileType.File
+        }
 
     def write(self, path: str, pieces: Iterable[bytes]) -> int:
         target = posixpath.join(self._root, path)

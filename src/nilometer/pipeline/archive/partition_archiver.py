@@ -153,7 +153,7 @@ class PartitionArchiver:
 
         Those of others are copied again, and the manifest drops them when that is done.
         """
-        sizes = self._target.sizes(self._path)
+        sizes = {name: one.bytes for name, one in self._target.files(self._path).items()}
         stored: list[ArchivedSegment] = []
         self._incomplete = []
         for one in (*self._manifest.segments, *self._pending):

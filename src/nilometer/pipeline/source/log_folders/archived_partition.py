@@ -75,22 +75,30 @@ def find_archived(archive: str, topics: Collection[str] | None = None) -> list[A
 
     Raises SourceError if the place is not a folder, or a manifest is damaged.
     """
+    found = [read_partition(archive, *one) for one in partition_folders(archive, topics)]
+    kept = [one for one in found if one is not None and one.chain]
+    return sorted(kept, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
+
+
+def partition_folders(archive: str, topics: Collection[str] | None = None) -> list[tuple[str, str, int]]:
+    """Return topic, topic id and partition of each folder, also of those without a manifest.
+
+    Raises SourceError if the place is not a folder.
+    """
     try:
         disk, path = open_place(archive)
     except ValueError as error:
         raise SourceError(str(error)) from error
     if not disk.is_directory(path):
         raise SourceError(f"{shown(archive)} is not a folder: nothing was archived there")
-    found = [
-        read_partition(archive, topic, topic_id, int(number))
+    return [
+        (topic, topic_id, int(number))
         for topic in _folders(disk, path)
         if topics is None or topic in topics
         for topic_id in _folders(disk, posixpath.join(path, topic))
         for number in _folders(disk, posixpath.join(path, topic, topic_id))
-        if number.isascii() and number.isdecimal()
+        if number.isascii() and number.isdecimal() and str(int(number)) == number
     ]
-    kept = [one for one in found if one is not None and one.chain]
-    return sorted(kept, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
 
 
 def read_partition(archive: str, topic: str, topic_id: str, partition: int) -> ArchivedPartition | None:
@@ -114,6 +122,12 @@ def read_partition(archive: str, topic: str, topic_id: str, partition: int) -> A
         linked = tuple(archive_manifest.chain(manifest.segments))
         return ArchivedPartition(archive, manifest, linked, tuple(listed))
     raise SourceError(f"the manifest in {shown(folder)} was replaced {ATTEMPTS} times in a row: try again")
+
+
+def named_files(archived: ArchivedPartition) -> set[str]:
+    """Return the names of the files that belong to a partition's archive: manifests and what they name."""
+    segments = archived.manifest.segments
+    return {file.name for one in segments for file in one.files.values()} | set(archived.manifest_names)
 
 
 def _folders(disk: Disk, path: str) -> list[str]:
