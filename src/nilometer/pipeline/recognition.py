@@ -32,6 +32,9 @@ LINE: Final = (
     "event_time timestamp, level string, label string, name string, fields map<string, string>, line string"
 )
 """The columns of ``recognise``; ``source`` is the path of the file, empty if no header names it."""
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+RAW: Final = ("key", "value", "headers")
+RAW_TYPES: Final = f"key binary, value binary, headers {HEADERS_TYPE}"
 _SAMPLES: Final = 3
 _SEPARATOR: Final = "\x01"
 _TRACKED: Final = 8_192
@@ -51,12 +54,17 @@ class Formats:
 
 
 @lru_cache(maxsize=8)
-def _matcher(formats: Formats, timezone: str) -> Matcher:
+def matcher_of(formats: Formats, timezone: str) -> Matcher:
+    """Raises FormatError."""
     return Matcher(formats.definitions(), timezone)
 
 
-def recognise(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
+def recognise(
+    records: DataFrame, formats: Formats | None = None, *, files: bool | None = None, raw: bool = False
+) -> DataFrame:
     """Return one row per record with the columns ``LINE``, read by either connector.
+
+    ``raw`` adds the record's key, value and headers, as they were.
 
     ``files`` tells whether the records have headers, from which the lines' files are known. None looks at
     their columns, which the definitions of a declarative pipeline may not.
@@ -68,11 +76,13 @@ def recognise(records: DataFrame, formats: Formats | None = None, *, files: bool
 
     timezone = str(records.sparkSession.conf.get("spark.sql.session.timeZone"))
     formats = formats or Formats()
-    _matcher(formats, timezone)
-    given = records.select(
-        "topic", "partition", "offset", "timestamp", source_of(records, files).alias("source"), F.col("value")
-    )
-    return given.mapInArrow(_mapping(formats, timezone), LINE)
+    matcher_of(formats, timezone)
+    columns = [F.col(name) for name in ("topic", "partition", "offset", "timestamp")]
+    columns += [source_of(records, files).alias("source"), F.col("value")]
+    if not raw:
+        return records.select(*columns).mapInArrow(_mapping(formats, timezone), LINE)
+    columns += [F.col("key"), headers_of(records, files).alias("headers")]
+    return records.select(*columns).mapInArrow(_mapping(formats, timezone, RAW), f"{LINE}, {RAW_TYPES}")
 
 
 def source_of(records: DataFrame, files: bool | None = None) -> Column:
@@ -85,18 +95,26 @@ def source_of(records: DataFrame, files: bool | None = None) -> Column:
     return F.coalesce(F.try_element_at(named, F.lit(1))["value"].cast("string"), F.lit(""))
 
 
+def headers_of(records: DataFrame, files: bool | None = None) -> Column:
+    """Return the column with the records' headers, null if they were not read."""
+    from pyspark.sql import functions as F
+
+    has_headers = files if files is not None else "headers" in records.columns
+    return F.col("headers") if has_headers else F.lit(None).cast(HEADERS_TYPE)
+
+
 def _mapping(
-    formats: Formats, timezone: str
+    formats: Formats, timezone: str, raw: Sequence[str] = ()
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        matcher = _matcher(formats, timezone)
+        matcher = matcher_of(formats, timezone)
         for batch in batches:
-            yield _recognised(matcher, batch)
+            yield _recognised(matcher, batch, raw)
 
     return lines
 
 
-def _recognised(matcher: Matcher, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _recognised(matcher: Matcher, batch: pa.RecordBatch, raw: Sequence[str]) -> pa.RecordBatch:
     import pyarrow as pa
 
     values: list[bytes | None] = batch.column("value").to_pylist()
@@ -119,6 +137,7 @@ def _recognised(matcher: Matcher, batch: pa.RecordBatch) -> pa.RecordBatch:
         "name": pa.array([one.key for one in found], text),
         "fields": pa.array(fields, pa.map_(text, text)),
         "line": pa.array(texts, text),
+        **{name: batch.column(name) for name in raw},
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
@@ -128,6 +147,18 @@ def counted(lines: DataFrame, name: str = METRICS) -> DataFrame:
 
     A query that counts several inputs gives each a ``name`` that begins with ``METRICS``.
     """
+    return lines.observe(name, *_counts())
+
+
+def tally_in(lines: DataFrame) -> dict[str, Any]:
+    """Return the counts of lines, whose columns include format, source and line, as JSON of a Tally."""
+    tally = Tally()
+    for row in lines.agg(*_counts()).collect():
+        _add(tally, row.asDict(recursive=True))
+    return tally.to_json()
+
+
+def _counts() -> list[Column]:
     from pyspark.sql import functions as F
 
     unparsed = F.col("format") == "unparsed"
@@ -139,14 +170,13 @@ def counted(lines: DataFrame, name: str = METRICS) -> DataFrame:
         """A line of no format: the one with the smallest hash, so that no order of rows matters."""
         return F.min_by(sample, F.when(unparsed, F.xxhash64("line", F.lit(number)))).alias(f"sample{number}")
 
-    return lines.observe(
-        name,
+    return [
         F.count("*").alias("lines"),
         F.count_if(unparsed).alias("unparsed"),
         F.count_if(F.col("format") == "blank").alias("blank"),
         kinds.alias("kinds"),
         *[chosen(number) for number in range(_SAMPLES)],
-    )
+    ]
 
 
 def tally_of(observed: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -180,68 +210,6 @@ def _add(tally: Tally, row: Mapping[str, Any]) -> None:
             tally.add_sample(sample["source"], sample["line"])
 
 
-# --- records with a schema of their own
-
-
-def typed(
-    records: DataFrame,
-    schema: str,
-    form: str,
-    *,
-    needed: Sequence[str] | None = None,
-    formats: Formats | None = None,
-    files: bool | None = None,
-) -> DataFrame:
-    """Return the columns of ``schema`` and those that ``counted`` takes: format, source, line.
-
-    Values are JSON objects. With formats of the user's own they are lines of these, whose columns have the
-    names of the schema; a timestamp that no column names is the event time. The format is ``form`` if all
-    ``needed`` columns (by default all) have a value, ``blank`` or ``unparsed`` otherwise. The types of the
-    schema are simple ones. ``files`` is that of ``recognise``.
-    """
-    from pyspark.sql import functions as F
-
-    text = F.make_valid_utf8(F.coalesce(F.col("value").cast("string"), F.lit("")))
-    if formats is not None and formats.own:
-        found = _typed_fields(recognise(records, _only_own(formats), files=files), schema)
-    else:
-        value = F.from_json(F.col("value").cast("string"), schema).alias("value")
-        found = records.select(value, source_of(records, files).alias("source"), text.alias("line"))
-        found = found.select("value.*", "source", "line")
-    types = _types_of(schema)
-    has_value = {
-        name: ~F.isnan(f"`{name}`") if kind == "double" else F.lit(True) for name, kind in types.items()
-    }
-    fits = F.lit(True)
-    for name in needed or types:
-        fits = fits & F.col(f"`{name}`").isNotNull() & has_value[name]
-    blank = F.when(F.trim("line") == "", "blank").otherwise("unparsed")
-    return found.withColumn("format", F.when(fits, form).otherwise(blank))
-
-
 def fitting(lines: DataFrame) -> DataFrame:
-    """Return the lines of a format, without the columns that ``typed`` has added."""
+    """Return the lines of a format, without the columns that ``counted`` takes."""
     return lines.where("format not in ('blank', 'unparsed')").drop("format", "source", "line")
-
-
-def _only_own(formats: Formats) -> Formats:
-    from nilometer.pipeline.formats.definition import parse_formats
-
-    names = [one.name for source, text in formats.own for one in parse_formats(text, source)]
-    return Formats(formats.own, formats.names or tuple(dict.fromkeys(names)))
-
-
-def _typed_fields(lines: DataFrame, schema: str) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    columns: list[Column] = []
-    for name, kind in _types_of(schema).items():
-        value = F.try_element_at("fields", F.lit(name)).try_cast(kind)
-        columns.append((F.coalesce("event_time", value) if kind == "timestamp" else value).alias(name))
-    return lines.select(*columns, "source", "line")
-
-
-def _types_of(schema: str) -> dict[str, str]:
-    """Return the type of each column of a schema such as ``at timestamp, value double``."""
-    pairs = [part.split() for part in schema.split(",")]
-    return {name.strip("`"): kind for name, kind in pairs}

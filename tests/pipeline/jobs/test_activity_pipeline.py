@@ -11,7 +11,13 @@ import pytest
 
 from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import activity
-from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline, send_values
+from support.pipeline.runs import (
+    AFTER_SAMPLES_MS,
+    assert_reported,
+    forget_last_commit,
+    run_pipeline,
+    send_values,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -131,7 +137,7 @@ def test_sessions_equal_those_made_in_plain_python_and_a_repeated_batch_changes_
     spark, topics, tmp_path
 ):
     lines = [*STRANGE, *[one.value for one in sample_records("activity", 2_200)]]
-    topic = send_values(topics, lines)
+    topic = send_values(topics, lines, timestamp=AFTER_SAMPLES_MS)
     limited = {"maxOffsetsPerTrigger": "1200"}
     run_pipeline(spark, topics, "activity", topic, tmp_path, options=limited)
     wanted = expected(lines)
@@ -156,7 +162,7 @@ def test_sessions_of_a_real_access_log(spark, topics, tmp_path):
         lines = ACCESS_LOG.read_bytes().splitlines()
     else:
         lines = [one.value for one in sample_records("activity", 10_000, seed=3)]
-    topic = send_values(topics, lines)
+    topic = send_values(topics, lines, timestamp=AFTER_SAMPLES_MS)
     run_pipeline(spark, topics, "activity", topic, tmp_path)
     assert found(spark, tmp_path) == expected(lines)
     assert_reported(spark, "activity", tmp_path)

@@ -10,7 +10,13 @@ import pytest
 
 from nilometer.pipeline.run.samples import customers, sample_records
 from nilometer.pipeline.shipped import join
-from support.pipeline.runs import assert_reported, forget_last_commit, run_pipeline, send_values
+from support.pipeline.runs import (
+    AFTER_SAMPLES_MS,
+    assert_reported,
+    forget_last_commit,
+    run_pipeline,
+    send_values,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +61,9 @@ def test_orders_meet_their_payments_as_they_do_in_plain_python(spark, topics, tm
     sides: dict[str, list[bytes]] = {"orders": [], "payments": []}
     for one in sample_records("join", 1_200):
         sides[one.topic].append(one.value)
-    names = [send_values(topics, [*values, b"no json"]) for values in sides.values()]
+    names = [
+        send_values(topics, [*values, b"no json"], timestamp=AFTER_SAMPLES_MS) for values in sides.values()
+    ]
     table = tmp_path / "customers.csv"
     table.write_text(customers())
     given = {"table": str(table), "options": {"maxOffsetsPerTrigger": "500"}}

@@ -10,7 +10,14 @@ import pytest
 
 from nilometer.pipeline.run.samples import sample_records
 from support.pipeline.expected_rollups import expected_rollups
-from support.pipeline.runs import assert_reported, forget_last_commit, read_values, run_pipeline, send_values
+from support.pipeline.runs import (
+    AFTER_SAMPLES_MS,
+    assert_reported,
+    forget_last_commit,
+    read_values,
+    run_pipeline,
+    send_values,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +49,7 @@ def assert_rollups(spark, output, wanted):
 @pytest.mark.long
 def test_rollups_and_alerts_equal_those_made_in_plain_python(spark, topics, tmp_path):
     values = [one.value for one in sample_records("metrics", 12_000)]
-    topic, alerts = send_values(topics, [*BROKEN, *values]), topics.create(2)
+    topic, alerts = send_values(topics, [*BROKEN, *values], timestamp=AFTER_SAMPLES_MS), topics.create(2)
     limited = {"maxOffsetsPerTrigger": "8000"}
     run_pipeline(spark, topics, "metrics", topic, tmp_path, to_topic=alerts, options=limited)
     rollups, wanted = expected_rollups(values)

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from nilometer.pipeline.run.samples import sample_records, users
-from support.pipeline.runs import assert_reported, read_values, run_pipeline, send_values
+from support.pipeline.runs import AFTER_SAMPLES_MS, assert_reported, read_values, run_pipeline, send_values
 
 pytestmark = pytest.mark.spark
 
@@ -45,22 +45,22 @@ def failed_login(number):
     return json.dumps({**said, "at": f"2024-05-01T20:01:0{number}Z"}).encode()
 
 
-def test_messages_equal_those_made_in_plain_python_and_repeats_have_their_ids(spark, topics, tmp_path):
+def test_messages_equal_those_made_in_plain_python_and_are_written_once(spark, topics, tmp_path):
     values = [one.value for one in sample_records("notifications", 1_500)]
     values += [failed_login(number) for number in range(4)]
-    topic, messages = send_values(topics, [b"no json", *values]), topics.create(2)
+    topic, messages = send_values(topics, [b"no json", *values], timestamp=AFTER_SAMPLES_MS), topics.create(2)
     table = tmp_path / "users.csv"
     table.write_text(users())
     given = {"to_topic": messages, "table": str(table), "options": {"maxOffsetsPerTrigger": "600"}}
     run_pipeline(spark, topics, "notifications", topic, tmp_path / "out", **given)
     more = [failed_login(4)]
-    send_values(topics, more, topic)
+    send_values(topics, more, topic, timestamp=AFTER_SAMPLES_MS)
     run_pipeline(spark, topics, "notifications", topic, tmp_path / "out", **given)
     sent = [json.loads(value) for value in read_values(spark, topics, messages)]
     wanted = expected([*values, *more])
     assert len(wanted) > 20
     assert {one["id"]: one["address"] for one in sent} == wanted
-    assert len(sent) > len(wanted)  # repeats there are, and they are told by their ids
+    assert len(sent) == len(wanted)  # each by the batch that reached the threshold
     german = [one for one in sent if one["user"] == "u3"]
     assert all(one["text"].startswith("Hallo User 3, ") for one in german)
     assert all("{" not in one["text"] for one in sent)

@@ -80,7 +80,10 @@ pattern = "^/paid"
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"pasue": "1m"}, "there is no setting pasue. There are lateness, pause, funnel, assets"),
+        (
+            {"pasue": "1m"},
+            "there is no setting pasue. There are lateness, ahead, late_topic, pause, funnel, assets",
+        ),
         ({"pause": "soon"}, "setting pause: 'soon' is no duration"),
         ({"funnel": []}, "setting funnel: it is a list of at least one row"),
         ({"funnel": [{"name": "x"}]}, "a row has the columns name, pattern"),

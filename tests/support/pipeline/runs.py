@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nilometer.cli.pipelines.pipeline_state_commands import render_report
 from nilometer.pipeline.run import runner
-from nilometer.pipeline.run.catalogue import SHIPPED
+from nilometer.pipeline.run.catalogue import DEAD_LETTERS, SHIPPED
 from nilometer.pipeline.run.run_record import RunFolder
 
 from .filled_topics import Sent, Topics
@@ -17,14 +17,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+AFTER_SAMPLES_MS = 1_714_694_400_000
+"""2024-05-03, after the times of all generated events: the time stamp of their records."""
 WITH_TABLE = ("join", "notifications")
 
 
 def send_values(
-    topics: Topics, values: Iterable[bytes], topic: str | None = None, partitions: int = 1
+    topics: Topics,
+    values: Iterable[bytes | None],
+    topic: str | None = None,
+    partitions: int = 1,
+    timestamp: int = 1_700_000_000_000,
 ) -> str:
     topic = topic or topics.create(partitions)
-    topics.send(topic, [Sent(n % partitions, None, value) for n, value in enumerate(values)])
+    topics.send(topic, [Sent(n % partitions, None, value, timestamp) for n, value in enumerate(values)])
     return topic
 
 
@@ -38,6 +44,8 @@ def run_pipeline(
     to_topic: str | None = None,
     table: str | None = None,
     options: Mapping[str, str] | None = None,
+    settings: object = None,
+    dead_letters: str = DEAD_LETTERS,
 ) -> runner.Progress | None:
     """Run a pipeline until everything is read; return the last batch's progress."""
     job = runner.Job(
@@ -48,6 +56,8 @@ def run_pipeline(
         options=options or {},
         to_topic=to_topic,
         table=table,
+        settings=settings,
+        dead_letters=dead_letters,
     )
     return runner.run(spark, SHIPPED[name].load(), job)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
+from nilometer.pipeline.account import Account
+from nilometer.pipeline.batches import Done
 from nilometer.pipeline.formats.tally import Tally
 from nilometer.pipeline.run.report_index import Entry, index_page
 from nilometer.pipeline.run.run_record import RunFolder
@@ -52,13 +54,15 @@ def progress_of(batch: int, unrecognised: int = 0) -> dict:
     return {
         "batch_id": batch, "at": f"2024-05-01T12:00:0{batch}+00:00",
         "lag": 0, "rows": 5, "rows_per_second": 1.0,
-        "tally": {"unrecognised": unrecognised}, "late": 2, "end_offsets": {"lines": {"0": 7, "1": 1_234}},
+        "tally": {"unrecognised": unrecognised}, "accounts": {"": {"late": 2, "rejected": 0}},
+        "end_offsets": {"lines": {"0": 7, "1": 1_234}},
         "event_time_watermark": "2024-05-01T10:00:00+00:00",
     }  # fmt: skip
 
 
-def text_of_report(tmp_path, progress, tally=None) -> str:
-    write_report(Report("logs", "Lines", {}, {}, progress, tally, ["lines"]), tmp_path / "report.html")
+def text_of_report(tmp_path, progress, tally=None, done=None) -> str:
+    report = Report("logs", "Lines", {}, {}, progress, tally, ["lines"], done)
+    write_report(report, tmp_path / "report.html")
     return (tmp_path / "report.html").read_text()
 
 
@@ -67,10 +71,16 @@ def test_a_report_has_headline_figures_topic_offsets_times_and_lines_of_no_forma
     tally.add("/var/log/a.log", "access", 900)
     tally.add("/var/log/b.log", "unparsed", 1_100)
     tally.add_sample("/var/log/b.log", "<b>what is this</b>")
-    text = text_of_report(tmp_path, [progress_of(0), progress_of(1, 3)], tally)
+    account = Account(read=10, open=3)
+    account.add("results", "in a table", 3)
+    account.add("late", "after <its> window", 4)
+    done = Done(1, {}, {"lines": account}, {}, None, {"rows have other properties": 2})
+    text = text_of_report(tmp_path, [progress_of(0), progress_of(1, 3)], tally, done)
     for part in (
         "<b>10</b>records read", "<b>900</b>lines recognised", "<b>1,100</b>of no format (55.0%)",
-        "<b>4</b>too late", "topic lines up to offsets 0: 7, 1: 1,234", "from 2024-05-01T12:00:00",
+        "<b>4</b>late", "<b>3</b>still open", "<b>3</b>in the results", "Account of all runs",
+        "after &lt;its&gt; window", "rows have other properties",
+        "topic lines up to offsets 0: 7, 1: 1,234", "from 2024-05-01T12:00:00",
         "Event-time watermark: 2024-05-01T10:00:00", "/var/log/b.log", "&lt;b&gt;what is this",
         "Batches over time", "of no format</text>",
     ):  # fmt: skip

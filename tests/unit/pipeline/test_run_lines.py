@@ -1,18 +1,23 @@
-"""What a run says about its lines: errors, exit codes, and why totals do not add up."""
+"""What a run says about its lines: errors, exit codes, and the account of its records."""
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from nilometer.cli.pipelines.pipeline_lines import (
+    account_of_run,
     check_any_recognised,
-    explanations,
+    open_note,
+    print_account,
     print_tally,
+    rejected_text,
     too_many_text,
 )
+from nilometer.pipeline.account import Account, Fate
+from nilometer.pipeline.batches import Done
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.tally import Tally
 from nilometer.pipeline.recognition import Formats, tally_of
@@ -83,9 +88,7 @@ def test_nothing_recognised_is_an_error_that_names_the_formats_tried():
         assert part in str(raised.value)
     own = Formats((("m.toml", '[[format]]\nname = "shop"\npattern = "x"'),))
     with pytest.raises(PipelineError, match=r"Tried: shop, access"):
-        check_any_recognised(tally, SHIPPED["metrics"], Job("m", "", "", formats=own))
-    with pytest.raises(PipelineError, match="Tried: JSON objects"):
-        check_any_recognised(tally, SHIPPED["metrics"], JOB)
+        check_any_recognised(tally, SHIPPED["activity"], Job("m", "", "", formats=own))
     tally.add("b.log", "access")
     check_any_recognised(tally, SHIPPED["activity"], JOB)
     check_any_recognised(None, SHIPPED["burst"], JOB)
@@ -105,19 +108,38 @@ def test_the_lines_are_printed_by_file_with_samples(capsys):
     assert "9 of 45 lines (20.0%)" in too_many_text(tally, 5)
 
 
-def explained(accounted: int, last: dict, *, finished: bool = False) -> list[str]:
-    tally = Tally()
-    tally.add("", "access", 500)
-    module = SimpleNamespace(accounted=lambda spark, output: accounted, OPEN=("requests", "sessions"))
-    given = {"open": 0, "late": 0, "event_time_watermark": "2024-05-01T10:00:00+00:00", **last}
-    return explanations(None, module, "out", tally, json.loads(json.dumps(given)), finished=finished)  # pyright: ignore[reportArgumentType]
+def test_the_account_of_a_run_is_said_with_its_reasons(capsys):
+    began = Done(0, {}, {"orders": account(read=10, results=6, open=4)}, {}, None)
+    totals = account(read=30, results=20, rejected=6, late=1, open=3)
+    last = Done(1, {}, {"orders": totals}, {}, 1_714_557_600_000_000, {"rows have other properties": 2})
+    said = account_of_run(began, last, "dead-letters")
+    assert said is not None
+    assert said.to_json()["run"]["orders"] == {
+        "read": 20, "open_before": 4, "results": 14, "rejected": 6, "late": 1, "repeated": 0, "left_out": 0,
+        "open": 3, "reasons": {"results": {"why": 14}, "rejected": {"why": 6}, "late": {"why": 1}},
+    }  # fmt: skip
+    print_account(said)
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        "  orders: 4 open before + 20 read = 14 in the results + 6 rejected + 1 late + 3 still open" in lines
+    )
+    assert "  orders: 30 read = 20 in the results + 6 rejected + 1 late + 3 still open" in lines
+    assert "    rejected: 6 why" in lines
+    assert "  2 rows have other properties" in lines
+    warning = rejected_text(said, 20)
+    assert warning is not None
+    assert "6 of 20 orders (30.0%) were rejected; --max-rejected is 20 %" in warning
+    assert "topic dead-letters: 6 why" in warning
+    assert rejected_text(said, 30) is None
+    assert "3 records are still open" in open_note(said, finished=False)[0]
+    assert "2024-05-01 10:00:00" in open_note(said, finished=False)[0]
+    assert "--finish has written the results of 3 open" in open_note(said, finished=True)[0]
+    assert account_of_run(None, None, "dead-letters") is None
 
 
-def test_totals_that_do_not_add_up_explain_themselves():
-    (note,) = explained(294, {"open": 68})
-    assert note.startswith("206 of 500 requests are in none of the tables: 68 sessions are still open, until")
-    assert "2024-05-01T10:00:00" in note
-    assert "--finish closes them" in note
-    assert explained(500, {}) == []
-    assert "--finish has written the 68 open sessions" in explained(500, {"open": 68}, finished=True)[0]
-    assert "came after the watermark" in explained(490, {"late": 3})[1]
+def account(read: int, open: int, **became: int) -> Account:
+    found = Account(read, open=open)
+    for fate, records in became.items():
+        found.add(cast(Fate, fate), "why", records)
+    found.check("orders")
+    return found

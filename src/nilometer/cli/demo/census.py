@@ -141,8 +141,12 @@ def _access(line: str) -> Verdict | None:
     time = _time(stamp, "%d/%b/%Y:%H:%M:%S %z") if well_formed else None
     if time is None or (size != "-" and not DIGITS.issuperset(size)):
         return None
-    target = ([*request.split(" "), ""])[1].partition("?")[0].partition("#")[0]
-    if request.startswith(" "):
+    words = request.split(" ")[1:]
+    version = words[-1].removeprefix("HTTP/") if len(words) > 1 else ""
+    if words and version and words[-1] != version and set(version) <= set("0123456789."):
+        words.pop()
+    target = " ".join(words).partition("?")[0].partition("#")[0]
+    if request.startswith(" ") or target.startswith(" "):
         target = ""
     return Verdict("access", status, target or request, _minute(time))
 

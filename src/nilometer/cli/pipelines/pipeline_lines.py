@@ -1,8 +1,10 @@
-"""What a run says about its lines: read, recognised and skipped, and why totals do not add up."""
+"""What a run says about its records: the account, and lines read, recognised and skipped by file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,17 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from nilometer.cli.console import OutputConsole
+from nilometer.pipeline.account import Accounts, accounts_json, accounts_since
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.tally import Tally, share
 from nilometer.pipeline.recognition import Formats
 from nilometer.pipeline.run.catalogue import PipelineModule, Shipped
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from nilometer.pipeline.batches import Done
     from nilometer.pipeline.run.runner import Job
 
 FILES_SHOWN = 10
+REASONS_SHOWN = 3
 WIDTH = 140
 
 
@@ -28,20 +31,14 @@ def check_any_recognised(tally: Tally | None, shipped: Shipped, job: Job) -> Non
     """Raise PipelineError, with what was tried, if there are lines and none was recognised."""
     if tally is None or tally.recognised or not tally.unrecognised:
         return
+    tried = dict.fromkeys(one.name for one in (job.formats or Formats()).definitions())
     samples = "".join(f"\n  {line}" for line in tally.samples())
     raise PipelineError(
         f"none of the {tally.unrecognised:,} lines of {job.topic} is of a format that {shipped.name} reads. "
-        f"Tried: {_tried(shipped, job.formats)}. The lines are such as:{samples}\n"
+        f"Tried: {', '.join(tried)}. The lines are such as:{samples}\n"
         "`nilometer pipeline formats test FILE` shows which format takes which line, and proposes formats "
         "for --formats"
     )
-
-
-def _tried(shipped: Shipped, formats: Formats | None) -> str:
-    if shipped.name in ("logs", "activity") or (formats is not None and formats.own):
-        names = dict.fromkeys(one.name for one in (formats or Formats()).definitions())
-        return ", ".join(names)
-    return "JSON objects as the pipeline's file describes them"
 
 
 def check_finish(
@@ -58,9 +55,7 @@ def check_finish(
         raise click.UsageError("--finish needs an --output on this machine")
 
 
-def too_many_text(tally: Tally | None, most: float) -> str:
-    if tally is None:
-        return ""
+def too_many_text(tally: Tally, most: float) -> str:
     return (
         f"WARNING: {tally.unrecognised:,} of {tally.lines - tally.blank:,} lines "
         f"({tally.unrecognised_share:.1%}) are of no known format and were skipped; --max-unrecognised is "
@@ -94,45 +89,77 @@ def print_tally(tally: Tally) -> None:
             console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-def explanations(
-    spark: SparkSession,
-    module: PipelineModule,
-    output: str,
-    tally: Tally | None,
-    last: Mapping[str, Any] | None,
-    *,
-    finished: bool,
-) -> list[str]:
-    """Return why the tables contain less than the recognised lines; nothing if they contain all.
+@dataclass(frozen=True, slots=True)
+class RunAccount:
+    """What became of the records of a run, and of all runs of its checkpoint."""
 
-    For pipelines that have ``accounted`` (the lines in their tables) and ``OPEN`` (what their state holds).
-    """
-    accounted, what = getattr(module, "accounted", None), getattr(module, "OPEN", None)
-    if tally is None or last is None or accounted is None or what is None:
+    run: Accounts
+    totals: Accounts
+    notes: Mapping[str, int]
+    watermark: datetime | None
+    letters: str
+    """The topic of dead letters."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": accounts_json(self.run),
+            "all_runs": accounts_json(self.totals),
+            "notes": dict(self.notes),
+            "dead_letters": self.letters,
+        }
+
+
+def account_of_run(began: Done | None, last: Done | None, letters: str) -> RunAccount | None:
+    """Return the account of what came after ``began``; None if the pipeline keeps none."""
+    if last is None:
+        return None
+    run = accounts_since(began.totals if began is not None else {}, last.totals)
+    return RunAccount(run, last.totals, last.notes, last.watermark, letters)
+
+
+def print_account(account: RunAccount) -> None:
+    """Print what became of every record: of this run, and of all runs if there were others."""
+    console = OutputConsole(WIDTH)
+    parts = [("Account of all runs", account.totals)]
+    if accounts_json(account.run) != accounts_json(account.totals):
+        parts.insert(0, ("Account of this run", account.run))
+    for title, accounts in parts:
+        console.print(title)
+        for name, one in accounts.items():
+            for line in one.lines(name or "records"):
+                console.print(Text(f"  {line}"), soft_wrap=True)
+    if any(one.of("rejected") for one in account.totals.values()):
+        console.print(Text(f"  Rejected records are in topic {account.letters}, each with the reason"))
+    for note, rows in account.notes.items():
+        console.print(Text(f"  {rows:,} {note}"), soft_wrap=True)
+
+
+def rejected_text(account_of_run: RunAccount, most: float) -> str | None:
+    """Return a warning if more than ``most`` percent of an input's records were rejected; else None."""
+    for name, account in account_of_run.run.items():
+        if account.rejected_share * 100 > most:
+            reasons = sorted(account.became["rejected"].items(), key=lambda one: -one[1])
+            said = "; ".join(f"{records:,} {reason}" for reason, records in reasons[:REASONS_SHOWN])
+            return (
+                f"WARNING: {account.of('rejected'):,} of {account.read:,} {name or 'records'} "
+                f"({account.rejected_share:.1%}) were rejected; --max-rejected is {most:g} %. They are in "
+                f"topic {account_of_run.letters}: {said}"
+            )
+    return None
+
+
+def open_note(account: RunAccount, *, finished: bool) -> list[str]:
+    """Return what is said of records whose results are not written yet."""
+    still_open = sum(one.open for one in account.totals.values())
+    if not still_open:
         return []
-    return _explained(tally.recognised, accounted(spark, output), what, last, finished=finished)
-
-
-def _explained(
-    recognised: int, in_tables: int, what: tuple[str, str], last: Mapping[str, Any], *, finished: bool
-) -> list[str]:
-    """``what`` names the lines and the rows of the state, such as requests and sessions."""
-    missing = recognised - in_tables
-    lines, rows = what
-    notes: list[str] = []
-    if finished and last["open"]:
-        notes.append(
-            f"--finish has written the {last['open']:,} open {rows} too. They stay open for later input, and "
-            "are written again when they end"
-        )
-    elif missing > 0 and last["open"]:
-        notes.append(
-            f"{missing:,} of {recognised:,} {lines} are in none of the tables: {last['open']:,} {rows} are "
-            f"still open, until the event-time watermark ({last['event_time_watermark']}) has passed their "
-            "end. --finish closes them"
-        )
-    elif missing > 0:
-        notes.append(f"{missing:,} of {recognised:,} {lines} are in none of the tables")
-    if last["late"]:
-        notes.append(f"In the last batch {last['late']:,} rows came after the watermark, and were left out")
-    return notes
+    if finished:
+        return [
+            f"--finish has written the results of {still_open:,} open records too. They stay open for later "
+            "input, and are written again when they end"
+        ]
+    at = f" ({account.watermark:%Y-%m-%d %H:%M:%S})" if account.watermark is not None else ""
+    return [
+        f"The results of {still_open:,} records are still open: they are written when the event-time "
+        f"watermark{at} has passed their end"
+    ]

@@ -19,18 +19,24 @@ from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_choice import choice_options, choose
 from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_CODE
 from nilometer.cli.pipelines.pipeline_lines import (
+    RunAccount,
+    account_of_run,
     check_any_recognised,
     check_finish,
-    explanations,
+    open_note,
+    print_account,
     print_tally,
+    rejected_text,
     too_many_text,
 )
 from nilometer.cli.pipelines.pipeline_results import print_position, print_tables, progress_line, tables_of
 from nilometer.cli.pipelines.pipeline_state_commands import home_option, open_page, render_report
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
+from nilometer.pipeline.csv_table import check_table
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.tally import Tally
+from nilometer.pipeline.run.catalogue import DEAD_LETTERS
 from nilometer.pipeline.run.run_record import FAILED, FINISHED, STOPPED, RunFolder
 
 if TYPE_CHECKING:
@@ -58,6 +64,13 @@ RESULTS_WIDTH = 80
 @click.option(
     "--to", "to_topic", metavar="TOPIC", help="The topic to write to. [default: the name in `pipeline list`]"
 )
+@click.option(
+    "--dead-letters",
+    metavar="TOPIC",
+    default=DEAD_LETTERS,
+    show_default=True,
+    help="The topic of rejected records, with the reason of each.",
+)
 @click.option("--table", metavar="FILE", help="The CSV file that the pipeline joins with.")
 @click.option(
     "--format",
@@ -84,6 +97,12 @@ RESULTS_WIDTH = 80
     show_default=True,
     metavar="PERCENT",
     help="Exit with code 3 if more lines than this are of no format.",
+)
+@click.option(
+    "--max-rejected",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    help="Exit with code 3 if more records than this are rejected.  [default: that of --max-unrecognised]",
 )
 @click.option("--available-now", is_flag=True, help="Read the records that exist now, then stop.")
 @click.option(
@@ -151,6 +170,7 @@ def run(
     run_name: str | None,
     topics: tuple[str, ...],
     to_topic: str | None,
+    dead_letters: str,
     table: str | None,
     table_format: str | None,
     home: str,
@@ -160,6 +180,7 @@ def run(
     pairs: tuple[str, ...],
     settings_files: tuple[Path, ...],
     max_unrecognised: float,
+    max_rejected: float | None,
     available_now: bool,
     seconds: int,
     connector: str,
@@ -181,6 +202,7 @@ def run(
     stored next to the tables.
     """
     import_module("pyspark")  # if it is missing, what to install is said before anything else
+    from nilometer.pipeline.batches import RunFiles
     from nilometer.pipeline.run import runner
     from nilometer.pipeline.spark.java import require_java
     from nilometer.pipeline.spark.spark_session import build_session, connector_settings
@@ -204,6 +226,7 @@ def run(
         options=parse_pairs(options, "--option"),
         client=given_client_config(),
         to_topic=_needed(shipped.name, "--to", to_topic or shipped.writes, shipped.writes),
+        dead_letters=dead_letters,
         table=_needed(shipped.name, "--table", table, shipped.table),
         formats=chosen.formats,
         settings=chosen.settings,
@@ -215,12 +238,14 @@ def run(
     try:
         require_java()
         runner.check_output(output, job.topics)
-        runner.check_table(table)
+        if table is not None and shipped.table is not None:
+            check_table(table, shipped.table)
         runner.check_source(job)
         record = folder.begin(list(job.topics), output, pipeline=pipeline, settings=chosen.given)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    state, error_text, too_many = FAILED, None, False
+    state, error_text = FAILED, None
+    too_many: str | None = None
     wanted_stop: list[int] = []
     exit_on_sigterm()
     try:
@@ -231,6 +256,8 @@ def run(
                 name, master=master, timezone=timezone, settings=spark_settings, log_file=log_file
             )
         wanted_stop = stop_on_signals()
+        files = RunFiles(spark, output)
+        began = files.last()
         with console.status(f"Running {name} on {job.topic} ...") as status:
 
             def on_progress(progress: Progress) -> None:
@@ -245,17 +272,21 @@ def run(
             tally = folder.tally(output)
             check_any_recognised(tally, shipped, job)
             if finish:
-                runner.finish(spark, module, job, folder.last_progress(output))
+                runner.finish(spark, module, job)
             results = module.results(
                 spark, output, top, **runner.accepted(module.results, settings=job.settings)
             )
-            notes = explanations(spark, module, output, tally, folder.last_progress(output), finished=finish)
-            _show(results, last, tally, notes, as_json=as_json)
+            account = account_of_run(began, files.last(), dead_letters)
+            _show(results, last, tally, account, as_json=as_json, finished=finish)
             if report is not None:
                 render_report(spark, module, shipped, folder, output, report, chosen.settings)
                 console.print(f"Report: {report}", highlight=False)
                 open_page(report, opened=opened)
-            too_many = tally is not None and tally.unrecognised_share * 100 > max_unrecognised
+            if tally is not None and tally.unrecognised_share * 100 > max_unrecognised:
+                too_many = too_many_text(tally, max_unrecognised)
+            elif account is not None:
+                most = max_unrecognised if max_rejected is None else max_rejected
+                too_many = rejected_text(account, most)
         spark.stop()
     except PipelineError as error:
         error_text = str(error)
@@ -275,7 +306,7 @@ def run(
     finally:
         folder.end(record, state, error_text)
     if too_many:
-        click.echo(too_many_text(folder.tally(output), max_unrecognised), err=True)
+        click.echo(too_many, err=True)
         raise SystemExit(UNRECOGNISED_EXIT_CODE)
 
 
@@ -298,22 +329,27 @@ def _show(
     results: dict[str, DataFrame],
     last: Progress | None,
     tally: Tally | None,
-    notes: list[str],
+    account: RunAccount | None,
     *,
     as_json: bool,
+    finished: bool,
 ) -> None:
     tables = tables_of(results)
+    notes = open_note(account, finished=finished) if account is not None else []
     if as_json:
         watermark = last.event_time_watermark if last else None
         offsets: Mapping[str, Mapping[str, int]] = last.end_offsets if last else {}
         listing: dict[str, Any] = {"results": tables, "event_time_watermark": watermark, "offsets": offsets}
         listing |= {"lines": tally.to_json() if tally is not None else None, "notes": notes}
+        listing["account"] = account.to_json() if account is not None else None
         click.echo(json.dumps(listing, default=str))
         return
     console = OutputConsole(RESULTS_WIDTH)
     print_tables(console, tables)
     if tally is not None:
         print_tally(tally)
+    if account is not None:
+        print_account(account)
     for note in notes:
         console.print(note, highlight=False)
     if last is not None:

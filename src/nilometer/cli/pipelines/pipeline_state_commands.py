@@ -16,6 +16,7 @@ from rich.table import Table
 from nilometer.cli import commands
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.signals import exit_on_sigterm
+from nilometer.pipeline.account import accounts_of
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.run.run_record import HOME, RUNNING, RunFolder, RunRecord, runs
@@ -66,6 +67,8 @@ def status(name: str | None, home: str, as_json: bool) -> None:
         table.add_row(record.name, _state(record), ", ".join(record.topics), *_progress(record.progress))
     table_console().print(table)
     for record in found:
+        for name_of_input, account in accounts_of(record.progress.get("totals") or {}).items():
+            click.echo("\n".join(account.lines(f"{record.name}: {name_of_input or 'records'}")))
         if record.problem:
             click.echo(f"{record.name}: {record.problem}")
 
@@ -213,6 +216,7 @@ def render_report(
     path: Path,
     settings: Any = None,
 ) -> None:
+    from nilometer.pipeline.batches import RunFiles
     from nilometer.pipeline.run.run_report import Report, write_report
     from nilometer.pipeline.run.runner import accepted
 
@@ -226,6 +230,7 @@ def render_report(
         charts=charts(spark, output, **accepted(charts, settings=settings)) if charts is not None else {},
         progress=folder.batches(output),
         tally=folder.tally(output),
+        done=RunFiles(spark, output).last(),
         topics=record.topics if record is not None else [],
     )
     write_report(page, path)

@@ -19,6 +19,8 @@ from nilometer.pipeline.formats.readers import Reader, first_bytes_of, reader_of
 
 BLANK: Final = Line("blank")
 UNPARSED: Final = Line("unparsed")
+HEADER_LABEL: Final = "header"
+"""The label of a line with the names of columns."""
 LINE_BYTES_MAX: Final = 1024 * 1024
 """A longer line is of no format. It is kept whole where lines are kept."""
 _SOURCES_MAX: Final = 10_000
@@ -67,7 +69,7 @@ class Matcher:
             if found is None:
                 continue
             if not found and compiled.definition.columns is not None:
-                return Line(compiled.definition.name, label="header")
+                return Line(compiled.definition.name, label=HEADER_LABEL)
             fitted = compiled.columns.line(found, recorded_us)
             if fitted is not None:
                 return fitted

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+DEAD_LETTERS = "dead-letters"
+"""The default topic of rejected records."""
+
 
 class PipelineModule(Protocol):
     """The functions that a shipped pipeline's module must have.
 
     It may also have ``charts``, ``SOURCE_OPTIONS``, a dataclass ``Settings`` (with a ``check`` that raises
-    PipelineError), and ``finish``. ``formats`` and
+    PipelineError), and ``finish``, which writes what is still open. ``formats`` and
     ``settings`` are passed by name to the functions that have such an argument.
     """
 

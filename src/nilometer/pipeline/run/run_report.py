@@ -18,10 +18,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nilometer.pipeline.account import FATES, Accounts
 from nilometer.pipeline.formats.tally import Tally, share
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from nilometer.pipeline.batches import Done
 
 POINTS_MAX = 5_000
 BARS_MAX = 30
@@ -59,6 +62,8 @@ class Report:
     tally: Tally | None = None
     """The lines of all batches by file and format; None if the pipeline counts none."""
     topics: Sequence[str] = field(default_factory=list[str])
+    done: Done | None = None
+    """The last batch that is done, with the account of all runs; None if the pipeline keeps none."""
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -87,20 +92,41 @@ def whole_page(title: str, body: str) -> str:
 def _figures(report: Report) -> list[str]:
     """Return the headline figures, what was read, and the lines of no format."""
     figures: list[tuple[str, str]] = []
-    late = sum(one.get("late", 0) for one in report.progress)
     if report.progress:
         figures.append((f"{sum(one['rows'] for one in report.progress):,}", "records read"))
     tally = report.tally
     if tally is not None:
         figures.append((f"{tally.recognised:,}", "lines recognised"))
         figures.append((f"{tally.unrecognised:,}", f"of no format ({tally.unrecognised_share:.1%})"))
-    if late:
-        figures.append((f"{late:,}", "too late"))
+    if report.done is not None:
+        figures += [(f"{number:,}", what) for what, number in _totals(report.done.totals).items()]
     parts = [f"<div><b>{_text(number)}</b>{_text(what)}</div>" for number, what in figures]
     found = [f'<div class="figures">{"".join(parts)}</div>'] if parts else []
     if report.progress:
         found.append(f"<p>{_text(_read_so_far(report))}</p>")
+    if report.done is not None:
+        found.append(_section("Account of all runs", _account(report.done)))
     return [*found, *(_lines(tally) if tally is not None and tally.lines else [])]
+
+
+def _totals(accounts: Accounts) -> dict[str, int]:
+    """Return the numbers of all inputs together, without those that are 0."""
+    names = {"results": "in the results"}
+    found = {names.get(fate, fate): sum(one.of(fate) for one in accounts.values()) for fate in FATES}
+    found["still open"] = sum(one.open for one in accounts.values())
+    return {what: number for what, number in found.items() if number}
+
+
+def _account(done: Done) -> str:
+    """Return a table with a row per input, and one per reason."""
+    rows: list[tuple[Any, ...]] = []
+    for name, one in done.totals.items():
+        rows.append((name or "records", "read", "", one.read))
+        for fate in FATES:
+            rows += [("", fate, reason, records) for reason, records in one.became.get(fate, {}).items()]
+        rows.append(("", "still open", "", one.open))
+    rows += [("", "note", note, number) for note, number in done.notes.items()]
+    return _table(["input", "what became of them", "reason", "records"], rows)
 
 
 def _read_so_far(report: Report) -> str:
@@ -182,20 +208,22 @@ def with_gaps(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def draw_progress(progress: Sequence[Mapping[str, Any]]) -> str:
-    """Return a plot as SVG: lag (above), rates, and lines of no format and late rows (below) over time."""
+    """Return a plot as SVG: lag (above), rates, and what is in no result (below) over time."""
     from matplotlib.figure import Figure
 
     at = [datetime.fromisoformat(one["at"]) for one in progress]
     tallies: list[Mapping[str, int]] = [one.get("tally") or {} for one in progress]
     skipped = [one.get("unrecognised", 0) for one in tallies]
-    late = [one.get("late", 0) for one in progress]
-    has_skipped = any(skipped) or any(late)
+    late = [_of_batch(one, "late") for one in progress]
+    rejected = [_of_batch(one, "rejected") for one in progress]
+    has_skipped = any(skipped) or any(late) or any(rejected)
     figure = Figure(figsize=(9, 6.0 if has_skipped else 4.2), layout="constrained")
     plots: Any = figure.subplots(3 if has_skipped else 2, 1, sharex=True)
     above, below = plots[0], plots[1]
     if has_skipped:
         plots[2].plot(at, skipped, color=COLOURS[1], marker=".", label="of no format")
-        plots[2].plot(at, late, color=COLOURS[3], marker=".", label="too late")
+        plots[2].plot(at, late, color=COLOURS[3], marker=".", label="late")
+        plots[2].plot(at, rejected, color=COLOURS[4], marker=".", label="rejected")
         plots[2].legend(frameon=False)
     above.plot(at, [one["lag"] for one in progress], color=COLOURS[3], marker=".")
     above.set_ylabel("lag, records")
@@ -209,6 +237,11 @@ def draw_progress(progress: Sequence[Mapping[str, Any]]) -> str:
     below.legend(frameon=False)
     figure.autofmt_xdate()
     return _svg(figure)
+
+
+def _of_batch(progress: Mapping[str, Any], fate: str) -> int:
+    accounts: Mapping[str, Mapping[str, int]] = progress.get("accounts") or {}
+    return sum(one[fate] for one in accounts.values())
 
 
 def _figure(height: float) -> tuple[Any, Any]:

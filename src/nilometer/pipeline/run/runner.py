@@ -11,13 +11,15 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nilometer.pipeline.account import accounts_json
 from nilometer.pipeline.errors import PipelineError, SourceError, readable
 from nilometer.pipeline.recognition import Formats, tally_of
+from nilometer.pipeline.run.catalogue import DEAD_LETTERS
 from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
 from nilometer.pipeline.source.source_options import Selection, parse_options
 
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from nilometer.pipeline.batches import Done, RunFiles
     from nilometer.pipeline.run.catalogue import PipelineModule
 
 CONNECTORS = ("nilometer", "kafka")
 PREFLIGHT_TIMEOUT_MS = 5_000
 POLL_SECONDS = 0.25
-OPEN_FOLDER = "batch=open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Job:
     """The settings of the clients' connections: ``security.protocol``, ``sasl.*``, ``ssl.*``."""
     to_topic: str | None = None
     """The topic to write to, for pipelines that do."""
+    dead_letters: str = DEAD_LETTERS
+    """The topic of rejected records."""
     table: str | None = None
     """The path of the table, for pipelines that need one."""
     formats: Formats | None = None
@@ -78,7 +82,8 @@ class Job:
     def for_pipeline(self, start: Callable[..., Any]) -> dict[str, Any]:
         """Return the keyword arguments for the pipeline's ``start``."""
         more: dict[str, Any] = {"available_now": self.available_now, "seconds": self.seconds}
-        more |= accepted(start, formats=self.formats, settings=self.settings)
+        letters = {**self.connection_options, "topic": self.dead_letters}
+        more |= accepted(start, formats=self.formats, settings=self.settings, dead_letters=letters)
         if self.to_topic is not None:
             more["to_topic"] = {**self.connection_options, "topic": self.to_topic}
         if self.table is not None:
@@ -107,14 +112,16 @@ class Progress:
     at: datetime
     """The time at which the batch began."""
     event_time_watermark: datetime | None
-    """Spark's watermark after this batch: earlier event times count as complete."""
+    """The watermark after this batch: earlier event times count as complete."""
     end_offsets: Mapping[str, Mapping[str, int]]
     tally: Mapping[str, Any] | None = None
     """The lines of the batch by file and format, as JSON of a Tally; None if the pipeline counts none."""
-    late: int = 0
-    """Rows that came after the watermark had passed their time, and were left out."""
-    open: int = 0
-    """Rows in the query's state: sessions, windows or records that later input may still change."""
+    accounts: Mapping[str, Any] | None = None
+    """What became of the batch's records, by input, as JSON; None if the pipeline keeps no account."""
+    totals: Mapping[str, Any] | None = None
+    """The accounts of all batches up to this one."""
+    notes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What else is to be said of the rows of all batches, and of how many."""
 
     def to_json(self) -> dict[str, Any]:
         watermark = self.event_time_watermark
@@ -183,12 +190,6 @@ def checkpoint_topics(output: Path) -> set[str]:
     return {topic for position in positions for topic in _offsets(position)}
 
 
-def check_table(table: str | None) -> None:
-    """Raise PipelineError if ``table`` is a local path that does not exist."""
-    if table is not None and "://" not in table and not Path(table).exists():
-        raise PipelineError(f"--table: the file {table} does not exist")
-
-
 def read_topics(spark: SparkSession, pipeline: PipelineModule, job: Job) -> list[DataFrame]:
     usual: dict[str, str] = getattr(pipeline, "SOURCE_OPTIONS", {})
     return [
@@ -208,8 +209,10 @@ def run(
     """Run until everything is read (``available_now``) or ``stopped`` returns True.
 
     Returns the progress of the last batch, None if there was none. ``on_progress`` is called after each
-    batch, and once more if a batch without records has closed something after it. Raises PipelineError.
+    batch. Raises PipelineError.
     """
+    from nilometer.pipeline.batches import RunFiles
+
     check_output(job.output, job.topics)
     _remove_open(job.output)
     query: StreamingQuery | None = None
@@ -217,8 +220,7 @@ def run(
         query = pipeline.start(
             *read_topics(spark, pipeline, job), os.fspath(job.output), **job.for_pipeline(pipeline.start)
         )
-        lateness: timedelta = getattr(job.settings, "lateness", pipeline.LATENESS)
-        watch = _Watch(query, lateness, on_progress)
+        watch = _Watch(query, RunFiles(spark, os.fspath(job.output)), on_progress)
         while not _ended(query):
             watch.report()
             if stopped():
@@ -237,29 +239,18 @@ def run(
             query.stop()
 
 
-def finish(spark: SparkSession, pipeline: PipelineModule, job: Job, last: Mapping[str, Any] | None) -> None:
-    """Write the rows that are still open after the batch ``last`` as if the input ended with it.
+def finish(spark: SparkSession, pipeline: PipelineModule, job: Job) -> None:
+    """Write the rows that are still open after the last batch as if the input ended with it.
 
-    They are computed from all records up to there, and written to folders ``batch=open`` of the tables,
-    which the next run removes: the query still has them in its state, and writes them when they end.
+    They go to folders ``batch=open`` of the tables, which the next run removes: they stay in the run's state,
+    and are written when they end.
     """
-    if last is None:
-        return
-    records = [
-        spark.read.format(job.connector)
-        .options(**{**job.source_options(topic), "includeHeaders": "true"})
-        .option("endingOffsets", json.dumps({topic: last["end_offsets"][topic]}))
-        .load()
-        for topic in job.topics
-    ]
     write: Callable[..., None] = getattr(pipeline, "finish")  # noqa: B009
-    watermark = last["event_time_watermark"]
-    given = accepted(write, formats=job.formats, settings=job.settings, watermark=watermark)
-    write(*records, job.output, **given)
+    write(spark, job.output, **accepted(write, settings=job.settings))
 
 
 def _remove_open(output: str) -> None:
-    for folder in Path(output).glob(f"*/{OPEN_FOLDER}") if "://" not in output else ():
+    for folder in Path(output).glob("*/batch=open") if "://" not in output else ():
         shutil.rmtree(folder)
 
 
@@ -279,63 +270,44 @@ class _Watch:
     """Reports the progress of each batch of a query once."""
 
     def __init__(
-        self, query: StreamingQuery, lateness: timedelta, on_progress: Callable[[Progress], None]
+        self, query: StreamingQuery, files: RunFiles, on_progress: Callable[[Progress], None]
     ) -> None:
         self.last: Progress | None = None
-        self._closing = -1
         self._query = query
-        self._lateness = lateness
+        self._files = files
         self._on_progress = on_progress
 
     def report(self) -> None:
         for progress in self._query.recentProgress:
             one: Any = progress
-            if one["numInputRows"] and (self.last is None or one["batchId"] > self.last.batch_id):
-                self.last = Progress(
-                    one["batchId"],
-                    one["numInputRows"],
-                    one["processedRowsPerSecond"],
-                    one["inputRowsPerSecond"],
-                    sum(_lag(source) for source in one["sources"]),
-                    datetime.fromisoformat(one["timestamp"]),
-                    self._watermark(one["eventTime"]),
-                    {
-                        topic: offsets
-                        for source in one["sources"]
-                        for topic, offsets in _offsets(source["endOffset"]).items()
-                    },
-                    tally_of(one["observedMetrics"]),
-                    *_state(one),
-                )
-                self._on_progress(self.last)
-            elif not one["numInputRows"] and self.last is not None and one["batchId"] > self._closing:
-                self._on_batch_without_records(self.last, one)
-
-    def _on_batch_without_records(self, last: Progress, one: Any) -> None:
-        """Such a batch follows one that moved the watermark, and closes what that has passed."""
-        self._closing = int(one["batchId"])
-        late, still_open = _state(one)
-        if (late, still_open) != (0, last.open):
-            self.last = replace(last, late=last.late + late, open=still_open)
+            if not one["numInputRows"] or (self.last is not None and one["batchId"] <= self.last.batch_id):
+                continue
+            done = self._files.done(one["batchId"])
+            self.last = Progress(
+                one["batchId"],
+                one["numInputRows"],
+                one["processedRowsPerSecond"],
+                one["inputRowsPerSecond"],
+                sum(_lag(source) for source in one["sources"]),
+                datetime.fromisoformat(one["timestamp"]),
+                done.watermark if done is not None else None,
+                {
+                    topic: offsets
+                    for source in one["sources"]
+                    for topic, offsets in _offsets(source["endOffset"]).items()
+                },
+                done.tally if done is not None else tally_of(one["observedMetrics"]),
+                **(_account(done) if done is not None else {}),
+            )
             self._on_progress(self.last)
 
-    def _watermark(self, event_time: Mapping[str, str]) -> datetime | None:
-        """Return the watermark after the batch; Spark's progress has the one during the batch."""
-        known = [datetime.fromisoformat(event_time["watermark"])] if "watermark" in event_time else []
-        if "max" in event_time:
-            known.append(datetime.fromisoformat(event_time["max"]) - self._lateness)
-        if self.last is not None and self.last.event_time_watermark is not None:
-            known.append(self.last.event_time_watermark)
-        return max(known, default=None)
 
-
-def _state(progress: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of late rows and of rows in the state."""
-    operators: list[Mapping[str, Any]] = progress["stateOperators"]
-    return (
-        sum(one["numRowsDroppedByWatermark"] for one in operators),
-        sum(one["numRowsTotal"] for one in operators),
-    )
+def _account(done: Done) -> dict[str, Any]:
+    return {
+        "accounts": accounts_json(done.accounts),
+        "totals": accounts_json(done.totals),
+        "notes": done.notes,
+    }
 
 
 def _lag(source: Mapping[str, Any]) -> int:

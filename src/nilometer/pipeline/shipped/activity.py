@@ -13,8 +13,9 @@ tables, in Parquet:
 
 A session is written once it has certainly ended: when the event-time watermark (an hour before the newest
 line, since log files are often out of order within the hour) has passed its last request by half an hour.
-Lines that arrive later are left out. So the newest sessions are not in the tables yet; they stay in the
-query's state, in its checkpoint, and are written after later lines. ``--finish`` writes them as they are.
+Requests that arrive later are counted as late, and lines that are no request go to the topic of dead letters.
+The newest sessions are not in the tables yet: they are in the run's state, and are written after later lines.
+``--finish`` writes them as they are.
 
 Exactly once: each batch writes one folder per table, named by the batch's id, and a batch that is run again
 after a crash replaces its folders.
@@ -22,7 +23,7 @@ after a crash replaces its folders.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
@@ -31,7 +32,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.recognition import HEADERS, Formats, counted, recognise
+from nilometer.pipeline.batches import Batch, RunFiles, microseconds, start_batches
+from nilometer.pipeline.events import BLANK_REASON, NO_FORMAT, EventSettings, ahead_reason, record_of, taken
+from nilometer.pipeline.recognition import HEADERS, Formats, recognise, tally_in
 
 LATENESS = timedelta(hours=1)
 """The distance from the newest event time read to the watermark."""
@@ -56,7 +59,7 @@ ASSETS = r"\.(?:css|js|png|jpe?g|gif|ico|svg|woff2?|ttf|map|xml|txt)$"
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change. Patterns are Java's."""
 
     lateness: timedelta = LATENESS
@@ -69,32 +72,54 @@ class Settings:
 SOURCE_OPTIONS = HEADERS
 
 
-def lines_of(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
+def lines_of(
+    records: DataFrame,
+    formats: Formats | None = None,
+    settings: Settings | None = None,
+    *,
+    files: bool | None = None,
+) -> DataFrame:
     """Return one row per record; the format of a line that is no request is ``unparsed``."""
+    settings = settings or Settings()
 
     def field(name: str) -> Column:
         return F.try_element_at("fields", F.lit(name))
 
     # A request that is no HTTP has no method, and the whole request in the place of a path.
     is_http = F.coalesce(field("method").rlike("^[A-Z]+$"), field("request").isNull())
-    found = recognise(records, formats, files=files).select(
-        "format",
+    found = recognise(records, formats, files=files, raw=True).withColumns(
+        {
+            "host": field("host"),
+            "agent": F.coalesce(field("agent"), F.lit("")),
+            "path": F.when(is_http, field("path")),
+            "status": field("status").try_cast("int"),
+        }
+    )
+    has_all = F.expr("event_time is not null and host is not null and path != '' and status is not null")
+    is_ahead = ahead_reason("event_time", "ingested", settings.ahead)
+    reason = (
+        F.when(F.col("format") == "blank", BLANK_REASON)
+        .when(F.col("format") == "unparsed", NO_FORMAT)
+        .when(~F.coalesce(has_all, F.lit(False)), "no request: time, host, path or status is missing")
+        .otherwise(is_ahead)
+    )
+    is_request = F.coalesce(has_all, F.lit(False)) | (F.col("format") == "blank")
+    fate = F.when(reason == BLANK_REASON, "left out").when(reason.isNotNull(), "rejected")
+    return found.select(
+        F.when(is_request, F.col("format")).otherwise("unparsed").alias("format"),
         "source",
         "line",
-        field("host").alias("host"),
-        F.coalesce(field("agent"), F.lit("")).alias("agent"),
+        "host",
+        "agent",
         F.col("event_time").alias("time"),
-        F.when(is_http, field("path")).alias("path"),
-        field("status").try_cast("int").alias("status"),
+        "path",
+        "status",
+        record_of(fate, reason, settings),
     )
-    is_request = F.expr("time is not null and host is not null and path != '' and status is not null")
-    form = F.when(is_request | (F.col("format") == "blank"), F.col("format")).otherwise("unparsed")
-    return found.withColumn("format", form)
 
 
 def requests_of(lines: DataFrame) -> DataFrame:
-    found = lines.where("format not in ('blank', 'unparsed')")
-    return found.select("host", "agent", "time", "path", "status")
+    return taken(lines).select("host", "agent", "time", "path", "status")
 
 
 def parse(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
@@ -103,7 +128,7 @@ def parse(records: DataFrame, formats: Formats | None = None, *, files: bool | N
 
 
 def sessions_of(requests: DataFrame, settings: Settings | None = None) -> DataFrame:
-    """Return one row per session, with its requests in order."""
+    """Return one row per session, with its requests in order; of a stream, when it has certainly ended."""
     settings = settings or Settings()
     request = F.struct("time", "path", "status")
     pause = f"{settings.pause.total_seconds():.0f} seconds"
@@ -112,6 +137,9 @@ def sessions_of(requests: DataFrame, settings: Settings | None = None) -> DataFr
         .groupBy(F.session_window("time", pause).alias("session"), "host", "agent")
         .agg(F.sort_array(F.collect_list(request)).alias("requests"))
     )
+
+
+SESSION = "host string, agent string, requests array<struct<time: timestamp, path: string, status: int>>"
 
 
 def is_page(request: Column, assets: str = ASSETS) -> Column:
@@ -163,60 +191,49 @@ def start(
     records: DataFrame,
     output: str,
     *,
+    dead_letters: Mapping[str, str],
     formats: Formats | None = None,
     settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
-    sessions = sessions_of(requests_of(counted(lines_of(records, formats))), settings)
+    settings = settings or Settings()
+    pause = microseconds(settings.pause)
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        batch.persist()
-        folder = f"batch={batch_id:08d}"
-        summary_of(batch, settings).write.mode("overwrite").parquet(f"{output}/sessions/{folder}")
-        views_of(batch, settings).write.mode("overwrite").parquet(f"{output}/page_views/{folder}")
-        batch.unpersist()
+    def write(batch: Batch) -> None:
+        batch.tally = tally_in(batch.records)
+        lines = batch.on_time(
+            F.unix_micros("time") + pause,
+            settings,
+            dead_letters,
+            time="time",
+        )
+        known = batch.state("sessions", SESSION).select("host", "agent", F.inline("requests"))
+        sessions = sessions_of(known.unionByName(requests_of(lines)), settings).drop("session")
+        last = F.element_at("requests", -1)["time"]
+        sessions = batch.persisted(sessions.withColumn("is_over", batch.is_over(F.unix_micros(last) + pause)))
+        for row in sessions.groupBy("is_over").agg(F.sum(F.size("requests")).alias("requests")).collect():
+            if row.is_over:
+                batch.account().add("results", "in a session", row.requests)
+            else:
+                batch.account().open = row.requests
+        ended = sessions.where("is_over")
+        batch.write("sessions", summary_of(ended, settings))
+        batch.write("page_views", views_of(ended, settings))
+        batch.keep("sessions", sessions.where("not is_over").drop("is_over"))
 
-    job = (
-        sessions.writeStream.foreachBatch(write)
-        .outputMode("append")
-        .queryName("activity")
-        .option("checkpointLocation", f"{output}/checkpoint")
-    )
-    every = f"{seconds} seconds"
-    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+    lines = lines_of(records, formats, settings)
+    return start_batches("activity", lines, output, write, available_now=available_now, seconds=seconds)
 
 
-OPEN = ("requests", "sessions")
-"""What is counted in the lines and in the query's state."""
-
-
-def accounted(spark: SparkSession, output: str) -> int:
-    """Return the number of requests in the table ``sessions``."""
-    row = spark.read.parquet(f"{output}/sessions").agg(F.coalesce(F.sum("requests"), F.lit(0))).first()
-    return int(row[0]) if row is not None else 0
-
-
-def finish(
-    records: DataFrame,
-    output: str,
-    *,
-    watermark: str | None = None,
-    formats: Formats | None = None,
-    settings: Settings | None = None,
-) -> None:
-    """Write the sessions that have not ended when the watermark stands there, from all records."""
-    sessions = sessions_of(parse(records, formats), settings)
-    if watermark is not None:
-        # Not session.end: Spark applies a filter on it to the single requests, before it merges sessions.
-        pause = F.expr(f"INTERVAL {(settings or Settings()).pause.total_seconds():.0f} seconds")
-        end = F.element_at("requests", -1)["time"] + pause
-        sessions = sessions.where(end > F.lit(watermark).cast("timestamp"))
-    sessions.persist()
-    summary_of(sessions, settings).write.mode("overwrite").parquet(f"{output}/sessions/batch=open")
-    views_of(sessions, settings).write.mode("overwrite").parquet(f"{output}/page_views/batch=open")
-    sessions.unpersist()
+def finish(spark: SparkSession, output: str, *, settings: Settings | None = None) -> None:
+    """Write the sessions that have not ended."""
+    files = RunFiles(spark, output)
+    sessions = files.open_rows("sessions", SESSION)
+    if sessions is not None:
+        files.write_open("sessions", summary_of(sessions, settings))
+        files.write_open("page_views", views_of(sessions, settings))
 
 
 def results(

@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nilometer.pipeline.batches import Batch, start_batches
+
 LATENESS = timedelta(0)
 
 RECORDS = 100_000
@@ -60,19 +62,16 @@ def start(
     """Start the job: process the topic to its end (``available_now``), or until stopped."""
     period_s = (settings or Settings()).period.total_seconds()
 
-    def write(batch: DataFrame, batch_id: int) -> None:
+    def write(batch: Batch) -> None:
         began = time.monotonic()
-        drained_of(batch).coalesce(1).write.mode("overwrite").parquet(
-            f"{output}/drained/batch={batch_id:08d}"
-        )
+        batch.account().read = batch.records.count()
+        drained = batch.write("drained", drained_of(batch.records).coalesce(1))
+        for row in drained.agg(F.coalesce(F.sum("records"), F.lit(0))).collect():
+            batch.account().add("results", "drained", row[0])
         time.sleep(max(0.0, period_s - (time.monotonic() - began)))
 
-    job = (
-        records.writeStream.foreachBatch(write)
-        .queryName("burst")
-        .option("checkpointLocation", f"{output}/checkpoint")
-    )
-    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime="0s")).start()
+    # A batch begins when the one before has ended: its own pause sets the rate.
+    return start_batches("burst", records, output, write, available_now=available_now, seconds=0)
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:

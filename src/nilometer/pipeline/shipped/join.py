@@ -6,32 +6,36 @@ Reads ``orders``, ``{"order": "o1", "customer": "c7", "amount": 12.5, "at": "202
 ``payments``, ``{"payment": "p1", "order": "o1", "amount": 12.5, "at": …}``, as JSON. Two kinds of join:
 
 - stream with stream: an order matches a payment within an hour after the order. Records of both streams are
-  kept in the query's state only while a match is still possible, which the event-time watermarks decide (ten
-  minutes before the newest time of each stream; the slower one counts). An order without a payment is written
-  as unpaid when no payment can match any more;
+  kept in the run's state only while a match is still possible, which the event-time watermark decides (ten
+  minutes before the newest time of the slower stream; what comes behind it is late). An order without a
+  payment is written as unpaid when no payment can match any more; a payment without an order is left out;
 - stream with table: the customer's name and country, from a CSV file with columns customer, name, country.
 
-The table ``settled``, in Parquet, has one row per order and payment, or per unpaid order. Exactly once: a
-batch that is run again replaces its folder.
+The table ``settled``, in Parquet, has one row per order and payment, or per unpaid order. An order or a
+payment that comes again counts once. Exactly once: a batch that is run again replaces its folder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.recognition import HEADERS, METRICS, Formats, counted, fitting, typed
+from nilometer.pipeline.batches import Batch, microseconds, start_batches
+from nilometer.pipeline.csv_table import read_table
+from nilometer.pipeline.events import EventSettings, typed
+from nilometer.pipeline.recognition import HEADERS, Formats
 
 LATENESS = timedelta(minutes=10)
 """The distance from the newest event time of a stream to its watermark."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change."""
 
     lateness: timedelta = LATENESS
@@ -43,32 +47,35 @@ SOURCE_OPTIONS = HEADERS
 
 ORDER = "`order` string, customer string, amount double, at timestamp"
 PAYMENT = "payment string, `order` string, amount double, at timestamp"
-CUSTOMER = "customer string, name string, country string"
+OPEN_ORDER = "`order` string, customer string, ordered double, ordered_at timestamp, is_matched boolean"
+OPEN_PAYMENT = "payment string, paid_order string, paid double, paid_at timestamp, is_matched boolean"
+COLUMNS = "customer,name,country"
 
 
-def parse(records: DataFrame, schema: str) -> DataFrame:
-    """Return one row per order or payment; without records that are no complete ones."""
-    return fitting(typed(records, schema, "record"))
+def orders_of(events: DataFrame) -> DataFrame:
+    columns = F.col("amount").alias("ordered"), F.col("at").alias("ordered_at")
+    return events.select("order", "customer", *columns, F.lit(False).alias("is_matched"))
 
 
-def settled_of(
-    orders: DataFrame, payments: DataFrame, customers: DataFrame, settings: Settings | None = None
-) -> DataFrame:
-    settings = settings or Settings()
-    late = f"{settings.lateness.total_seconds():.0f} seconds"
-    within = f"INTERVAL {settings.within.total_seconds():.0f} seconds"
-    ordered = orders.select(
-        "order", "customer", F.col("amount").alias("ordered"), F.col("at").alias("ordered_at")
-    ).withWatermark("ordered_at", late)
+def payments_of(events: DataFrame) -> DataFrame:
+    columns = F.col("order").alias("paid_order"), F.col("amount").alias("paid"), F.col("at").alias("paid_at")
+    return events.select("payment", *columns, F.lit(False).alias("is_matched"))
+
+
+def pairs_of(orders: DataFrame, payments: DataFrame, settings: Settings) -> DataFrame:
+    """Return orders with their payments within the hour, of which one at least has the column ``is_new``."""
+    within = F.expr(f"INTERVAL {settings.within.total_seconds():.0f} seconds")
+    in_time = (F.col("paid_at") >= F.col("ordered_at")) & (F.col("paid_at") <= F.col("ordered_at") + within)
     paid = payments.select(
-        F.col("order").alias("paid_order"),
-        "payment",
-        F.col("amount").alias("paid"),
-        F.col("at").alias("paid_at"),
-    ).withWatermark("paid_at", late)
-    in_time = F.expr(f"paid_at >= ordered_at AND paid_at <= ordered_at + {within}")
-    met = ordered.join(paid, (F.col("order") == F.col("paid_order")) & in_time, "left_outer")
-    return met.join(F.broadcast(customers), "customer", "left_outer").select(
+        "payment", "paid_order", "paid", "paid_at", F.col("is_new").alias("is_new_payment")
+    )
+    met = orders.join(paid, (F.col("order") == F.col("paid_order")) & in_time)
+    return met.where("is_new or is_new_payment")
+
+
+def settled_of(pairs: DataFrame, customers: DataFrame) -> DataFrame:
+    """Return the table ``settled`` of orders with their payment, or with none."""
+    return pairs.join(F.broadcast(customers), "customer", "left_outer").select(
         "order",
         "customer",
         "name",
@@ -88,29 +95,66 @@ def start(
     output: str,
     *,
     table: str,
+    dead_letters: Mapping[str, str],
     formats: Formats | None = None,
     settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job. ``table`` is the path of the CSV file of customers, which is read at each start."""
-    spark = orders.sparkSession
-    customers = spark.read.schema(CUSTOMER).option("header", "true").csv(table)
-    ordered = counted(typed(orders, ORDER, "order", formats=formats), f"{METRICS}-orders")
-    paid = counted(typed(payments, PAYMENT, "payment", formats=formats), f"{METRICS}-payments")
+    settings = settings or Settings()
+    customers = read_table(orders.sparkSession, table, COLUMNS)
+    order_closes = F.unix_micros("ordered_at") + microseconds(settings.within) + 1
+    payment_closes = F.unix_micros("paid_at") + 1
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        batch.write.mode("overwrite").parquet(f"{output}/settled/batch={batch_id:08d}")
+    def write(batch: Batch) -> None:
+        events = batch.on_time(
+            F.unix_micros("at") + 1,
+            settings,
+            dead_letters,
+            inputs=("orders", "payments"),
+        )
+        known_orders = batch.state("orders", OPEN_ORDER).withColumn("is_new", F.lit(False))
+        known_payments = batch.state("payments", OPEN_PAYMENT).withColumn("is_new", F.lit(False))
+        new_orders = orders_of(batch.without_repeats(events, known_orders, "order", "orders"))
+        new_payments = payments_of(batch.without_repeats(events, known_payments, "payment", "payments"))
+        all_orders = known_orders.unionByName(new_orders.withColumn("is_new", F.lit(True)))
+        all_payments = known_payments.unionByName(new_payments.withColumn("is_new", F.lit(True)))
+        pairs = batch.persisted(pairs_of(all_orders, all_payments, settings))
+        waiting_orders = batch.persisted(_waiting(batch, all_orders, pairs, "order", order_closes))
+        waiting_payments = batch.persisted(_waiting(batch, all_payments, pairs, "payment", payment_closes))
+        _account(batch, "orders", waiting_orders, {True: "paid", False: "unpaid"})
+        _account(batch, "payments", waiting_payments, {True: "of an order", False: None})
+        unpaid = waiting_orders.where("is_over and not is_matched")
+        settled = pairs.unionByName(unpaid, allowMissingColumns=True)
+        batch.write("settled", settled_of(settled, customers))
+        for name, waiting in (("orders", waiting_orders), ("payments", waiting_payments)):
+            batch.keep(name, waiting.where("not is_over").drop("is_over"))
 
-    job = (
-        settled_of(fitting(ordered), fitting(paid), customers, settings)
-        .writeStream.foreachBatch(write)
-        .outputMode("append")
-        .queryName("join")
-        .option("checkpointLocation", f"{output}/checkpoint")
-    )
-    every = f"{seconds} seconds"
-    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+    inputs = {
+        "orders": typed(orders, ORDER, settings, formats=formats),
+        "payments": typed(payments, PAYMENT, settings, formats=formats),
+    }
+    return start_batches("join", inputs, output, write, available_now=available_now, seconds=seconds)
+
+
+def _waiting(batch: Batch, rows: DataFrame, pairs: DataFrame, key: str, closes: Column) -> DataFrame:
+    """Return open and new rows: whether they have been matched, and whether no match can come any more."""
+    matched = pairs.select(key).distinct().withColumn("is_met", F.lit(True))
+    is_matched = F.col("is_matched") | F.coalesce("is_met", F.lit(False))
+    joined = rows.drop("is_new").join(matched, key, "left_outer")
+    return joined.withColumns({"is_matched": is_matched, "is_over": batch.is_over(closes)}).drop("is_met")
+
+
+def _account(batch: Batch, name: str, waiting: DataFrame, reasons: Mapping[bool, str | None]) -> None:
+    for row in waiting.groupBy("is_over", "is_matched").count().collect():
+        reason = reasons[row.is_matched]
+        if not row.is_over:
+            batch.account(name).open += row["count"]
+        elif reason is None:
+            batch.account(name).add("left out", "no order in the time before it", row["count"])
+        else:
+            batch.account(name).add("results", reason, row["count"])
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:

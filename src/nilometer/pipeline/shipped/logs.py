@@ -19,7 +19,8 @@ file sink would be enough for ``lines`` but not for two tables at once; and coun
 would have to drop late lines before they could be written to Parquet, and so would not add up.)
 
 Two watermarks. The event-time watermark is this job's: ten minutes before the newest time in a line, never
-decreasing; a minute before it counts as complete. Late lines are still counted, in their own minute. It has
+decreasing; a minute before it counts as complete. Late lines are still counted, in their own minute; a line
+whose time is far ahead of its record's time stamp does not move the watermark. It has
 nothing to do with a partition's high watermark, the offset below which records are committed and so can be
 read at all.
 """
@@ -33,7 +34,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.recognition import HEADERS, Formats, counted, recognise
+from nilometer.pipeline.batches import Batch, start_batches
+from nilometer.pipeline.events import ahead_reason
+from nilometer.pipeline.recognition import HEADERS, Formats, recognise, tally_in
 
 LATENESS = timedelta(minutes=10)
 """The distance from the newest event time read to the watermark."""
@@ -47,6 +50,8 @@ class Settings:
     """What ``--set`` and ``--settings`` can change."""
 
     lateness: timedelta = LATENESS
+    ahead: timedelta = timedelta(hours=1)
+    """A time that is further ahead of its record's time stamp does not move the watermark."""
 
 
 # --- from a record to a line
@@ -87,24 +92,26 @@ def start(
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
-    spark = records.sparkSession
-    late = f"{(settings or Settings()).lateness.total_seconds():.0f} seconds"
-    lines = counted(parse(records, formats)).withWatermark("event_time", late)
+    settings = settings or Settings()
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        # Count the lines as written, so that they are parsed only once.
-        folder = f"batch={batch_id:08d}"
-        batch.write.mode("overwrite").parquet(f"{output}/lines/{folder}")
-        written = spark.read.schema(batch.schema).parquet(f"{output}/lines/{folder}")
-        count(written).coalesce(1).write.mode("overwrite").parquet(f"{output}/counts/{folder}")
+    def write(batch: Batch) -> None:
+        batch.tally = tally_in(batch.records)
+        written = batch.write("lines", batch.records)
+        # Count the lines as written, so that the account is that of the table.
+        counts = batch.write("counts", count(written).coalesce(1)).where("by = 'label'")
+        kind = F.when(F.col("format").isin("unparsed", "blank"), F.col("format")).otherwise("of a format")
+        account = batch.account()
+        for row in counts.groupBy(kind.alias("kind")).agg(F.sum("lines").alias("lines")).collect():
+            account.add("results", row.kind, row.lines)
+        account.read = batch.tally["lines"]
+        is_bounded = ahead_reason("event_time", "ingested", settings.ahead).isNull()
+        newest = written.where(is_bounded).agg(F.max(F.unix_micros("event_time"))).collect()[0][0]
+        if newest is not None:
+            batch.newest[""] = max(newest, batch.newest.get("", newest))
+        batch.move_watermark(("",), settings.lateness)
 
-    job = (
-        lines.writeStream.foreachBatch(write)
-        .queryName("logs")
-        .option("checkpointLocation", f"{output}/checkpoint")
-    )
-    every = f"{seconds} seconds"
-    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+    lines = parse(records, formats)
+    return start_batches("logs", lines, output, write, available_now=available_now, seconds=seconds)
 
 
 # --- the results

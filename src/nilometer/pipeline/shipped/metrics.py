@@ -7,7 +7,7 @@ Reads measurements as JSON: ``{"at": "2024-05-01T10:00:03Z", "service": "web", "
 
 - the table ``rollups``, in Parquet: count, mean, least, greatest and sum per minute, service and metric,
   each written once, when the event-time watermark (two minutes before the newest measurement) has passed
-  the minute's end; later measurements of that minute are left out;
+  the minute's end; later measurements of that minute are counted as late;
 - the topic of alerts: one record per minute, service and rule that was broken, keyed by service.
 
 The table is exactly once: a batch that is run again replaces its folder. Alerts are at least once: each has
@@ -25,7 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.recognition import HEADERS, Formats, counted, fitting, typed
+from nilometer.pipeline.batches import Batch, RunFiles, microseconds, start_batches, window_start_us
+from nilometer.pipeline.events import EventSettings, taken, typed
+from nilometer.pipeline.recognition import HEADERS, Formats
 
 LATENESS = timedelta(minutes=2)
 """The distance from the newest measurement's time to the watermark."""
@@ -41,7 +43,7 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change."""
 
     lateness: timedelta = LATENESS
@@ -58,17 +60,24 @@ SOURCE_OPTIONS = HEADERS
 MEASUREMENT = "at timestamp, service string, metric string, value double"
 
 
-def lines_of(records: DataFrame, formats: Formats | None = None, *, files: bool | None = None) -> DataFrame:
-    """Return one row per record; the format of one that is no complete measurement is ``unparsed``."""
-    return typed(records, MEASUREMENT, "measurement", formats=formats, files=files)
+def lines_of(
+    records: DataFrame,
+    formats: Formats | None = None,
+    settings: Settings | None = None,
+    *,
+    files: bool | None = None,
+) -> DataFrame:
+    """Return one row per record, which ``_record`` tells whether it is a measurement."""
+    return typed(records, MEASUREMENT, settings or Settings(), formats=formats, files=files)
 
 
 def parse(records: DataFrame, *, files: bool | None = None) -> DataFrame:
-    """Return one row per measurement; without records that are no complete measurement."""
-    return fitting(lines_of(records, files=files))
+    """Return one row per measurement; without records that are none."""
+    return taken(lines_of(records, files=files))
 
 
 def rollups_of(measurements: DataFrame, settings: Settings | None = None) -> DataFrame:
+    """Return the rollups of some measurements; of a stream, when its watermark has passed their end."""
     settings = settings or Settings()
     return (
         measurements.withWatermark("at", f"{settings.lateness.total_seconds():.0f} seconds")
@@ -89,6 +98,21 @@ def rollups_of(measurements: DataFrame, settings: Settings | None = None) -> Dat
 
 
 ROLLUPS = ("count", "mean", "least", "greatest", "sum")
+ROLLUP = (
+    "minute timestamp, service string, metric string, count bigint, mean double, least double, "
+    "greatest double, sum double"
+)
+
+
+def joined_rollups(rollups: DataFrame) -> DataFrame:
+    """Return one rollup per minute, service and metric, of several that there may be."""
+    return rollups.groupBy("minute", "service", "metric").agg(
+        F.sum("count").alias("count"),
+        (F.sum("sum") / F.sum("count")).alias("mean"),
+        F.min("least").alias("least"),
+        F.max("greatest").alias("greatest"),
+        F.sum("sum").alias("sum"),
+    )
 
 
 def alerts_of(rollups: DataFrame, settings: Settings | None = None) -> DataFrame:
@@ -126,60 +150,45 @@ def start(
     output: str,
     *,
     to_topic: Mapping[str, str],
+    dead_letters: Mapping[str, str],
     formats: Formats | None = None,
     settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
-    """Start the job. ``to_topic`` are the sink's options: brokers and topic of the alerts."""
+    """Start the job. ``to_topic`` and ``dead_letters`` are the sink's options: brokers and a topic."""
+    settings = settings or Settings()
+    closes = window_start_us("at", settings.window) + microseconds(settings.window)
+    is_over = F.unix_micros("minute") + microseconds(settings.window)
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        table = f"{output}/rollups/batch={batch_id:08d}"
-        batch.coalesce(1).write.mode("overwrite").parquet(table)
-        written = batch.sparkSession.read.schema(batch.schema).parquet(table)
-        alerts_of(written, settings).write.format("nilometer").options(
+    def write(batch: Batch) -> None:
+        measurements = batch.on_time(closes, settings, dead_letters)
+        known = batch.state("rollups", ROLLUP)
+        new = rollups_of(measurements, settings)
+        rollups = batch.persisted(
+            joined_rollups(known.unionByName(new)).withColumn("is_over", batch.is_over(is_over))
+        )
+        for row in rollups.groupBy("is_over").agg(F.sum("count").alias("measurements")).collect():
+            if row.is_over:
+                batch.account().add("results", "in a rollup", row.measurements)
+            else:
+                batch.account().open = row.measurements
+        ended = batch.write("rollups", rollups.where("is_over").drop("is_over").coalesce(1))
+        batch.keep("rollups", rollups.where("not is_over").drop("is_over").coalesce(1))
+        alerts_of(ended, settings).write.format("nilometer").options(
             **{"writerId": "alerts", **to_topic}
         ).mode("append").save()
 
-    job = (
-        rollups_of(fitting(counted(lines_of(records, formats))), settings)
-        .writeStream.foreachBatch(write)
-        .outputMode("append")
-        .queryName("metrics")
-        .option("checkpointLocation", f"{output}/checkpoint")
-    )
-    every = f"{seconds} seconds"
-    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+    lines = lines_of(records, formats, settings)
+    return start_batches("metrics", lines, output, write, available_now=available_now, seconds=seconds)
 
 
-OPEN = ("measurements", "windows")
-"""What is counted in the lines and in the query's state."""
-
-
-def accounted(spark: SparkSession, output: str) -> int:
-    """Return the number of measurements in the table ``rollups``."""
-    row = spark.read.parquet(f"{output}/rollups").agg(F.coalesce(F.sum("count"), F.lit(0))).first()
-    return int(row[0]) if row is not None else 0
-
-
-def finish(
-    records: DataFrame,
-    output: str,
-    *,
-    watermark: str | None = None,
-    formats: Formats | None = None,
-    settings: Settings | None = None,
-) -> None:
-    """Write the windows that have not ended when the watermark stands there, from all records.
-
-    Alerts are written only when a window has ended.
-    """
-    settings = settings or Settings()
-    rollups = rollups_of(fitting(lines_of(records, formats)), settings)
-    if watermark is not None:
-        end = F.col("minute") + F.expr(f"INTERVAL {settings.window.total_seconds():.0f} seconds")
-        rollups = rollups.where(end > F.lit(watermark).cast("timestamp"))
-    rollups.coalesce(1).write.mode("overwrite").parquet(f"{output}/rollups/batch=open")
+def finish(spark: SparkSession, output: str) -> None:
+    """Write the windows that have not ended. Alerts are written only when a window has ended."""
+    files = RunFiles(spark, output)
+    rollups = files.open_rows("rollups", ROLLUP)
+    if rollups is not None:
+        files.write_open("rollups", rollups)
 
 
 def results(

@@ -8,9 +8,9 @@ Reads events as JSON: ``{"id": "e1", "user": "u7", "kind": "payment", "amount": 
 or for their sum. The batch that reaches it renders a message with the user's name, language and address, from
 a CSV file with the columns user, name, language, address, and writes it to the topic as JSON, keyed by user.
 
-At least once: every batch that adds events to a window above its threshold writes the message again, and so
-does a batch that is run again after a crash. These messages all have the same ``id``, made of rule, user and
-window, and ``deliver`` sends each id once. The table ``messages``, in Parquet, contains all of them.
+A message is written once, by the batch that reaches the threshold, and again only by a batch that is run
+again after a crash: then with the same ``id``, made of rule, user and window, and ``deliver`` sends each id
+once. An event whose ``id`` was read before counts once. The table ``messages``, in Parquet, has all messages.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.recognition import HEADERS, Formats, counted, fitting, typed
+from nilometer.pipeline.batches import Batch, microseconds, send, start_batches, window_start_us
+from nilometer.pipeline.csv_table import read_table
+from nilometer.pipeline.events import EventSettings, typed
+from nilometer.pipeline.recognition import HEADERS, Formats
 
 LATENESS = timedelta(minutes=10)
 """The distance from the newest event's time to the watermark, which ends windows."""
@@ -57,7 +60,7 @@ USUAL_LANGUAGE = "en"
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(EventSettings):
     """What ``--set`` and ``--settings`` can change."""
 
     lateness: timedelta = LATENESS
@@ -69,41 +72,38 @@ SOURCE_OPTIONS = HEADERS
 NEEDED = ("id", "user", "kind", "at")
 
 EVENT = "id string, user string, kind string, amount double, at timestamp"
-USER = "user string, name string, language string, address string"
+COLUMNS = "user,name,language,address"
 
 
-def parse(records: DataFrame) -> DataFrame:
-    """Return one row per event; without records that are no complete event."""
-    return fitting(typed(records, EVENT, "event", needed=NEEDED))
-
-
-def tallies_of(events: DataFrame, settings: Settings | None = None) -> DataFrame:
+def tallies_of(events: DataFrame, settings: Settings) -> DataFrame:
     """Return number and sum of each user's events per kind and window."""
-    settings = settings or Settings()
-    window = F.window("at", f"{settings.window.total_seconds():.0f} seconds").alias("window")
-    return (
-        events.withWatermark("at", f"{settings.lateness.total_seconds():.0f} seconds")
-        .groupBy(window, "user", "kind")
-        .agg(F.count("*").alias("count"), F.coalesce(F.sum("amount"), F.lit(0.0)).alias("sum"))
+    since = F.timestamp_micros(window_start_us("at", settings.window)).alias("since")
+    return events.groupBy(since, "user", "kind").agg(
+        F.count("*").alias("count"), F.coalesce(F.sum("amount"), F.lit(0.0)).alias("sum")
     )
 
 
-def messages_of(tallies: DataFrame, users: DataFrame, settings: Settings | None = None) -> DataFrame:
-    """Return a message for each rule whose threshold is reached; none for users who are not in the table."""
-    known = tallies.join(F.broadcast(users), "user")
+def reached_of(tallies: DataFrame, users: DataFrame, settings: Settings) -> DataFrame:
+    """Return the tallies with the rules whose threshold they reach; none for unknown users."""
+    known = tallies.join(F.broadcast(users.withColumn("is_known", F.lit(True))), "user", "left_outer")
     reached = F.array_compact(
         F.array(
             *[
                 F.when(
-                    (F.col("kind") == kind) & (F.col(measure) >= threshold),
+                    F.col("is_known") & (F.col("kind") == kind) & (F.col(measure) >= threshold),
                     F.struct(F.lit(name).alias("rule"), _text(texts).alias("text")),
                 )
-                for name, kind, measure, threshold, texts in (settings or Settings()).rules
+                for name, kind, measure, threshold, texts in settings.rules
             ]
         )
     )
-    since = F.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ssXXX")
-    return known.withColumn("reached", F.explode(reached)).select(
+    return known.withColumn("reached", reached)
+
+
+def messages_of(reached: DataFrame) -> DataFrame:
+    """Return a message for each rule that a tally reaches."""
+    since = F.date_format("since", "yyyy-MM-dd'T'HH:mm:ssXXX")
+    return reached.withColumn("reached", F.explode("reached")).select(
         F.concat_ws("/", "reached.rule", "user", since).alias("id"),
         "user",
         "reached.rule",
@@ -132,32 +132,50 @@ def start(
     output: str,
     *,
     to_topic: Mapping[str, str],
+    dead_letters: Mapping[str, str],
     table: str,
     formats: Formats | None = None,
     settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
-    """Start the job. ``to_topic`` are the sink's options: brokers and topic of the messages."""
-    users = records.sparkSession.read.schema(USER).option("header", "true").csv(table)
+    """Start the job. ``to_topic`` and ``dead_letters`` are the sink's options: brokers and a topic."""
+    settings = settings or Settings()
+    users = read_table(records.sparkSession, table, COLUMNS)
+    closes = window_start_us("at", settings.window) + microseconds(settings.window)
+    summed = frozenset(one.kind for one in settings.rules if one.measure == "sum")
 
-    def write(batch: DataFrame, batch_id: int) -> None:
-        kept = f"{output}/messages/batch={batch_id:08d}"
-        messages_of(batch, users, settings).coalesce(1).write.mode("overwrite").parquet(kept)
-        messages = batch.sparkSession.read.parquet(kept)
-        record = messages.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
-        record.write.format("nilometer").options(**{"writerId": "messages", **to_topic}).mode("append").save()
+    def write(batch: Batch) -> None:
+        events = batch.on_time(closes, settings, dead_letters)
+        known = batch.state("events", EVENT)
+        new = batch.without_repeats(events, known, "id").select(*known.columns)
+        counted = batch.persisted(known.unionByName(new))
+        before = messages_of(reached_of(tallies_of(known, settings), users, settings))
+        reached = reached_of(tallies_of(counted, settings), users, settings)
+        messages = messages_of(reached).join(before.select("id"), "id", "left_anti")
+        written = batch.write("messages", messages.coalesce(1))
+        over = batch.is_over(F.unix_micros("since") + microseconds(settings.window))
+        outcome = F.when(F.size("reached") > 0, "in a message").when(
+            F.col("is_known"), "no threshold was reached"
+        )
+        ended = reached.groupBy(over.alias("over"), outcome.alias("outcome"))
+        for row in ended.agg(F.sum("count").alias("events")).collect():
+            if not row.over:
+                batch.account().open += row.events
+            elif row.outcome == "in a message":
+                batch.account().add("results", row.outcome, row.events)
+            else:
+                batch.account().add("left out", row.outcome or "the user is not in the table", row.events)
+        batch.keep("events", counted.where(~batch.is_over(closes)))
+        record = written.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
+        send(record, to_topic, "messages", once=False)
 
-    events = counted(typed(records, EVENT, "event", needed=NEEDED, formats=formats))
-    job = (
-        tallies_of(fitting(events), settings)
-        .writeStream.foreachBatch(write)
-        .outputMode("update")
-        .queryName("notifications")
-        .option("checkpointLocation", f"{output}/checkpoint")
-    )
-    every = f"{seconds} seconds"
-    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+    def check(event: Mapping[str, Any]) -> str | None:
+        no_amount = event["kind"] in summed and event["amount"] is None
+        return "no amount, which a rule of its kind sums" if no_amount else None
+
+    lines = typed(records, EVENT, settings, needed=NEEDED, formats=formats, check=check)
+    return start_batches("notifications", lines, output, write, available_now=available_now, seconds=seconds)
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:
@@ -165,11 +183,9 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
     messages = spark.read.parquet(f"{output}/messages")
     return {
         "Messages by rule": messages.groupBy("rule")
-        .agg(F.count_distinct("id").alias("messages"), F.count_distinct("user").alias("users"))
+        .agg(F.count("*").alias("messages"), F.count_distinct("user").alias("users"))
         .orderBy("rule"),
-        f"Newest {top} messages": messages.groupBy("id", "user", "since")
-        .agg(F.min_by("text", "batch").alias("text"))
-        .orderBy(F.col("since").desc(), "id")
+        f"Newest {top} messages": messages.orderBy(F.col("since").desc(), "id")
         .select("since", "user", "text")
         .limit(top),
     }
@@ -177,6 +193,6 @@ def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFr
 
 def charts(spark: SparkSession, output: str) -> dict[str, DataFrame]:
     """Return the plots by title: the first column is the x axis, the others are the y values."""
-    messages = spark.read.parquet(f"{output}/messages").dropDuplicates(["id"])
+    messages = spark.read.parquet(f"{output}/messages")
     hour = F.date_trunc("hour", F.to_timestamp("since")).alias("hour")
     return {"Messages per hour": messages.groupBy(hour).pivot("rule").count().na.fill(0).orderBy("hour")}

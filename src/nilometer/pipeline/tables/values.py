@@ -7,7 +7,8 @@ without a column that hold nothing (null, ``[]``, ``{}``) are left out, where th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, cast
 
@@ -35,7 +36,13 @@ Decoder = Callable[[bytes], dict[str, Any]]
 
 
 class RejectedValue(Exception):
-    """A value is no row of the table; the message is the reason, for the dead letter."""
+    """A value is no row of the table; the message is reason and detail, for the dead letter."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        """``reason`` is one of not many, by which such values are counted."""
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
 
 
 def json_decoder(row: ValueType) -> Decoder:
@@ -61,10 +68,32 @@ def _checked(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], dict
             if with_floats is not None:
                 with_floats(found)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-            raise RejectedValue(f"{type(error).__name__}: {error}") from None
+            raise _rejected(error, value) from None
         return found
 
     return decode
+
+
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`( - at `.*`)?$", re.DOTALL)
+
+
+def _rejected(error: Exception, value: Any) -> RejectedValue:
+    """Return the reason for people, without what differs from value to value."""
+    said = str(error)
+    unknown = _UNKNOWN.match(said)
+    if unknown is not None:
+        return RejectedValue("a property without a column", said)
+    if isinstance(error, msgspec.ValidationError):
+        return RejectedValue(said)
+    if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
+        return RejectedValue("no JSON", said)
+    return RejectedValue(_KINDS_OF_ERRORS.get(type(error), "a value that cannot be kept as it is"), said)
+
+
+_KINDS_OF_ERRORS: Final[Mapping[type[Exception], str]] = {
+    RecursionError: "too many levels",
+    OverflowError: "a time outside of the years 1 to 9999",
+}
 
 
 def _with_empty_others(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], Any]:

@@ -1,0 +1,261 @@
+"""Records as events with typed columns, or the reason why a record is none: the door of the pipelines.
+
+``typed`` decodes JSON objects with the decoder of the tables, which changes no value to fit, and lines of the
+user's own formats. What is no event is told from what is one before any window or join sees it: the column
+``_record`` says so, and has the record as it was, for the topic of dead letters.
+
+An event's time is bounded: one that is further ahead of its record's time stamp than ``ahead`` would end
+windows that are not over, and is rejected. It depends on the record alone, so that a repeated batch rejects
+the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from nilometer.pipeline.formats.columns import CONVERSIONS, as_text
+from nilometer.pipeline.formats.definition import parse_formats
+from nilometer.pipeline.formats.matcher import BLANK, HEADER_LABEL, UNPARSED, Matcher
+from nilometer.pipeline.recognition import HEADERS_TYPE, Formats, headers_of, matcher_of, source_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+RECORD: Final = "_record"
+"""The column that says what a record is, and that a taken event does not need."""
+RECORD_TYPE: Final = (
+    f"{RECORD} struct<topic:string,partition:int,offset:bigint,fate:string,reason:string,detail:string,"
+    f"key:binary,value:binary,headers:{HEADERS_TYPE}>"
+)
+BLANK_REASON: Final = "no value, or an empty one"
+NO_FORMAT: Final = "of no format"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+Decode = Callable[[bytes, str, int], dict[str, Any]]
+"""Returns an event from a value, the path of its file and the record's time stamp in microseconds; nothing
+for a line with the names of columns. Raises RejectedValue."""
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """The settings of each pipeline that orders events by their time."""
+
+    lateness: timedelta = timedelta(0)
+    """The distance from the newest event time to the watermark."""
+    ahead: timedelta = timedelta(hours=1)
+    """An event whose time is further ahead of its record's time stamp is rejected. Brokers bound the time
+    stamps by their clock."""
+    late_topic: str = ""
+    """The topic that late records are written to, as they were; empty: they are only counted. Of a pipeline
+    with several inputs it is the beginning of a topic's name for each, such as ``late-orders``."""
+
+
+def typed(
+    records: DataFrame,
+    schema: str,
+    settings: EventSettings,
+    *,
+    time: str = "at",
+    needed: Sequence[str] | None = None,
+    formats: Formats | None = None,
+    check: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
+    files: bool | None = None,
+) -> DataFrame:
+    """Return a row per record with the columns of ``schema`` and ``_record``.
+
+    ``schema`` has simple types. All ``needed`` columns (by default all) must have a value, and ``time`` is
+    the event's. With formats of the user's own, values are lines of these, whose columns have the names of
+    the schema; a time that no column names is the line's.
+    ``check`` returns why an event is rejected, None if it is not. ``files`` is that of ``recognise``.
+    """
+    from pyspark.sql import functions as F
+
+    types = _types_of(schema)
+    timezone = str(records.sparkSession.conf.get("spark.sql.session.timeZone"))
+    own = _only_own(formats) if formats is not None and formats.own else None
+    if own is not None:
+        matcher_of(own, timezone)  # it may be refused
+    given = records.select(
+        "topic",
+        "partition",
+        "offset",
+        F.unix_micros("timestamp").alias("recorded"),
+        source_of(records, files).alias("source"),
+        "key",
+        "value",
+        headers_of(records, files).alias("headers"),
+    )
+    needed = tuple(needed if needed is not None else types)
+    return given.mapInArrow(
+        _mapping(types, needed, time, own, timezone, settings, check), f"{schema}, {RECORD_TYPE}"
+    )
+
+
+def taken(lines: DataFrame) -> DataFrame:
+    """Return the events, without the column ``_record``."""
+    return lines.where(f"{RECORD}.fate is null").drop(RECORD)
+
+
+def record_of(fate: Column, reason: Column, settings: EventSettings) -> Column:
+    """Return the column ``_record`` of a frame that has the record's own columns; null fate: it is taken."""
+    from pyspark.sql import functions as F
+
+    def raw(name: str) -> Column:
+        return (F.col(name) if settings.late_topic else F.when(fate.isNotNull(), F.col(name))).alias(name)
+
+    places = [F.col(name) for name in ("topic", "partition", "offset")]
+    said = [fate.alias("fate"), reason.alias("reason"), F.lit(None).cast("string").alias("detail")]
+    return F.struct(*places, *said, *map(raw, ("key", "value", "headers"))).alias(RECORD)
+
+
+def _mapping(
+    types: Mapping[str, str],
+    needed: tuple[str, ...],
+    time: str,
+    own: Formats | None,
+    timezone: str,
+    settings: EventSettings,
+    check: Callable[[Mapping[str, Any]], str | None],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from nilometer.pipeline.tables.values import RejectedValue
+
+        if own is None:
+            decode = _json_events(types, needed)
+        else:
+            decode = _line_events(matcher_of(own, timezone), types, needed)
+        schema = _arrow_schema(types)
+        for batch in batches:
+            rows: list[dict[str, Any]] = []
+            for record in batch.to_pylist():
+                recorded, source = record.pop("recorded"), record.pop("source")
+                row: dict[str, Any] = {}
+                fate = reason = detail = None
+                try:
+                    if not (record["value"] or b"").strip():
+                        fate, reason = "left out", BLANK_REASON
+                    else:
+                        row = decode(record["value"], source, recorded)
+                        if row:
+                            _check_ahead(row[time], recorded, settings.ahead, time)
+                            if (why := check(row)) is not None:
+                                raise RejectedValue(why)
+                        else:
+                            fate, reason = "left out", "a line with the names of columns"
+                except RejectedValue as error:
+                    row = {}
+                    fate, reason, detail = "rejected", error.reason, error.detail or None
+                if fate is None and not settings.late_topic:
+                    record |= {"key": None, "value": None, "headers": None}
+                row[RECORD] = record | {"fate": fate, "reason": reason, "detail": detail}
+                rows.append(row)
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    return events
+
+
+def ahead_reason(time: str, recorded: str, ahead: timedelta) -> Column:
+    """Return why an event's time is rejected beside its record's time stamp; null if it is not."""
+    from pyspark.sql import functions as F
+
+    distance = F.unix_micros(time) - F.unix_micros(recorded)
+    no_stamp, too_far = _ahead_texts(time, ahead)
+    return F.when(F.unix_micros(recorded) < 0, no_stamp).when(distance > ahead // _MICROSECOND, too_far)
+
+
+def _ahead_texts(time: str, ahead: timedelta) -> tuple[str, str]:
+    return (
+        f"the record has no time stamp, by which its {time} could be bounded",
+        f"its {time} is more than {ahead} ahead of the record's time stamp (setting ahead)",
+    )
+
+
+def _check_ahead(at: datetime, recorded_us: int, ahead: timedelta, time: str) -> None:
+    from nilometer.pipeline.tables.values import RejectedValue
+
+    no_stamp, too_far = _ahead_texts(time, ahead)
+    if recorded_us < 0:
+        raise RejectedValue(no_stamp)
+    if (at - _EPOCH) // _MICROSECOND - recorded_us > ahead // _MICROSECOND:
+        raise RejectedValue(too_far, at.isoformat())
+
+
+def _json_events(types: Mapping[str, str], needed: tuple[str, ...]) -> Decode:
+    from nilometer.pipeline.tables.value_types import Field, struct
+    from nilometer.pipeline.tables.values import json_decoder
+
+    kinds = {name: _value_type(kind) for name, kind in types.items()}
+    decode = json_decoder(struct(*(Field(name, kind, name in needed) for name, kind in kinds.items())))
+    return lambda value, source, recorded: decode(value)
+
+
+def _line_events(matcher: Matcher, types: Mapping[str, str], needed: tuple[str, ...]) -> Decode:
+    from nilometer.pipeline.formats.matcher import text_of
+    from nilometer.pipeline.tables.values import RejectedValue
+
+    def decode(value: bytes, source: str, recorded: int) -> dict[str, Any]:
+        text = text_of(value)
+        line = matcher.match_text(text, source, recorded)
+        if line in (UNPARSED, BLANK):
+            raise RejectedValue(NO_FORMAT, text[:200])
+        if line.label == HEADER_LABEL and not line.fields:
+            return {}
+        row: dict[str, Any] = {}
+        for name, kind in types.items():
+            given = line.fields.get(name)
+            if kind == "timestamp":
+                row[name] = None if line.time_us is None else _EPOCH + line.time_us * _MICROSECOND
+            elif given is None or (given == "" and kind != "string"):
+                row[name] = None
+            else:
+                row[name] = as_text(given) if kind == "string" else CONVERSIONS["number"](given)
+                if row[name] is None:
+                    raise RejectedValue(f"column {name} of format {line.format} is no number", str(given))
+            if row[name] is None and name in needed:
+                raise RejectedValue(f"format {line.format}: the line has no {name}", text[:200])
+        return row
+
+    return decode
+
+
+def _value_type(kind: str) -> Any:
+    from nilometer.pipeline.tables.value_types import Kind, ValueType
+
+    kinds: dict[str, Kind] = {"timestamp": "timestamp", "double": "float64", "string": "string"}
+    return ValueType(kinds[kind])
+
+
+def _arrow_schema(types: Mapping[str, str]) -> pa.Schema:
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    record = (
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        *((name, pa.string()) for name in ("fate", "reason", "detail")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.field("element", header))),
+    )
+    kinds = {"timestamp": pa.timestamp("us", "UTC"), "double": pa.float64(), "string": pa.string()}
+    columns = [pa.field(name, kinds[kind]) for name, kind in types.items()]
+    return pa.schema([*columns, pa.field(RECORD, pa.struct([pa.field(*one) for one in record]))])
+
+
+def _only_own(formats: Formats) -> Formats:
+    names = [one.name for source, text in formats.own for one in parse_formats(text, source)]
+    return Formats(formats.own, formats.names or tuple(dict.fromkeys(names)))
+
+
+def _types_of(schema: str) -> dict[str, str]:
+    """Return the type of each column of a schema such as ``at timestamp, value double``."""
+    pairs = [part.split() for part in schema.split(",")]
+    return {name.strip("`"): kind for name, kind in pairs}
