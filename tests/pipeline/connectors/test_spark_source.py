@@ -98,6 +98,36 @@ def test_assign_and_pattern_choose_what_they_choose_for_sparks_connector(spark, 
 # --- batches
 
 
+def test_options_of_sparks_connector_for_groups_and_retries_are_options_of_both(spark, topics):
+    topic = topics.create(1)
+    topics.send(topic, numbered(5, partitions=1))
+    more = {
+        "kafka.group.id": "billing",
+        "groupIdPrefix": "x",
+        "fetchOffset.numRetries": "2",
+        "fetchOffset.retryIntervalMs": "20",
+        "kafkaConsumer.pollTimeoutMs": "20000",
+    }
+    assert [read(spark, topics, topic, connector, **more).count() for connector in CONNECTORS] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "says"),
+    [
+        ({"continuous": "1 second"}, "nilometer does not support continuous processing"),
+        ({"realTime": "5 seconds"}, "not supported in Real-time Mode"),
+    ],
+)
+def test_triggers_that_spark_has_for_no_python_source_are_refused_by_name(
+    spark, topics, tmp_path, trigger, says
+):
+    topic = topics.create(1)
+    query = spark.readStream.format("nilometer").options(**options(topics, topic)).load().writeStream
+    query = query.format("console").outputMode("update").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(Exception, match=says):
+        query.trigger(**trigger).start().awaitTermination(120)
+
+
 def test_an_empty_topic_is_an_empty_table(spark, topics):
     assert read(spark, topics, topics.create(2)).collect() == []
 

@@ -384,7 +384,7 @@ def test_what_a_killed_run_leaves_is_found_and_removed_and_nothing_else(log, tmp
         target = open_target(str(place))
         folder = place / "events" / ("a" * 21 + "A") / "0"
         others = folder / "notes.txt"
-        others.write_text("of somebody else")
+        others.write_text("of another program")
         for continued in (False, True):
             if continued:
                 archive_topic(log.log_dir, place)

@@ -69,6 +69,20 @@ def test_names_of_sparks_source_are_settings_of_the_client_here():
     assert (consumer["client.id"], consumer["default.api.timeout.ms"]) == ("billing", "9000")
 
 
+def test_a_group_that_sparks_source_reads_for_is_the_name_that_brokers_see():
+    given = {**BASE, "kafka.group.id": "billing", "groupIdPrefix": "no-effect-as-in-spark"}
+    consumer = dict(parse_options(given, streaming=True).consumer)
+    assert consumer["client.id"] == "billing"
+    assert "group.id" not in consumer, "no group is joined, and no right for one is needed"
+
+
+@pytest.mark.parametrize(("pause", "longest"), [("10", "1000"), ("30000", "30000")])
+def test_sparks_retries_for_offsets_are_those_of_the_client(pause, longest):
+    given = {**BASE, "fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": pause}
+    consumer = dict(parse_options(given, streaming=False).consumer)
+    assert (consumer["retry.backoff.ms"], consumer["retry.backoff.max.ms"]) == (pause, longest)
+
+
 def test_an_unknown_option_is_refused_with_the_list_of_those_allowed():
     with pytest.raises(OptionError, match="startingOfsets") as error:
         parse_options({**BASE, "startingOfsets": "earliest"}, streaming=True)
@@ -98,7 +112,8 @@ def test_an_unknown_option_is_refused_with_the_list_of_those_allowed():
         ({**BASE, "failOnDataLoss": "maybe"}, True, "failOnDataLoss"),
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, True, "startingOffsets"),
         ({**BASE, "kafka.isolation.level": "read_some"}, True, "isolation.level.*read_committed"),
-        ({**BASE, "kafka.group.id": "g"}, True, "group.id.*checkpoint"),
+        ({**BASE, "fetchOffset.numRetries": "-1"}, True, "fetchOffset.numRetries.*0 or more"),
+        ({**BASE, "fetchOffset.retryIntervalMs": "1s"}, True, "fetchOffset.retryIntervalMs.*0 or more"),
         ({**BASE, "startingTimestamp": "yesterday"}, True, "startingTimestamp.*milliseconds"),
         ({**BASE, "startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, True, "startingOffsetsByTimestamp"),
         ({**BASE, "startingOffsetsByTimestampStrategy": "first"}, True, "must be error or latest"),

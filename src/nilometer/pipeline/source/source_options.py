@@ -43,6 +43,8 @@ ALLOWED = {
     "includeHeaders": "true or false",
     "pushDownFilters": "true or false: do not read records that filters exclude (batch only)",
     "groupIdPrefix": "the name under which the brokers see this reader",
+    "fetchOffset.numRetries": "0 or more; without effect: kafka.default.api.timeout.ms limits the retries",
+    "fetchOffset.retryIntervalMs": "the pause before a request is retried, in milliseconds",
     "kafkaConsumer.pollTimeoutMs": "how long a task tries to read, with retries, in milliseconds",
 }
 KAFKA_PREFIX = "kafka."
@@ -50,13 +52,14 @@ NOT_FOR_SPARK = {
     "auto.offset.reset": "use startingOffsets instead",
     "max.poll.records": "use maxOffsetsPerTrigger instead",
     "allow.auto.create.topics": "reading creates no topics",
-    "group.id": "reading joins no group: positions are stored in the checkpoint",
     "enable.auto.commit": "nothing is committed: positions are stored in the checkpoint",
     "key.deserializer": "keys are bytes; cast the column instead",
     "value.deserializer": "values are bytes; cast the column instead",
 }
 STREAMS_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCHES_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "pushDownFilters")
+RETRY_PAUSE_MAX_MS = 1_000
+"""Kafka's default for retry.backoff.max.ms."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 """Spark's default for maxTriggerDelay."""
 FETCH_BYTES = 8 * 1024 * 1024
@@ -217,12 +220,20 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, s
             close = get_close_matches(name, _CANONICAL, 1)
             meant = f" (did you mean {_CANONICAL[close[0]]}?)" if close else ""
             raise OptionError(key, value, f"there is no such option{meant}; allowed are {allowed}")
+    _whole_number(own, "fetchOffset.numRetries")
+    # Spark's source joins no group either; it assigns partitions in the name of one, before any prefix.
+    if "group.id" in consumer:
+        own["groupIdPrefix"] = consumer.pop("group.id")
     for name, setting in (
         ("groupIdPrefix", "client.id"),
+        ("fetchOffset.retryIntervalMs", "retry.backoff.ms"),
         ("kafkaConsumer.pollTimeoutMs", "default.api.timeout.ms"),
     ):
         if name in own:
             consumer.setdefault(setting, own[name])
+    if "fetchOffset.retryIntervalMs" in own:
+        pause = _whole_number(own, "fetchOffset.retryIntervalMs") or 0
+        consumer.setdefault("retry.backoff.max.ms", str(max(pause, RETRY_PAUSE_MAX_MS)))
     if "bootstrap.servers" not in consumer:
         raise OptionError("kafka.bootstrap.servers", None, "must be given: host:port[,host:port...]")
     for name, reason in NOT_FOR_SPARK.items():
@@ -323,6 +334,13 @@ def _positive(own: Mapping[str, str], name: str) -> int | None:
     if not text.strip().isdecimal() or int(text) < 1:
         raise OptionError(name, text, "must be a whole number, 1 or more")
     return int(text)
+
+
+def _whole_number(own: Mapping[str, str], name: str) -> int | None:
+    text = own.get(name)
+    if text is not None and not text.strip().isdecimal():
+        raise OptionError(name, text, "must be a whole number, 0 or more")
+    return None if text is None else int(text)
 
 
 def _duration_ms(own: Mapping[str, str], name: str, default: int) -> int:
