@@ -14,6 +14,7 @@ command -v prometheus >/dev/null || missing+=(prometheus)
 command -v systemd-analyze >/dev/null || missing+=(systemd)  # only its programs: it does not become the init
 command -v chromium >/dev/null || missing+=(chromium)
 command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
+command -v mariadbd >/dev/null || missing+=(mariadb-server)
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import pytest
 
+from nilometer.pipeline.batches import KEPT
 from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import changelog
 from support.pipeline.filled_topics import Sent
@@ -87,7 +88,7 @@ def test_current_table_and_history_equal_those_kept_in_plain_python(spark, topic
     run_pipeline(spark, topics, "changelog", topic, tmp_path, options=limited)
     assert found(spark, output) == expected(changes)
     kept = sorted(path.name for path in (tmp_path / "versions").glob("batch=*"))
-    assert len(kept) <= changelog.KEPT
+    assert len(kept) <= KEPT
 
 
 def test_deleted_rows_that_come_back_emptied_tables_and_repeats(spark, topics, tmp_path):

@@ -1,124 +1,252 @@
-"""PostgreSQL's changes through Debezium into a compacted topic, read by the ``changelog`` job.
+"""Tables of PostgreSQL and MariaDB through Debezium, and the ``changelog`` job: it equals the table.
 
-A broker is killed in between. The connector runs with exactly once.
+Brokers and workers are killed in between. The PostgreSQL connector runs with exactly once.
 """
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
+from nilometer.pipeline.batches import RunFiles
 from nilometer.pipeline.shipped import changelog
 from support.applications.application import WAIT_S
 from support.applications.committed_reader import CommittedReader
+from support.applications.debezium import ONE_BROKER, mariadb_connector, postgres_connector
 from support.applications.kafka_connect import ConnectWorker
+from support.applications.mariadb_server import MariadbServer
 from support.applications.postgres_server import PostgresServer
+from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.pipeline.filled_topics import Topics
 from support.pipeline.runs import run_pipeline
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from collections.abc import Callable, Sequence
+
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.application]
 
-TOPIC = "shop.public.accounts"
-COLUMNS = "id int, owner string, balance decimal(14,2), is_open boolean"
-TABLE = "CREATE TABLE accounts (id int PRIMARY KEY, owner text, balance numeric(14, 2), is_open boolean)"
 SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "offsets.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+POSTGRES = """CREATE TABLE accounts (
+    id int, part text, owner text, balance numeric(20, 2), free numeric, is_open boolean, born date,
+    at timestamp, tz timestamptz, ratio double precision, data bytea, large text, tags text[],
+    amounts numeric(10, 2)[],
+    PRIMARY KEY (part, id)
+); ALTER TABLE accounts ALTER large SET STORAGE EXTERNAL"""
+MARIADB = """CREATE TABLE accounts (
+    id int, part varchar(10), owner text, balance decimal(20, 2), is_open tinyint(1), born date,
+    at datetime(6), tz timestamp(6) NULL, ratio double, data blob, large text, PRIMARY KEY (part, id)
+)"""
+COLUMNS = {
+    "id": "int",
+    "part": "string",
+    "balance": "decimal(20,2)",
+    "born": "date",
+    "at": "timestamp",
+    "tz": "timestamp",
+    "ratio": "double",
+    "data": "binary",
+    "large": "string",
+    "extra": "decimal(8,3)",
+}
+OF_POSTGRES = {
+    **COLUMNS,
+    "free": "decimal(30,10)",
+    "is_open": "boolean",
+    "tags": "array<string>",
+    "amounts": "array<decimal(10,2)>",
+}
+OF_MARIADB = {**COLUMNS, "is_open": "int"}
 
 
-def connector(server: PostgresServer) -> dict[str, str]:
-    given = conninfo_to_dict(server.dsn)
-    return {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "exactly.once.support": "required",
-        "plugin.name": "pgoutput",
-        "database.hostname": str(given["host"]),
-        "database.port": str(given["port"]),
-        "database.user": str(given["user"]),
-        "database.password": "",
-        "database.dbname": str(given["dbname"]),
-        "topic.prefix": "shop",
-        "table.include.list": "public.accounts",
-        "publication.autocreate.mode": "filtered",
-        "decimal.handling.mode": "string",
-        "topic.creation.default.replication.factor": "3",
-        "topic.creation.default.partitions": "1",
-        "topic.creation.default.cleanup.policy": "compact",
-    }
-
-
-def change(database: psycopg.Connection, first: int) -> None:
-    """Some of everything: rows that come, change, get another key, and go."""
-    with database.transaction():
-        database.execute(
-            "INSERT INTO accounts SELECT n, 'owner ' || n, n / 4.0, n %% 2 = 0"
-            " FROM generate_series(%s::int, %s::int) n",
-            (first, first + 99),
+def rows_of_postgres(first: int) -> str:
+    return f"""INSERT INTO accounts (
+            id, part, owner, balance, free, is_open, born, at, tz, ratio, data, large, tags, amounts
         )
-        database.execute("UPDATE accounts SET balance = balance + 1 WHERE id % 3 = 0")
-        database.execute("UPDATE accounts SET balance = balance + 1 WHERE id = %s", (first,))
-    database.execute("UPDATE accounts SET owner = 'grüße \" \\', is_open = NULL WHERE id % 10 = 1")
-    database.execute("DELETE FROM accounts WHERE id % 7 = 0")
-    database.execute("UPDATE accounts SET id = id + 100000 WHERE id = %s", (first + 1,))
+        SELECT n, 'p' || n % 3, 'grüße " \\ ' || n, 12345678901234567.89 + n, n / 8.0, n % 2 = 0,
+            date '2024-02-29' + n, timestamp '2024-05-01 12:00:00.123456' + n * interval '1 hour',
+            timestamptz '2024-05-01 12:00:00.000001+02' + n * interval '1 day', n / 3.0,
+            decode(repeat('00ff', n % 5), 'hex'), repeat(chr(97 + n % 26), 4000), ARRAY['a', NULL, 'x ' || n],
+            ARRAY[n / 4.0, 1.10]
+        FROM generate_series({first}, {first + 39}) n"""
 
 
-def table_of(database: psycopg.Connection) -> list[tuple[object, ...]]:
-    return sorted(database.execute("SELECT * FROM accounts").fetchall())
+def rows_of_mariadb(first: int) -> str:
+    return f"""INSERT INTO accounts (id, part, owner, balance, is_open, born, at, tz, ratio, data, large)
+        SELECT seq, CONCAT('p', seq % 3), CONCAT('grüße " ', seq), 12345678901234567.89 + seq, seq % 2,
+            DATE '2024-02-29' + INTERVAL seq DAY, TIMESTAMP '2024-05-01 12:00:00.123456' + INTERVAL seq HOUR,
+            TIMESTAMP '2024-05-01 12:00:00.000001' + INTERVAL seq DAY, seq / 3e0,
+            UNHEX(REPEAT('00ff', seq % 5)), REPEAT('x', 400)
+        FROM seq_{first}_to_{first + 39}"""
 
 
-def newest(records: list[Message]) -> dict[int, tuple[str, str]]:
-    """Owner and balance of each row as the newest record of its key has them; a deleted row is left out."""
-    rows: dict[int, tuple[str, str]] = {}
-    for record in records:
-        number = json.loads(record.key())["id"]
-        event = record.value() and json.loads(record.value())
-        if event and event["after"] is not None:
-            rows[number] = event["after"]["owner"], event["after"]["balance"]
-        else:
-            rows.pop(number, None)
-    return rows
+def changes(first: int) -> list[str]:
+    """Some of everything: rows that change, get another key, go, and come again."""
+    return [
+        "UPDATE accounts SET balance = balance + 1 WHERE id % 3 = 0",
+        f"UPDATE accounts SET balance = balance + 1, owner = NULL WHERE id = {first}",
+        f"UPDATE accounts SET id = id + 100000 WHERE id BETWEEN {first + 1} AND {first + 6}",
+        f"UPDATE accounts SET part = 'moved' WHERE id = {first + 7}",
+        "DELETE FROM accounts WHERE id % 7 = 0",
+    ]
+
+
+def comparable(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        case bytes() | bytearray() | memoryview():
+            return bytes(value)
+        case list():
+            return tuple(map(comparable, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case _:
+            return value
+
+
+def sorted_rows(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(map(comparable, row)) for row in rows), key=repr)
+
+
+def of_changelog(spark: SparkSession, output: Path, columns: dict[str, str]) -> list[tuple[Any, ...]]:
+    schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    rows = changelog.columns(changelog.current(spark, str(output)), schema).select(*columns).collect()
+    # Spark gives timestamps as local times without a zone.
+    local = [tuple(one.astimezone(UTC) if isinstance(one, datetime) else one for one in row) for row in rows]
+    return sorted_rows(local)
+
+
+def check(spark: SparkSession, topics: Topics, topic: str, output: Path) -> None:
+    run_pipeline(spark, topics, "changelog", topic, output)
+    last = RunFiles(spark, str(output)).last()
+    assert last is not None
+    account = last.totals[""]
+    assert (account.of("rejected"), account.open) == (0, 0), account.text()
+
+
+def wait_captured(
+    worker: ConnectWorker, reader: CommittedReader, execute: Callable[[str], Any], number: int
+) -> None:
+    """Insert the row of this number, which is the last change, and wait until it is in the topic."""
+    execute(f"INSERT INTO accounts (id, part) VALUES ({number}, 'last')")
+    wanted = f'"part":"last","id":{number}'.encode()
+    worker.application.wait_until(
+        lambda: any(wanted in (record.key() or b"") for record in reader.look()),
+        f"the change {number} is in the topic",
+    )
 
 
 @pytest.mark.long
-def test_a_databases_table_through_debezium_and_the_changelog_job(
+def test_a_table_of_postgresql_equals_what_the_changelog_makes_of_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    topic = "shop.public.accounts"
     with (
         NilometerCluster(tmp_path / "cluster", overrides=SETTINGS) as cluster,
         PostgresServer() as server,
         psycopg.connect(server.dsn, autocommit=True) as database,
     ):
-        database.execute(TABLE)
-        change(database, 1)
+        topics = Topics(cluster.bootstrap)
+
+        def execute(statement: str) -> None:
+            database.execute(statement.encode())
+
+        def assert_equal() -> None:
+            check(spark, topics, topic, tmp_path / "tables")
+            names = ", ".join(columns)
+            rows = database.execute(f"SELECT {names} FROM accounts".encode()).fetchall()
+            assert of_changelog(spark, tmp_path / "tables", columns) == sorted_rows(rows)
+
+        columns = {name: kind for name, kind in OF_POSTGRES.items() if name != "extra"}
+        execute(POSTGRES)
+        execute(rows_of_postgres(1))
         worker = ConnectWorker(tmp_path, cluster.bootstrap)
+        config = postgres_connector("shop", server, "public.accounts", replicas=3)
         with worker:
-            worker.run_connector("accounts", connector(server))
-            worker.application.wait_until(lambda: TOPIC in cluster.topics(), f"{TOPIC} is created")
-            with CommittedReader(cluster.bootstrap, TOPIC) as reader:
+            worker.run_connector("accounts", config)
+            worker.application.wait_until(lambda: topic in cluster.topics(), f"{topic} is created")
+            with CommittedReader(cluster.bootstrap, topic) as reader:
+                with database.transaction():
+                    for one in [rows_of_postgres(101), *changes(1)]:
+                        execute(one)
+                wait_captured(worker, reader, execute, 1_001)
+                assert_equal()
+                cluster.kill(cluster.wait_leader(topic, timeout_s=WAIT_S))
+                for one in [rows_of_postgres(201), *changes(201)]:
+                    execute(one)
+                worker.application.kill()
+                execute("ALTER TABLE accounts ADD extra numeric(8, 3) DEFAULT 1.500")
+                execute("ALTER TABLE accounts DROP owner")
+                execute("UPDATE accounts SET extra = id / 8.0 WHERE id % 2 = 0")
+                worker.application.start()
+                worker.wait_running("accounts")
+                # Rows that are not updated again have the column's default in the database only.
+                execute("UPDATE accounts SET ratio = ratio + 1")
+                columns = OF_POSTGRES
+                wait_captured(worker, reader, execute, 1_002)
+                assert_equal()
+                execute("TRUNCATE accounts")
+                execute(rows_of_postgres(301).replace(", owner", "").replace("'grüße \" \\ ' || n, ", ""))
+                wait_captured(worker, reader, execute, 1_003)
+                assert_equal()
 
-                def is_captured() -> bool:
-                    table = {row[0]: (row[1], str(row[2])) for row in table_of(database)}
-                    return newest(reader.look()) == table
 
-                worker.application.wait_until(is_captured, "the table's first rows are in the topic")
-                change(database, 101)
-                cluster.kill(cluster.wait_leader(TOPIC, timeout_s=WAIT_S))
-                change(database, 201)
-                worker.application.wait_until(is_captured, "the changes are in the topic")
-        assert cluster.topic_setting(TOPIC, "cleanup.policy") == "compact"
-        run_pipeline(spark, Topics(cluster.bootstrap), "changelog", TOPIC, tmp_path / "tables")
-        rows = changelog.columns(changelog.current(spark, str(tmp_path / "tables")), COLUMNS).collect()
-        found = sorted((row.id, row.owner, row.balance, row.is_open) for row in rows)
-        assert found == table_of(database)
+@pytest.mark.long
+def test_a_table_of_mariadb_equals_what_the_changelog_makes_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = "shop.shop.accounts"
+    with (
+        NilometerBroker(tmp_path / "data", SETTINGS) as broker,
+        MariadbServer() as server,
+        server.connect("shop") as database,
+        database.cursor() as cursor,
+    ):
+        topics = Topics(broker.bootstrap)
+
+        def assert_equal() -> None:
+            check(spark, topics, topic, tmp_path / "tables")
+            cursor.execute(f"SELECT {', '.join(columns)} FROM accounts")
+            assert of_changelog(spark, tmp_path / "tables", columns) == sorted_rows(cursor.fetchall())
+
+        columns = {name: kind for name, kind in OF_MARIADB.items() if name != "extra"}
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(MARIADB)
+        cursor.execute(rows_of_mariadb(1))
+        worker = ConnectWorker(tmp_path, broker.bootstrap, ONE_BROKER)
+        with worker:
+            worker.run_connector(
+                "accounts", mariadb_connector("shop", server, broker.bootstrap, partitions=2)
+            )
+            worker.application.wait_until(lambda: topic in topics.names(), f"{topic} is created")
+            with CommittedReader(broker.bootstrap, topic, partitions=2) as reader:
+                cursor.execute("START TRANSACTION")
+                for one in [rows_of_mariadb(101), *changes(1)]:
+                    cursor.execute(one)
+                cursor.execute("COMMIT")
+                wait_captured(worker, reader, cursor.execute, 1_001)
+                assert_equal()
+                worker.application.kill()
+                for one in [rows_of_mariadb(201), *changes(201), "FLUSH BINARY LOGS"]:
+                    cursor.execute(one)
+                worker.application.start()
+                worker.wait_running("accounts")
+                cursor.execute("ALTER TABLE accounts ADD extra decimal(8, 3) DEFAULT 1.500, DROP owner")
+                cursor.execute("UPDATE accounts SET extra = id / 8, ratio = ratio + 1")
+                columns = OF_MARIADB
+                wait_captured(worker, reader, cursor.execute, 1_002)
+                assert_equal()
+                cursor.execute("TRUNCATE TABLE accounts")
+                without_owner = rows_of_mariadb(301).replace(", owner", "")
+                cursor.execute(without_owner.replace("CONCAT('grüße \" ', seq), ", ""))
+                wait_captured(worker, reader, cursor.execute, 1_003)
+                assert_equal()

@@ -42,6 +42,9 @@ class Topics:
         self._admin.create_topics([topic])[name].result(30)
         return name
 
+    def names(self) -> set[str]:
+        return set(self._admin.list_topics(timeout=30).topics)
+
     def add_partitions(self, name: str, count: int) -> None:
         self._admin.create_partitions([NewPartitions(name, count)])[name].result(30)
 

@@ -1,0 +1,279 @@
+"""The rows of a database's tables, from batch to batch: change events in, versions of rows out.
+
+``advance`` reads the newest version of every key from the folder ``versions`` of the batch before, applies
+the changes of a batch to it (:mod:`nilometer.pipeline.changes.row_versions`), and writes the folder of the
+batch. What becomes of each record goes into the account. A row that has just got another key may need a
+column of its version under the old one: until that arrives, the change waits in the run's state, still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from itertools import groupby, islice
+from typing import Any, cast
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from nilometer.pipeline.batches import KEPT, Batch, RunFiles, send_letters
+from nilometer.pipeline.changes.change_events import Change, LeftOut, decode_change
+from nilometer.pipeline.changes.row_versions import NOT_COMPLETE, Emptied, Version, versions_of
+from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.events import RECORD, RECORD_TYPE
+from nilometer.pipeline.recognition import headers_of
+from nilometer.pipeline.tables.values import RejectedValue
+
+CHANGE = (
+    "table string, key string, op string, row string, lsn bigint, seq bigint, snapshot boolean, "
+    "at_us bigint, missing array<string>, old_key string"
+)
+VERSION = (
+    "table string, key string, row string, deleted boolean, snapshot bigint, lsn bigint, seq bigint, "
+    "valid_from timestamp"
+)
+"""Without a key: a truncate or a snapshot, which ended all rows of the table whose position is below."""
+LINE = (
+    "table string, key string, row string, deleted boolean, snapshot bigint, lsn bigint, seq bigint, "
+    "valid_from bigint, valid_until bigint, newest boolean, changed boolean, topic string, partition int, "
+    "offset bigint"
+)
+"""A version, whether the batch has changed it, and the place of the record that did."""
+ROWS = 5_000
+"""The number of rows that a task gives to Spark at once."""
+REPEATED = "a change that is not newer than its row's version"
+VERSIONS = "versions"
+WAITING = "waiting"
+"""What becomes of a change that needs the row's version under its old key, until that arrives."""
+EMPTIED_MAX = 100
+"""The number of truncates and snapshots of a table that are kept, for changes that arrive after them."""
+OF_SNAPSHOT = -2
+"""The ``seq`` of what a snapshot ended: before the rows of the snapshot."""
+
+AllEmptied = Mapping[str, Sequence[Emptied]]
+"""What ended all rows of a table, by table, in the order of the database's log."""
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """Return a row per record with the columns ``CHANGE``; ``_record`` says what is no change of a row."""
+    given = records.select(
+        "topic",
+        "partition",
+        "offset",
+        F.unix_micros("timestamp").alias("recorded"),
+        "key",
+        "value",
+        headers_of(records).alias("headers"),
+    )
+    return _mapped(given, _parsed, f"{CHANGE}, {RECORD_TYPE}")
+
+
+def _parsed(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for record in records:
+        recorded = record.pop("recorded")
+        row: dict[str, Any] = {}
+        fate = reason = detail = None
+        try:
+            row = asdict(decode_change(record["key"], record["value"], record["headers"] or (), recorded))
+        except LeftOut as error:
+            fate, reason = "left out", str(error)
+        except RejectedValue as error:
+            fate, reason, detail = "rejected", error.reason, error.detail or None
+        if fate != "rejected" and not row.get("missing"):
+            record |= {"key": None, "value": None, "headers": None}
+        yield row | {RECORD: record | {"fate": fate, "reason": reason, "detail": detail}}
+
+
+def advance(batch: Batch, dead_letters: Mapping[str, str]) -> DataFrame:
+    """Apply the batch's changes; return a line per version of the changed rows, and per record.
+
+    ``newest`` lines are the present versions; the others have ended. Rejected records go to the topic of dead
+    letters. Raises PipelineError if the versions before are those of an earlier release.
+    """
+    if batch.before is None and batch.number:
+        raise PipelineError(
+            f"{batch.files.output} was written by an earlier version, whose rows have no table: begin "
+            "another run with --name NAME, which reads the topic again"
+        )
+    known = versions(batch.spark, batch.files.output, before=batch.number)
+    emptied, emptied_now, markers = _emptied(batch, known)
+    changes = batch.records.unionByName(batch.state(WAITING, f"{CHANGE}, {RECORD_TYPE}"))
+    touched, untouched = _split(known, changes, emptied_now)
+    lines = batch.persisted(_lines(touched, changes, emptied))
+    _settle(batch, changes, lines, dead_letters)
+    newest = lines.where("newest").select(*version_columns())
+    batch.write(VERSIONS, newest.unionByName(untouched).unionByName(markers))
+    batch.files.remove(VERSIONS, keep=lambda number: number > batch.number - KEPT)
+    return lines
+
+
+def versions(spark: SparkSession, output: str, before: int | None = None) -> DataFrame:
+    """Return the newest version of every key after the last batch (earlier than ``before``, if given).
+
+    A row without a key is a truncate or a snapshot of its table.
+    """
+    files = RunFiles(spark, output)
+    last = files.last(before=before)
+    if last is None:
+        return spark.createDataFrame([], VERSION)
+    return spark.read.schema(VERSION).parquet(files.table(VERSIONS, last.number))
+
+
+def version_columns() -> list[Column]:
+    """Return the columns ``VERSION`` of lines."""
+    names = ("table", "key", "row", "deleted", "snapshot", "lsn", "seq")
+    return [*map(F.col, names), F.timestamp_micros("valid_from").alias("valid_from")]
+
+
+# --- the steps of a batch
+
+
+def _emptied(batch: Batch, known: DataFrame) -> tuple[AllEmptied, list[str], DataFrame]:
+    """Return what ended all rows of tables, the tables with something new of it, and what is kept of it."""
+    at_us = F.unix_micros("valid_from").alias("at_us")
+    stored = known.where("key is null").select("table", "lsn", "seq", at_us).collect()
+    ended = {(row.table, row.lsn, row.seq): Emptied(row.lsn, row.seq, row.at_us) for row in stored}
+    is_truncate = F.col("op") == "t"
+    found = (
+        batch.records.where("op = 't' or snapshot")
+        .select("table", is_truncate.alias("is_truncate"), "lsn", "seq", "at_us")
+        .withColumn("seq", F.when(F.col("is_truncate"), F.col("seq")).otherwise(OF_SNAPSHOT))
+        .groupBy("table", "is_truncate", "lsn", "seq")
+        .agg(F.min("at_us").alias("at_us"), F.count("*").alias("records"))
+        .collect()
+    )
+    new = {
+        (row.table, row.lsn, row.seq): Emptied(row.lsn, row.seq, row.at_us, known_only=not row.is_truncate)
+        for row in found
+        if (row.table, row.lsn, row.seq) not in ended
+    }
+    for row in found:
+        if row.is_truncate:
+            is_new = int((row.table, row.lsn, row.seq) in new)
+            batch.account().add("results", "a truncate", is_new)
+            batch.account().add("repeated", REPEATED, row.records - is_new)
+    all_of: dict[str, list[Emptied]] = {}
+    for (table, _, _), one in sorted((ended | new).items(), key=lambda pair: pair[1].position):
+        all_of.setdefault(table, []).append(one)
+    kept = [_marker(table, one) for table, of_table in all_of.items() for one in of_table[-EMPTIED_MAX:]]
+    # What a snapshot ended before this batch has been done: it was of the rows known then.
+    effective = {
+        table: [one for one in of_table if one.seq != OF_SNAPSHOT or one.known_only]
+        for table, of_table in all_of.items()
+    }
+    return effective, sorted({table for table, _, _ in new}), batch.spark.createDataFrame(kept, VERSION)
+
+
+def _split(known: DataFrame, changes: DataFrame, tables: list[str]) -> tuple[DataFrame, DataFrame]:
+    """Return the known versions that the batch may change, all of ``tables`` among them, and the others."""
+    keys = changes.where("key is not null").select("table", "key")
+    old = changes.where("old_key is not null").select("table", F.col("old_key").alias("key"))
+    of_changes = keys.union(old).distinct()
+    is_row, of_tables = F.col("key").isNotNull(), F.col("table").isin(tables)
+    others = known.where(is_row & ~of_tables)
+    touched = others.join(of_changes, ["table", "key"], "left_semi").union(known.where(is_row & of_tables))
+    untouched = others.join(of_changes, ["table", "key"], "left_anti")
+    return touched, untouched
+
+
+def _lines(known: DataFrame, changes: DataFrame, emptied: AllEmptied) -> DataFrame:
+    """Return the versions that ``changes`` make of those known, and each change with what became of it."""
+    names = ("key", "row", "deleted", "snapshot", "lsn", "seq")
+    stored = F.struct(*names, F.unix_micros("valid_from").alias("valid_from")).alias("known")
+    of_change = [one for one in changes.columns if one != "table"]
+    nothing = F.lit(None)
+    given = known.select("table", "key", stored, nothing.alias("change")).unionByName(
+        changes.where(f"{RECORD}.fate is null and key is not null").select(
+            "table", "key", nothing.alias("known"), F.struct(*of_change).alias("change")
+        )
+    )
+    groups = _groups(changes)
+    if groups:
+        table = changes.sparkSession.createDataFrame(groups, "table string, key string, group string")
+        given = given.join(F.broadcast(table), ["table", "key"], "left")
+    else:
+        given = given.withColumn("group", nothing.cast("string"))
+    place = [F.col(f"change.{RECORD}.{name}") for name in ("partition", "offset")]
+    given = (
+        given.withColumn("group", F.coalesce("group", "key"))
+        .repartition("table", "group")
+        .sortWithinPartitions("table", "group", *place)
+    )
+    return _mapped(given, lambda rows: _fold(rows, emptied), f"{LINE}, {RECORD_TYPE}")
+
+
+def _groups(changes: DataFrame) -> list[tuple[str, str, str]]:
+    """Return the keys that one row had after another, if an event needs the columns that it had before."""
+    pairs = changes.where("old_key is not null").select("table", "old_key", "key").distinct().collect()
+    group_of: dict[tuple[str, str], str] = {}
+    for row in pairs:
+        table: str = row.table
+        places = [(table, str(key)) for key in (row.old_key, row.key)]
+        first, second = (group_of.get(place, place[1]) for place in places)
+        joined = [place for place, group in group_of.items() if place[0] == table and group == second]
+        group_of |= dict.fromkeys([*places, *joined], first)
+    return [(table, key, group) for (table, key), group in group_of.items()]
+
+
+def _fold(rows: Iterator[dict[str, Any]], emptied: AllEmptied) -> Iterator[dict[str, Any]]:
+    for (table, _), group in groupby(rows, key=lambda row: (row["table"], row["group"])):
+        of_group = list(group)
+        known = [Version(**row["known"]) for row in of_group if row["known"] is not None]
+        given = [row["change"] for row in of_group if row["change"] is not None]
+        records = [one.pop(RECORD) for one in given]
+        changes = [Change(table=table, **one) for one in given]
+        outcome = versions_of(known, changes, emptied.get(table, ()))
+        for one in outcome.versions:
+            place: dict[str, Any] = records[one.number] if one.number is not None else {}
+            yield {"table": table, "changed": one not in known, **place, **asdict(one)}
+        became = dict.fromkeys(outcome.repeated, ("repeated", REPEATED, None))
+        became |= dict.fromkeys(outcome.rejected, ("rejected", NOT_COMPLETE, table))
+        became |= dict.fromkeys(outcome.waiting, (WAITING, None, None))
+        for number, record in enumerate(records):
+            said = became.get(number, ("results", "a change", None))
+            yield {RECORD: record | dict(zip(("fate", "reason", "detail"), said, strict=True))}
+
+
+def _settle(batch: Batch, changes: DataFrame, lines: DataFrame, dead_letters: Mapping[str, str]) -> None:
+    """Count what became of each record, send the rejected ones as dead letters, and keep those that wait."""
+    account = batch.account()
+    account.read = batch.records.count()
+    records = batch.records.where(f"{RECORD}.fate is not null").select(RECORD)
+    records = records.union(lines.where(f"{RECORD} is not null").select(RECORD))
+    for row in records.groupBy(f"{RECORD}.fate", f"{RECORD}.reason").count().collect():
+        if row.fate == WAITING:
+            account.open += row["count"]
+        else:
+            account.add(row.fate, row.reason, row["count"])
+    if account.of("rejected"):
+        send_letters(records.where(f"{RECORD}.fate = 'rejected'"), dead_letters)
+    place = [F.col(f"{RECORD}.{name}").alias(name) for name in ("partition", "offset")]
+    waiting = records.where(f"{RECORD}.fate = '{WAITING}'").select(*place)
+    placed = changes.select("*", *place)
+    batch.keep(
+        "waiting", placed.join(waiting, ["partition", "offset"], "left_semi").drop("partition", "offset")
+    )
+
+
+def _marker(table: str, one: Emptied) -> tuple[Any, ...]:
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=one.at_us)
+    return table, None, None, True, 0, one.lsn, one.seq, at
+
+
+def _mapped(
+    frame: DataFrame, rows_of: Callable[[Iterator[dict[str, Any]]], Iterator[dict[str, Any]]], schema: str
+) -> DataFrame:
+    """Return the rows that a function of an iterator of rows makes of each partition's."""
+    arrow: Any = to_arrow_schema(cast("StructType", StructType.fromDDL(schema)))
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        rows = rows_of(row for batch in batches for row in batch.to_pylist())
+        while part := list(islice(rows, ROWS)):
+            yield pa.RecordBatch.from_pylist(part, schema=arrow)
+
+    return frame.mapInArrow(task, schema)
