@@ -1,22 +1,29 @@
 """Pipelines and jobs on a standalone Spark cluster of a master and two workers, some of which die.
 
-Executors import the package from the archive that was shipped to them.
+Executors import the package from the archive that was shipped to them. The first tests have the workers on
+another machine: one with other folders, other paths and no package but those that executors need.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
+import deltalake
 import pytest
 
 from nilometer.pipeline.run.run_record import DIED, RunFolder
+from nilometer.pipeline.spark.package_archive import EXECUTOR_PACKAGES, write_archive
 from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
 from support.pipeline.filled_topics import Sent, Topics
 from support.pipeline.log_lines import assert_same, counted, expected, generated, send_lines
+from support.pipeline.other_machine import CHECKOUT, OtherMachine, can_have_another_machine
 from support.pipeline.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
@@ -56,6 +63,123 @@ def cluster(tmp_path_factory):
 def broker(tmp_path):
     with NilometerBroker(tmp_path / "broker") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    if not can_have_another_machine():
+        pytest.skip("a mount namespace needs root")
+    return OtherMachine(tmp_path_factory.mktemp("machine"), [*EXECUTOR_PACKAGES, "pyspark"])
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory, machine):
+    with SparkCluster(tmp_path_factory.mktemp("remote"), machine=machine) as running:
+        yield running
+
+
+def table_run(cluster, broker, topic, home, *more):
+    """Run the table pipeline on a cluster; return the finished process."""
+    given = ["pipeline", "run", "table", "--topic", topic, "--bootstrap-server", broker.bootstrap]
+    given += ["--available-now", "--set", "schema=infer", "--home", str(home), "--master", cluster.master]
+    return subprocess.run(
+        [*NILOMETER, *given, *confs(cluster), *more],
+        cwd=home.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+def with_rows(broker, count):
+    topics = Topics(broker.bootstrap)
+    topic = topics.create(2)
+    topics.send(topic, [Sent(n % 2, None, b'{"n": %d}' % n) for n in range(count)])
+    return topic
+
+
+@pytest.mark.long
+def test_a_table_is_written_by_workers_that_have_nothing_of_the_driver_but_a_shared_folder(
+    remote, broker, tmp_path
+):
+    topic = with_rows(broker, 300)
+    done = table_run(remote, broker, topic, tmp_path / "shared")
+    assert done.returncode == 0, done.stderr
+    rows = deltalake.DeltaTable(str(tmp_path / "shared" / "table" / "table")).to_pyarrow_table()
+    assert sorted(rows.column("n").to_pylist()) == list(range(300))
+
+
+@pytest.mark.long
+def test_a_folder_that_the_workers_do_not_share_is_refused_by_name(remote, broker, machine):
+    topic = with_rows(broker, 30)
+    done = table_run(remote, broker, topic, machine.private / "home")
+    assert done.returncode == 1
+    assert f"does not share the folder {machine.private}/home/table with this machine" in done.stderr
+    assert not list(machine.private.rglob("*.parquet"))
+    assert not list(machine.private.rglob(".probe*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [
+        (Path(sys.executable).resolve(), "an executor's Python has no package"),
+        ("/nowhere/bin/python3.99", "an executor does not find its Python, python3.99"),
+    ],
+)
+def test_what_an_executor_lacks_is_said_with_the_remedy(remote, broker, tmp_path, python, says):
+    topic = with_rows(broker, 30)
+    done = table_run(remote, broker, topic, tmp_path / "home", "--conf", f"spark.pyspark.python={python}")
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_a_job_is_submitted_as_the_how_to_says(remote, broker, machine, tmp_path):
+    topics = Topics(broker.bootstrap)
+    topic = topics.create(2)
+    topics.send(topic, [Sent(n % 2, None, b"%03d" % n) for n in range(250)])
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "whereabouts.py").write_text(WHEREABOUTS)
+    given = ["spark", "submit", "--master", remote.master, *confs(remote), "--py-files", "whereabouts.py"]
+    given += ["--conf", f"spark.pyspark.python={machine.python}"]
+    printed = nilometer(tmp_path, *given[:2], "--print", *given[2:], "job.py", broker.bootstrap, topic)
+    done = subprocess.run(
+        shlex.split(printed), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found")]
+    assert line.startswith("found 250 249 ")
+    assert "nilometer-package" in line
+
+
+def test_the_how_to_names_the_packages_that_executors_need():
+    lines = (CHECKOUT / "docs" / "how-to" / "spark-cluster.md").read_text(encoding="utf-8").splitlines()
+    assert f"pip install {' '.join(EXECUTOR_PACKAGES)}" in lines
+
+
+def test_an_executor_compiles_nothing_that_the_driver_has_compiled(tmp_path):
+    with tarfile.open(write_archive(tmp_path)) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    program = (
+        "import json, sys\n"
+        f"sys.path[:0] = [{str(tmp_path / 'unpacked')!r}]\n"
+        "from nilometer.pipeline.decode import batch_kernels, column_decoder, decode_kernels\n"
+        "column_decoder.warm_up()\n"
+        "made = [one for module in (batch_kernels, decode_kernels) for one in vars(module).values()]\n"
+        "made = [one.stats for one in made if hasattr(one, 'stats')]\n"
+        "print(json.dumps([column_decoder.__file__, sum(sum(one.cache_misses.values()) for one in made),\n"
+        "    sum(sum(one.cache_hits.values()) for one in made)]))\n"
+    )
+    environment = {**os.environ, "HOME": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    file, compiled, found = json.loads(done.stdout)
+    assert file.startswith(str(tmp_path))
+    assert (compiled, found > 0) == (0, True)
 
 
 ALL_AT_WORK = {
@@ -108,7 +232,7 @@ def test_a_job_of_ones_own_is_submitted_with_all_that_it_needs(cluster, broker, 
     (line,) = [line for line in said.splitlines() if line.startswith("found")]
     _, count, last, where = line.split(maxsplit=3)
     assert (count, last) == ("250", "249")
-    assert "nilometer.zip" in where
+    assert "nilometer-package" in where
 
 
 @pytest.mark.soak
@@ -156,4 +280,4 @@ def wait_for_more_batches(folder: RunFolder, job: subprocess.Popen, count: int) 
 
 def has_archive(cluster: SparkCluster, worker: int) -> bool:
     """Whether the package lies where executors of that worker start: it had one, then."""
-    return any(Path(cluster.work_dir(worker)).glob("*/*/nilometer.zip"))
+    return any(Path(cluster.work_dir(worker)).glob("*/*/nilometer-package"))

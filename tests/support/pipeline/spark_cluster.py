@@ -19,6 +19,7 @@ import pyspark
 
 from ..eventually import eventually
 from ..ports import HOST, free_ports
+from .other_machine import OtherMachine
 
 HOME = Path(pyspark.__file__).parent
 READY_TIMEOUT_S = 120.0
@@ -30,8 +31,10 @@ EXECUTOR_MEMORY = "600m"
 class SparkCluster:
     """`with SparkCluster(folder) as cluster: … cluster.master`; `kill_worker(0)` as wanted."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, workers: int = 2, *, machine: OtherMachine | None = None) -> None:
+        """With ``machine``, master and workers are processes of it, and not of this one."""
         self._folder = folder
+        self._machine = machine
         self._port, self._ui_port, *self._worker_ports = free_ports(2 + workers)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -84,15 +87,20 @@ class SparkCluster:
             self._kill(name)
 
     def _launch(self, name: str, main_class: str, *arguments: str) -> None:
+        machine = self._machine
+        home = HOME if machine is None else machine.packages / "pyspark"
+        python = Path(sys.executable) if machine is None else machine.python
         environment = {
             **os.environ,
-            "SPARK_HOME": str(HOME),
+            "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": JVM,
-            "PYSPARK_PYTHON": sys.executable,
+            "PATH": f"{python.parent}:{os.environ['PATH']}",  # executors start "python3"
         }
-        command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main_class}"]
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main_class}"]
+        if machine is not None:
+            command = [*machine.command, *command]
         with (self._folder / f"{name}.out").open("ab") as output:
             self._processes[name] = subprocess.Popen(
                 [*command, "--host", HOST, *arguments],
@@ -100,6 +108,7 @@ class SparkCluster:
                 stdout=output,
                 stderr=output,
                 env=environment,
+                cwd=self._folder,
                 start_new_session=True,
             )
 

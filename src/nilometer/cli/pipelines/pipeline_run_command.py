@@ -34,7 +34,7 @@ from nilometer.cli.pipelines.pipeline_state_commands import home_option, open_pa
 from nilometer.cli.pipelines.pipeline_topics import named_topics
 from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
 from nilometer.pipeline.csv_table import check_table
-from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.errors import PipelineError, readable
 from nilometer.pipeline.formats.tally import Tally
 from nilometer.pipeline.run.catalogue import DEAD_LETTERS
 from nilometer.pipeline.run.run_record import FAILED, FINISHED, STOPPED, RunFolder
@@ -204,6 +204,7 @@ def run(
     import_module("pyspark")  # if it is missing, what to install is said before anything else
     from nilometer.pipeline.batches import RunFiles
     from nilometer.pipeline.run import runner
+    from nilometer.pipeline.spark.executors import lack_of, require_shared
     from nilometer.pipeline.spark.java import require_java
     from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 
@@ -255,6 +256,8 @@ def run(
             spark = build_session(
                 name, master=master, timezone=timezone, settings=spark_settings, log_file=log_file
             )
+            if not master.startswith("local") and "://" not in output:
+                require_shared(spark, Path(output))
         wanted_stop = stop_on_signals()
         files = RunFiles(spark, output)
         began = files.last()
@@ -301,7 +304,8 @@ def run(
             raise click.ClickException(
                 "the same signal stopped Spark during a batch; the next run repeats that batch"
             ) from error
-        error_text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        first_line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        error_text = readable(error) or lack_of(error) or first_line
         raise click.ClickException(f"{error_text} (more in {log_file})") from error
     finally:
         folder.end(record, state, error_text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,10 +19,18 @@ from nilometer.cli.cluster_options import (
 from nilometer.cli.signals import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.spark.executors import (
+    DRIVER_PYTHON_SETTING,
+    PYTHON_SETTING,
+    driver_environment,
+    python_settings,
+)
 from nilometer.pipeline.spark.package_archive import shipping_settings, write_archive
 
 SHIPPED_FROM = Path(".nilometer/spark")
 """The folder of the archive for executors that `submit` writes; it must exist while the job runs."""
+FLAGS = frozenset({"--supervise", "--verbose", "-v", "--help", "-h", "--version", "--usage-error"})
+"""The options of spark-submit without a value."""
 
 
 @commands.group()
@@ -46,7 +55,7 @@ def packages(as_json: bool) -> None:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 @json_option
 def archive(folder: Path, as_json: bool) -> None:
-    """Write this package to nilometer.zip, for executors where it is not installed."""
+    """Write this package to nilometer.tar.gz, for executors where it is not installed."""
     path = str(write_archive(folder))
     click.echo(json.dumps({"archive": path}) if as_json else path)
 
@@ -67,31 +76,62 @@ def submit(master: str, kafka_connector: bool, only_print: bool, arguments: tupl
         require_java()
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
-    command = submit_command(master, arguments, kafka_connector=kafka_connector)
+    variables, command = submit_command(master, arguments, kafka_connector=kafka_connector)
     if only_print:
-        click.echo(" ".join(command))
+        given = [f"{key}={value}" for key, value in variables.items()]
+        click.echo(shlex.join(["env", *given, *command]))
         return
-    environment = {**os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-    if master.startswith("local"):
-        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.execvpe(command[0], command, environment)
+    os.execvpe(command[0], command, {**os.environ, **variables})
 
 
-def submit_command(master: str, arguments: tuple[str, ...], *, kafka_connector: bool) -> list[str]:
+def submit_command(
+    master: str, arguments: tuple[str, ...], *, kafka_connector: bool
+) -> tuple[dict[str, str], list[str]]:
+    """Return the variables and the command of spark-submit. Writes what executors get to SHIPPED_FROM."""
     import pyspark
 
     from nilometer.pipeline.spark.spark_session import connector_coordinate
 
+    given, left = _taken_settings(arguments)
+    settings = {"spark.python.unix.domain.socket.enabled": "true", **given}
+    if master.startswith("local"):
+        variables = {
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+        }
+    else:
+        python, found = python_settings(given, os.environ)
+        variables = driver_environment(python, SHIPPED_FROM / "bin", os.environ)
+        shipped = shipping_settings(write_archive(SHIPPED_FROM), given.get("spark.archives"))
+        settings = {**settings, **found, **shipped}
+        settings.pop(PYTHON_SETTING, None)
+        settings.pop(DRIVER_PYTHON_SETTING, None)
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    settings = {"spark.python.unix.domain.socket.enabled": "true"}
-    if not master.startswith("local"):
-        settings |= shipping_settings(write_archive(SHIPPED_FROM))
     command = [str(program), "--master", master]
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]
     if kafka_connector:
         command += ["--packages", connector_coordinate()]
-    return [*command, *arguments]
+    return variables, [*command, *left]
+
+
+def _taken_settings(arguments: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
+    """Take the settings out of spark-submit's own options, which end with the job's file."""
+    taken: dict[str, str] = {}
+    left: list[str] = []
+    words = list(arguments)
+    while words and words[0].startswith("-"):
+        option, separator, value = words.pop(0).partition("=")
+        if option not in ("--conf", "-c", "--archives"):
+            left.append(f"{option}{separator}{value}")
+            if not separator and option not in FLAGS and words:
+                left.append(words.pop(0))
+            continue
+        if not separator:
+            value = words.pop(0) if words else ""
+        key, _, setting = value.partition("=") if option != "--archives" else ("spark.archives", "", value)
+        taken[key] = setting
+    return taken, [*left, *words]
 
 
 @spark.command()

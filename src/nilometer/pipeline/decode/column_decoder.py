@@ -288,3 +288,18 @@ def _row_filter_of(wanted: BatchPredicate) -> RowFilter:
         return np.array(answers, np.bool_)
 
     return row_filter
+
+
+def warm_up() -> None:
+    """Decode a record of each kind, so that all machine code exists from now on, also on the disk."""
+    from nilometer.wire.records import BatchBuilder
+
+    for codec in (Codec.NONE, Codec.GZIP):
+        batch = BatchBuilder(codec)
+        batch.append(0, b"key", b"value", (("name", b"value"),))
+        data = batch.build()
+        for with_headers in (False, True):
+            for records in (bytes(data), memoryview(data)):
+                decoder = ColumnDecoder("t", 0, 0, 1, with_headers=with_headers)
+                list(decoder.add(records, None))
+                list(decoder.take())

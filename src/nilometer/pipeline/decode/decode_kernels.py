@@ -15,6 +15,7 @@ that ``measure`` has accepted, into arrays of at least the measured sizes. Every
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -73,16 +74,26 @@ NULL_HEADER_VALUES = 8
 SIZES = 9
 
 
+_CACHES: set[Path] = set()
+
+
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile ``function`` to machine code, with a cache on disk if possible.
 
-    numba keeps its cache next to this file or else in the user's cache folder. If neither is writable, as for
-    a package in an archive on a worker without a home folder, each process compiles again.
+    numba keeps its cache next to this file or else in the user's cache folder. If neither is writable, each
+    process compiles again.
     """
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        made = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
         return numba.njit(nogil=True)(function)
+    _CACHES.add(Path(str(made.stats.cache_path)))
+    return made
+
+
+def cache_folders() -> list[Path]:
+    """Return the folders in which numba keeps the machine code of this module."""
+    return sorted(_CACHES)
 
 
 @compiled

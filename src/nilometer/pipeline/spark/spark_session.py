@@ -18,6 +18,12 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nilometer.pipeline.spark.executors import (
+    DRIVER_PYTHON_SETTING,
+    PYTHON_SETTING,
+    driver_environment,
+    python_settings,
+)
 from nilometer.pipeline.spark.java import require_java
 from nilometer.pipeline.spark.package_archive import shipping_settings, write_archive
 
@@ -116,18 +122,21 @@ def build_session(
     from pyspark.sql import SparkSession
 
     work = work_folder()
-    # The workers must be this Python: the data source and its packages are installed here.
+    given = dict(settings or {})
+    # Workers on this machine must be this Python: the data source and its packages are installed here.
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", quick_python(Path(work)))
+        shipped: dict[str, str] = {}
     else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        python, shipped = python_settings(given, os.environ)
+        os.environ.update(driver_environment(python, Path(work, "bin"), os.environ))
+        given = {key: one for key, one in given.items() if key not in (PYTHON_SETTING, DRIVER_PYTHON_SETTING)}
+        shipped |= shipping_settings(write_archive(Path(work)), given.pop("spark.archives", None))
     log_file.parent.mkdir(parents=True, exist_ok=True)
     log4j = Path(work, "log4j2.properties")
     log4j.write_text(_LOG4J)
     builder = SparkSession.builder.appName(f"nilometer {name}").master(master)  # pyright: ignore[reportAttributeAccessIssue]
-    shipped = {} if master.startswith("local") else shipping_settings(write_archive(Path(work)))
-    given = dict(settings or {})
     java_options = f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (_QUICK_JAVA if quick else "")
     builder = builder.config(
         map={
@@ -136,8 +145,8 @@ def build_session(
             "spark.sql.session.timeZone": timezone,
             "spark.sql.warehouse.dir": str(Path(work, "warehouse")),
             **_socket_folder(master, work),
-            **shipped,
             **given,
+            **shipped,
             JAVA_OPTIONS: f"{java_options} {given.get(JAVA_OPTIONS, '')}".rstrip(),
         }
     )

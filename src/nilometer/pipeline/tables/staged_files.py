@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.tables.value_types import DAY
 
 OPEN_FILES_MAX: Final = 64
@@ -46,6 +47,17 @@ def remove_staged(folder: Path, keep: Collection[str] = ()) -> None:
     for path in folder.rglob("*.parquet"):
         if path.name not in keep:
             path.unlink(missing_ok=True)
+
+
+def require_seen(table: Path, files: Iterable[StagedFile]) -> None:
+    """Check that the files which executors have written are here. Raises PipelineError."""
+    for one in files:
+        path = table / one.path
+        if not path.exists() or path.stat().st_size != one.size:
+            raise PipelineError(
+                f"an executor has written {path}, but this machine does not see it: the folder must be of a "
+                "file system that the driver and all executors share"
+            )
 
 
 class StagingWriter:

@@ -25,7 +25,7 @@ from nilometer.pipeline.tables.delta_store import DeltaStore
 from nilometer.pipeline.tables.evolution import Change, closed, decide_change, extended
 from nilometer.pipeline.tables.iceberg_store import IcebergStore
 from nilometer.pipeline.tables.parquet_store import ParquetStore
-from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged
+from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged, require_seen
 from nilometer.pipeline.tables.staging import StagingPlan
 from nilometer.pipeline.tables.table_store import Batch, TableStore, file_names
 from nilometer.pipeline.tables.value_types import SchemaError, ValueType, check_columns, relaxed
@@ -116,6 +116,7 @@ class TableWriter:
             plan.schemas,
         )
         files = tuple(stage(staging))
+        require_seen(table, files)
         remove_staged(table / folder, file_names(files))
         if existing is None:
             self._store.create(self._application, relaxed(plan.row))

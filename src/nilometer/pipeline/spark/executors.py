@@ -1,0 +1,124 @@
+"""What executors on other machines are told: the name of their Python, and which folders they must share.
+
+Spark starts the workers of a Python data source by one name of a program, on the driver and on executors. A
+path of one machine need not exist on the other. So executors get a name without a path, and look for it in
+their own ``PATH``; the driver's ``PATH`` begins with a folder where that name is this Python.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.spark.package_archive import missing_package_text
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+PYTHON_SETTING = "spark.pyspark.python"
+DRIVER_PYTHON_SETTING = "spark.pyspark.driver.python"
+PATH_SETTING = "spark.executorEnv.PATH"
+USUAL_PYTHON = "python3"
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '([A-Za-z0-9_]+)", re.MULTILINE)
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)".*error=2\b')
+PROBES = 32
+"""The tasks that look for a probe file: more than one for each executor, so that most executors run one."""
+
+
+def python_settings(given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the name of the executors' Python, and the settings by which they find it.
+
+    It is ``spark.pyspark.python`` of the settings ``given``, else ``PYSPARK_PYTHON``, else Spark's python3.
+    """
+    program = given.get(PYTHON_SETTING) or environment.get("PYSPARK_PYTHON") or USUAL_PYTHON
+    folder, name = posixpath.split(program)
+    if not folder:
+        return name, {}
+    return name, {PATH_SETTING: f"{folder}:{given.get(PATH_SETTING, USUAL_PATH)}"}
+
+
+def driver_environment(
+    name: str, folder: Path, environment: Mapping[str, str], python: str = sys.executable
+) -> dict[str, str]:
+    """Return the variables with which a driver's Spark finds this Python by the executors' name for it.
+
+    Writes a program of this name to ``folder``, which is to last as long as the driver.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / name
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    path = f"{folder.resolve()}:{environment.get('PATH', USUAL_PATH)}"
+    # Spark would give the driver's name to executors, too.
+    return {"PATH": path, "PYSPARK_PYTHON": name, "PYSPARK_DRIVER_PYTHON": name}
+
+
+def lack_of(error: BaseException) -> str | None:
+    """Return what an executor lacks and what to do, if that is what Spark's ``error`` says; else None."""
+    text = str(error)
+    if (missing := _MISSING.search(text)) is not None:
+        return missing_package_text(missing[1])
+    if (program := _NO_PYTHON.search(text)) is not None:
+        return (
+            f"an executor does not find its Python, {program[1]}: give its path there with "
+            f"--conf {PYTHON_SETTING}=PATH"
+        )
+    return None
+
+
+def require_shared(spark: SparkSession, folder: Path) -> None:
+    """Check that executors see the driver's files in ``folder``, and the driver theirs. Raises PipelineError.
+
+    Otherwise the files of a table stay on the workers, where no reader finds them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder.resolve() / f".probe-{uuid.uuid4().hex}"
+    probe.write_text("driver", encoding="utf-8")
+    try:
+        rows = spark.range(PROBES, numPartitions=PROBES).mapInArrow(
+            _prober(str(probe)), "host string, file string"
+        )
+        found = [(row.host, row.file) for row in rows.collect()]
+        for host, file in found:
+            if not file or not Path(file).exists():
+                raise PipelineError(
+                    f"the executor on {host} does not share the folder {folder.resolve()} with this machine: "
+                    "its files would be on that machine only. Give --home a folder of a shared file system"
+                )
+    finally:
+        for one in folder.glob(f"{probe.name}*"):
+            one.unlink(missing_ok=True)
+
+
+def _prober(
+    probe: str,
+) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    """Return what executors run. It imports nothing of this package, whose absence has its own message."""
+
+    def look(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import os
+        import socket
+        import uuid
+
+        import pyarrow as pa
+
+        for _ in batches:
+            file = ""
+            if os.path.exists(probe):
+                file = f"{probe}-{uuid.uuid4().hex}"
+                with open(file, "w") as own:
+                    own.write("executor")
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([socket.gethostname()]), pa.array([file])], names=["host", "file"]
+            )
+
+    return look
