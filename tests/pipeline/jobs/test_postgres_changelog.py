@@ -102,6 +102,7 @@ def test_the_changelog_is_the_databases_table_and_every_version_it_had(
     database.execute("UPDATE accounts SET owner = 'again', balance = balance * 2")
     before = len(read_values(spark, topics, topic))
     with Capture(server.dsn, "public.accounts", "nilometer_public_accounts") as dying:
+        dying.prepare()
         sent = list(dying.events())
     assert len(sent) == 3
     capture(topics, server, topic)
@@ -127,9 +128,11 @@ def test_first_rows_that_were_not_all_safe_are_read_again(server, database):
     database.execute("CREATE TABLE IF NOT EXISTS items (id int PRIMARY KEY, name text)")
     database.execute("INSERT INTO items SELECT n, 'item ' || n FROM generate_series(1, 50) n")
     with Capture(server.dsn, "items", "items_slot") as dying:
+        dying.prepare()
         assert not dying.has_begun
         assert len(list(dying.first_rows())) == 50
     with Capture(server.dsn, "items", "items_slot") as source:
+        source.prepare()
         assert not source.has_begun
         rows = list(source.first_rows())
         database.execute("UPDATE items SET name = 'changed' WHERE id = 7")
@@ -150,8 +153,8 @@ def test_first_rows_that_were_not_all_safe_are_read_again(server, database):
 )
 def test_a_table_that_cannot_be_captured_is_named(server, database, table, says):
     database.execute("CREATE TABLE IF NOT EXISTS keyless (id int)")
-    with pytest.raises(PipelineError, match=says), Capture(server.dsn, table, "no_slot"):
-        pass
+    with pytest.raises(PipelineError, match=says), Capture(server.dsn, table, "no_slot") as source:
+        source.prepare()
 
 
 def test_a_database_that_does_not_answer_is_named_without_its_password():

@@ -23,8 +23,9 @@ def commit(end):
 
 
 def relation(*columns, oid=16_384):
-    described = b"".join(
-        b"\1" + name.encode() + b"\0" + struct.pack(">Ii", kind, -1) for name, kind in columns
+    described = b"".join(  # the first column is the key
+        bytes([name == columns[0][0]]) + name.encode() + b"\0" + struct.pack(">Ii", kind, -1)
+        for name, kind in columns
     )
     return (
         b"R" + struct.pack(">i", oid) + b"public\0accounts\0d" + struct.pack(">h", len(columns)) + described
@@ -79,7 +80,8 @@ def test_a_change_of_the_key_ends_one_row_and_begins_another():
     found, _ = events(
         begin(5), TABLE, on(b"U", b"K" + row("1", None, None) + b"N" + row("2", "x", "0")), commit(9)
     )
-    assert [(key, one["op"], one["seq"]) for key, one in found] == [({"id": 1}, "d", 0), ({"id": 2}, "c", 1)]
+    assert [(key, one["op"], one["seq"]) for key, one in found] == [({"id": 1}, "d", 0), ({"id": 2}, "c", 0)]
+    assert found[1][1]["old_key"] == {"id": 1}
 
 
 def test_an_old_row_with_the_same_key_is_an_update():
@@ -87,6 +89,24 @@ def test_an_old_row_with_the_same_key_is_an_update():
         begin(5), TABLE, on(b"U", b"O" + row("1", "w", "0") + b"N" + row("1", "x", "0")), commit(9)
     )
     assert [(key, one["op"]) for key, one in found] == [({"id": 1}, "u")]
+
+
+def test_a_large_value_that_the_log_omits_is_that_of_the_old_row_or_a_placeholder():
+    found, _ = events(
+        begin(5), TABLE, on(b"U", b"O" + row("1", "w", "0") + b"N" + row("1", ..., "1")),
+        on(b"U", b"N" + row("1", ..., "2")), commit(9),
+    )  # fmt: skip
+    assert [one["after"]["owner"] for _, one in found] == ["w", "__debezium_unavailable_value"]
+
+
+def test_the_key_is_that_of_the_tables_description_at_the_time_of_the_change():
+    named = relation(("number", 23), ("owner", 25))
+    found, _ = events(begin(5), named, on(b"I", b"N" + row("1", "x")), commit(9))
+    assert found[0][0] == {"number": 1}
+    described = b"R" + struct.pack(">i", 16_384) + b"public\0accounts\0f" + struct.pack(">h", 1)
+    full = described + b"\1other\0" + struct.pack(">Ii", 23, -1)
+    with pytest.raises(BadMessage, match="no column id"):
+        events(begin(5), full, on(b"I", b"N" + row("1")), commit(9))
 
 
 def test_an_emptied_table_is_one_event_without_a_key():
@@ -126,7 +146,6 @@ def test_json_columns_are_json():
         [TABLE, on(b"I", b"N" + row("1", "x", "0"))],
         [begin(5), TABLE, on(b"U", b"Q")],
         [begin(5), TABLE, on(b"I", b"N" + row("1", "x", "0")[:-1])],
-        [begin(5), TABLE, on(b"U", b"N" + row("1", ..., "0"))],
     ],
 )
 def test_messages_that_are_none_are_refused(messages):

@@ -9,9 +9,11 @@ import os
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich.table import Table
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.cli import commands
@@ -33,7 +35,7 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.postgres.capture import Capture, Event
+from nilometer.pipeline.postgres.capture import Capture, Event, slot_name, slots
 from nilometer.pipeline.run.catalogue import SHIPPED
 from nilometer.pipeline.run.samples import SAMPLES, SampleRecord, sample_records
 from nilometer.pipeline.sink.cluster_writer import ClusterWriter, Outgoing
@@ -134,11 +136,17 @@ async def create_topics(client: Mapping[str, str], topics: Iterable[str], partit
 
 @commands.command()
 @click.option("--dsn", required=True, help="The libpq connection string: postgresql://user@host/database.")
-@click.option("--table", required=True, metavar="SCHEMA.TABLE", help="The table. It must have a primary key.")
+@click.option("--table", metavar="SCHEMA.TABLE", help="The table. It must have a primary key.")
 @click.option(
     "--topic", metavar="TOPIC", help="The topic that the changes are written to.  [default: changes]"
 )
 @click.option("--slot", help="The replication slot.  [default: nilometer_SCHEMA_TABLE]")
+@click.option(
+    "--list",
+    "as_list",
+    is_flag=True,
+    help="Print the server's logical slots, with the log that PostgreSQL keeps for each, and stop.",
+)
 @click.option(
     "--every", "seconds", type=Seconds(), default=1.0, show_default=True, help="Seconds between two reads."
 )
@@ -153,9 +161,10 @@ async def create_topics(client: Mapping[str, str], topics: Iterable[str], partit
 @connection_options
 def capture(
     dsn: str,
-    table: str,
+    table: str | None,
     topic: str | None,
     slot: str | None,
+    as_list: bool,
     seconds: float,
     available_now: bool,
     drop: bool,
@@ -168,9 +177,14 @@ def capture(
     Delivery is at least once. Every change has the numbers lsn and seq, by which the changelog pipeline drops
     repeats. A later run continues where this one ended. The database needs wal_level = logical.
     """
+    if as_list:
+        _print_slots(dsn, as_json=as_json)
+        return
+    if table is None:
+        raise click.UsageError("--table SCHEMA.TABLE names the table; --list needs none")
     topic = topic or SHIPPED["changelog"].inputs[0]
     client = client_config(bootstrap)  # before other threads need it
-    slot = slot or f"nilometer_{table.replace('.', '_')}".lower()
+    slot = slot or slot_name(table)
     try:
         with Capture(dsn, table, slot) as source:
             if drop:
@@ -178,6 +192,7 @@ def capture(
                 confirm("Remove the slot and its publication?", [lost], yes=yes)
                 source.drop()
                 return
+            source.prepare()
             total = 0
             if not source.has_begun:
                 total = send(client, _events(topic, source.first_rows()))
@@ -187,6 +202,21 @@ def capture(
             run_async(_follow(source, topic, client, seconds, available_now, as_json))
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _print_slots(dsn: str, *, as_json: bool) -> None:
+    try:
+        found = slots(dsn)
+    except PipelineError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    table = Table("slot", "database", "tables", "read now", "log kept", box=None)
+    for one in found:
+        kept = f"{one.wal_bytes / 1024 / 1024:,.1f} MiB"
+        table.add_row(one.name, one.database, ", ".join(one.tables), "yes" if one.is_active else "no", kept)
+    OutputConsole().print(table)
 
 
 async def _follow(

@@ -103,6 +103,7 @@ class _Event(msgspec.Struct, gc=False):
     lsn: int | None = None
     seq: int = 0
     at: str | None = None
+    old_key: msgspec.Raw = msgspec.Raw(b"null")
     status: str | None = None
     ddl: str | None = None
 
@@ -180,7 +181,7 @@ def _change(
         snapshot=op == "r" and (source is None or source.snapshot not in ("incremental", None)),
         at_us=_time(event, recorded_us),
         missing=missing,
-        old_key=_old_key(headers) if missing else None,
+        old_key=(_key(bytes(event.old_key)) or _old_key(headers)) if missing else None,
     )
 
 

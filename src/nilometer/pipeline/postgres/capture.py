@@ -13,14 +13,16 @@ were confirmed, the slot is dropped and created again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.postgres.change_events import records_of
-from nilometer.pipeline.postgres.pgoutput import READ, UNCHANGED, Change, Column, Decoder, Relation
+from nilometer.pipeline.postgres.pgoutput import READ, BadMessage, Change, Column, Decoder, Relation
 
 CHANGES_MAX = 10_000
 """The number of changes after which one read of the slot ends, at the end of a transaction."""
@@ -35,10 +37,49 @@ class Table:
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    is_partitioned: bool
 
     @property
     def relation(self) -> Relation:
         return Relation(self.schema, self.name, self.columns)
+
+    @property
+    def quoted(self) -> str:
+        return f"{_quoted(self.schema)}.{_quoted(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A logical replication slot of the database server, and what it holds."""
+
+    name: str
+    database: str
+    tables: tuple[str, ...]
+    """Those of the publication that belongs to it; empty if that is not of this database."""
+    is_active: bool
+    wal_bytes: int
+    """The log that the server keeps for it, in bytes."""
+
+
+def slots(dsn: str) -> list[Slot]:
+    """Return the server's logical slots, also those of other programs. Raises PipelineError."""
+    with _errors(), _connected(dsn) as connection:
+        rows = connection.execute(
+            "SELECT s.slot_name, s.database, s.active, "
+            "pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint, "
+            "ARRAY(SELECT schemaname || '.' || tablename FROM pg_publication_tables "
+            "WHERE pubname = s.slot_name || '_publication' AND s.database = current_database() ORDER BY 1) "
+            "FROM pg_replication_slots s WHERE s.slot_type = 'logical' ORDER BY 1"
+        ).fetchall()
+    return [
+        Slot(name, database, tuple(tables), active, held or 0)
+        for name, database, active, held, tables in rows
+    ]
+
+
+def slot_name(table: str) -> str:
+    """Return the default name of a table's slot: other names may have only a-z, 0-9 and _."""
+    return re.sub(r"[^a-z0-9_]", "_", f"nilometer_{table}".lower())[:63]
 
 
 class Capture:
@@ -54,22 +95,19 @@ class Capture:
         self._given_until: int | None = None
 
     def __enter__(self) -> Capture:
-        """Connect, check the table and the settings, and create the publication.
+        """Connect. Raises PipelineError."""
+        self._connection = _connected(self._dsn)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def prepare(self) -> None:
+        """Check the table, the settings and what has the slot's name; create the publication.
 
         Raises PipelineError, with a message for the administrator of the database.
         """
-        psycopg = _psycopg()
-        try:
-            self._connection = psycopg.connect(self._dsn, autocommit=True)
-        except psycopg.OperationalError as error:
-            raise PipelineError(
-                f"cannot connect to PostgreSQL at {_without_password(self._dsn)}: {error}"
-            ) from error
-        except psycopg.ProgrammingError as error:
-            raise PipelineError(  # without the error's text, which may hold a password
-                "the connection string of PostgreSQL cannot be parsed: check its spaces, quotes and % escapes"
-            ) from error
-        try:
+        with _errors():
             self._table = self._describe()
             (level,) = self._one("SHOW wal_level")
             if level != "logical":
@@ -77,20 +115,61 @@ class Capture:
                     f"wal_level of the database is {level}: logical decoding needs ALTER SYSTEM SET "
                     "wal_level = logical and a restart of PostgreSQL"
                 )
+            self._check_slot()
             if not self._all("SELECT 1 FROM pg_publication WHERE pubname = %s", self._publication):
-                self._db.execute(f"CREATE PUBLICATION {self._publication} FOR TABLE {self._quoted}")
-        except BaseException:
-            self._db.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
+                via_root = " WITH (publish_via_partition_root)" if self._table.is_partitioned else ""
+                name, table = _quoted(self._publication), self._table.quoted
+                self._db.execute(f"CREATE PUBLICATION {name} FOR TABLE {table}{via_root}")
+            self._check_publication(self._table)
 
     def drop(self) -> None:
-        """Remove slot and publication: as long as the slot exists, the database keeps its log."""
-        self._drop_slot()
-        self._db.execute(f"DROP PUBLICATION IF EXISTS {self._publication}")
+        """Remove slot and publication: as long as the slot exists, the database keeps its log.
+
+        The table may be gone. Raises PipelineError.
+        """
+        with _errors():
+            self._check_slot()
+            self._drop_slot()
+            self._db.execute(f"DROP PUBLICATION IF EXISTS {_quoted(self._publication)}")
+
+    def _check_slot(self) -> None:
+        """Raise PipelineError if the slot is another database's or program's."""
+        found = self._all(
+            "SELECT plugin, database, database = current_database() FROM pg_replication_slots "
+            "WHERE slot_name = %s",
+            self._slot,
+        )
+        if found and (found[0][0] != "pgoutput" or not found[0][2]):
+            plugin, database, _ = found[0]
+            raise PipelineError(
+                f"the slot {self._slot} is of database {database} and plugin {plugin}, and is not this "
+                "table's: choose another name with --slot"
+            )
+
+    def _check_publication(self, table: Table) -> None:
+        """Raise PipelineError unless the publication has all changes of the table, and of no other."""
+        (whole,) = self._all(
+            "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND (pubviaroot OR NOT %s), "
+            "puballtables FROM pg_publication WHERE pubname = %s",
+            table.is_partitioned,
+            self._publication,
+        )
+        tables = self._all(
+            # Before PostgreSQL 15 there were no conditions and no lists of columns.
+            "SELECT n.nspname, c.relname, "
+            "COALESCE(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL "
+            "FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid "
+            "JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE p.pubname = %s",
+            self._publication,
+        )
+        if not whole[0] or whole[1] or tables != [(table.schema, table.name, False)]:
+            others = ", ".join(f"{schema}.{name}" for schema, name, _ in tables) or "no single table"
+            raise PipelineError(
+                f"the publication {self._publication} exists, and is not that of all changes of "
+                f"{table.schema}.{table.name}: it has {others}. Choose another name with --slot, or drop it "
+                "in the database"
+            )
 
     @property
     def has_begun(self) -> bool:
@@ -104,12 +183,12 @@ class Capture:
 
     def first_rows(self) -> Iterator[Event]:
         """Create the slot and yield an event for each row that the table has at that moment."""
-        psycopg = _psycopg()
-        self._drop_slot()
         with (
-            psycopg.connect(self._dsn, autocommit=True, replication="database") as replication,
-            psycopg.connect(self._dsn) as reading,
+            _errors(),
+            _connected(self._dsn, replication="database") as replication,
+            _connected(self._dsn, autocommit=False) as reading,
         ):
+            self._drop_slot()
             # The exported snapshot is valid until the connection that created the slot does something else.
             created = replication.execute(
                 f'CREATE_REPLICATION_SLOT "{self._slot}" LOGICAL pgoutput EXPORT_SNAPSHOT'
@@ -122,21 +201,26 @@ class Capture:
 
     def confirm_first_rows(self) -> None:
         """Record in the database that all events of ``first_rows`` are stored."""
-        self._db.execute(f"COMMENT ON PUBLICATION {self._publication} IS '{self._mark}'")
+        with _errors():
+            self._db.execute(f"COMMENT ON PUBLICATION {_quoted(self._publication)} IS '{self._mark}'")
 
     def events(self) -> Iterator[Event]:
         """Yield the events of one read of the slot, from the last confirmed position; none if no changes."""
         assert self._table is not None
-        (now,) = self._one("SELECT pg_current_wal_lsn()")
+        with _errors():
+            (now,) = self._one("SELECT pg_current_wal_lsn()")
+            rows = self._all(
+                "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s, 'proto_version', '1', "
+                "'publication_names', %s)",
+                self._slot, CHANGES_MAX, _quoted(self._publication),
+            )  # fmt: skip
         decoder = Decoder()
-        rows = self._all(
-            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s, 'proto_version', '1', "
-            "'publication_names', %s)",
-            self._slot, CHANGES_MAX, self._publication,
-        )  # fmt: skip
-        for (data,) in rows:
-            for change in decoder.decode(bytes(data)):
-                yield from records_of(self._completed(change), self._table.key)
+        try:
+            for (data,) in rows:
+                for change in decoder.decode(bytes(data)):
+                    yield from records_of(change, self._table.key)
+        except BadMessage as error:
+            raise PipelineError(f"{self._table.schema}.{self._table.name}: {error}") from error
         # If nothing was decoded, the log up to here is about other tables and need not be kept.
         self._given_until = decoder.committed_until if rows else _lsn(now)
 
@@ -144,11 +228,12 @@ class Capture:
         """Advance the slot after the events of the last call of ``events``, which are stored now."""
         if self._given_until is not None:
             until = f"{self._given_until >> 32:X}/{self._given_until & 0xFFFFFFFF:X}"
-            self._db.execute(
-                "SELECT pg_replication_slot_advance(slot_name, %s::pg_lsn) FROM pg_replication_slots "
-                "WHERE slot_name = %s AND confirmed_flush_lsn < %s::pg_lsn",
-                (until, self._slot, until),
-            )
+            with _errors():
+                self._db.execute(
+                    "SELECT pg_replication_slot_advance(slot_name, %s::pg_lsn) FROM pg_replication_slots "
+                    "WHERE slot_name = %s AND confirmed_flush_lsn < %s::pg_lsn",
+                    (until, self._slot, until),
+                )
             self._given_until = None
 
     # --- the database
@@ -157,11 +242,6 @@ class Capture:
     def _db(self) -> Any:
         assert self._connection is not None, "the capture is not open"
         return self._connection
-
-    @property
-    def _quoted(self) -> str:
-        assert self._table is not None
-        return f'"{self._table.schema}"."{self._table.name}"'
 
     @property
     def _mark(self) -> str:
@@ -179,13 +259,14 @@ class Capture:
             self._slot,
         )
         if self._all("SELECT 1 FROM pg_publication WHERE pubname = %s", self._publication):
-            self._db.execute(f"COMMENT ON PUBLICATION {self._publication} IS NULL")
+            self._db.execute(f"COMMENT ON PUBLICATION {_quoted(self._publication)} IS NULL")
 
     def _describe(self) -> Table:
         schema, _, name = self._wanted.rpartition(".")
         schema = schema or "public"
         found = self._all(
-            "SELECT a.attname, a.atttypid, a.attnum = ANY(i.indkey) FROM pg_class c "
+            "SELECT a.attname, a.atttypid, a.attnum = ANY(i.indkey), c.relkind = 'p', "
+            "c.relreplident IN ('d', 'f') OR i.indisreplident FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "
             "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
             "LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary "
@@ -194,57 +275,38 @@ class Capture:
         )  # fmt: skip
         if not found:
             raise PipelineError(f"the database has no table {schema}.{name}")
-        key = tuple(column for column, _, is_key in found if is_key)
+        key = tuple(column for column, _, is_key, _, _ in found if is_key)
         if not key:
             raise PipelineError(
                 f"table {schema}.{name} has no primary key, which capturing needs to identify rows: add one"
             )
-        return Table(schema, name, tuple(Column(column, oid) for column, oid, _ in found), key)
+        if not found[0][4]:
+            raise PipelineError(
+                f"the log has no primary key of deleted rows of {schema}.{name}, whose REPLICA IDENTITY is "
+                f"another: ALTER TABLE {schema}.{name} REPLICA IDENTITY DEFAULT (or FULL)"
+            )
+        columns = tuple(Column(column, oid) for column, oid, *_ in found)
+        return Table(schema, name, columns, key, found[0][3])
 
     def _read_rows(self, reading: Any, lsn: int) -> Iterator[Event]:
         assert self._table is not None
-        columns = ", ".join(f'"{column.name}"::text' for column in self._table.columns)
+        columns = ", ".join(_text_of(column.name) for column in self._table.columns)
         at = datetime.now(UTC)
         with reading.cursor(name="first_rows") as cursor:
             cursor.itersize = ROWS_PER_READ
-            cursor.execute(f"SELECT {columns} FROM {self._quoted}")
+            cursor.execute(f"SELECT {columns} FROM {self._table.quoted}")
             for number, row in enumerate(cursor):
-                values = tuple(
-                    _as_decoded(value, column) for value, column in zip(row, self._table.columns, strict=True)
-                )
-                change = Change(READ, self._table.relation, None, values, lsn, number, at, 0)
+                change = Change(READ, self._table.relation, None, tuple(row), lsn, number, at, 0)
                 yield from records_of(change, self._table.key)
 
-    def _completed(self, change: Change) -> Change:
-        """Return ``change`` with the large values that the log omits, from the old row or else the table.
 
-        The table may have a newer value; then an event with that change follows. With REPLICA IDENTITY FULL
-        the old row is in the log.
-        """
-        assert self._table is not None
-        if change.after is None or UNCHANGED not in change.after:
-            return change
-        before = change.before or (None,) * len(change.after)
-        key = self._table.key
-        values = dict(zip((column.name for column in change.relation.columns), change.after, strict=True))
-        where = " AND ".join(f'"{name}"::text = %s' for name in key)
-        columns = ", ".join(f'"{column.name}"::text' for column in change.relation.columns)
-        now = self._all(
-            f"SELECT {columns} FROM {self._quoted} WHERE {where}", *(values[name] for name in key)
-        )
-        present = now[0] if now else (None,) * len(change.after)
-        after = tuple(
-            (old if old is not None else new) if value is UNCHANGED else value
-            for value, old, new in zip(change.after, before, present, strict=True)
-        )
-        return Change(
-            change.op, change.relation, change.before, after, change.lsn, change.seq, change.at, change.xid
-        )
+def _text_of(column: str) -> str:
+    """Return the SQL of a value's text as logical decoding prints it: a cast would trim char(n)."""
+    return f"CASE WHEN {_quoted(column)} IS NOT NULL THEN concat({_quoted(column)}) END"
 
 
-def _as_decoded(value: str | None, column: Column) -> str | None:
-    """Return a value's text as logical decoding prints it: a cast prints booleans in full."""
-    return {"true": "t", "false": "f"}.get(value, value) if value and column.type_oid == 16 else value
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _lsn(text: str) -> int:
@@ -258,6 +320,28 @@ def _without_password(dsn: str) -> str:
     parts = conninfo.conninfo_to_dict(dsn)
     parts.pop("password", None)
     return conninfo.make_conninfo(**parts)
+
+
+def _connected(dsn: str, *, autocommit: bool = True, **more: Any) -> Any:
+    """Return a connection whose texts are UTF-8, whatever the database's are. Raises PipelineError."""
+    psycopg = _psycopg()
+    try:
+        return psycopg.connect(dsn, autocommit=autocommit, client_encoding="utf8", **more)
+    except psycopg.OperationalError as error:
+        raise PipelineError(f"cannot connect to PostgreSQL at {_without_password(dsn)}: {error}") from error
+    except psycopg.ProgrammingError as error:
+        raise PipelineError(  # without the error's text, which may hold a password
+            "the connection string of PostgreSQL cannot be parsed: check its spaces, quotes and % escapes"
+        ) from error
+
+
+@contextmanager
+def _errors() -> Generator[None]:
+    """Raise the database's errors as PipelineError: missing rights, a restart, a slot that is in use."""
+    try:
+        yield
+    except _psycopg().Error as error:
+        raise PipelineError(f"PostgreSQL says: {str(error).strip()}") from error
 
 
 def _psycopg() -> Any:

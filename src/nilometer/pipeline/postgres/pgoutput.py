@@ -21,6 +21,8 @@ from typing import Any
 
 import msgspec
 
+from nilometer.pipeline.changes.change_events import UNAVAILABLE
+
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 BOOL, JSON, JSONB = 16, 114, 3802
 WHOLE_NUMBERS = frozenset({20, 21, 23, 26})
@@ -55,6 +57,8 @@ class Relation:
     schema: str
     name: str
     columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    """The columns of the primary key at the time of the change; empty if the log does not say them."""
 
     @property
     def full_name(self) -> str:
@@ -112,13 +116,17 @@ class Decoder:
                 yield self._change(CREATED, relation, None, reader.row())
             case b"U":
                 relation, before = self._relation(reader), None
-                kind = reader.take(1)
+                given = kind = reader.take(1)
                 if kind in (b"K", b"O"):
                     before = reader.row()
                     kind = reader.take(1)
                 if kind != b"N":
                     raise BadMessage(f"pgoutput sent an update with a row of unknown kind {kind!r}")
-                yield self._change(UPDATED, relation, before, reader.row())
+                after = reader.row()
+                if given == b"O" and before is not None:  # the whole old row, with its large values
+                    pairs = zip(before, after, strict=True)
+                    after = tuple(old if new is UNCHANGED else new for old, new in pairs)
+                yield self._change(UPDATED, relation, before, after)
             case b"D":
                 relation = self._relation(reader)
                 reader.take(1)
@@ -135,14 +143,19 @@ class Decoder:
     def _describe(self, reader: _Reader) -> None:
         (oid,) = reader.unpack(">i")
         schema, name = reader.text(), reader.text()
-        _, count = reader.unpack(">bh")
+        identity = reader.take(1)
+        (count,) = reader.unpack(">h")
         columns: list[Column] = []
+        key: list[str] = []
         for _ in range(count):
-            reader.take(1)
+            (flags,) = reader.unpack(">b")
             column = reader.text()
             type_oid, _ = reader.unpack(">Ii")
             columns.append(Column(column, type_oid))
-        self._relations[oid] = Relation(schema or "pg_catalog", name, tuple(columns))
+            # With REPLICA IDENTITY FULL all columns have the flag.
+            if flags & 1 and identity != b"f":
+                key.append(column)
+        self._relations[oid] = Relation(schema or "pg_catalog", name, tuple(columns), tuple(key))
 
     def _relation(self, reader: _Reader) -> Relation:
         (oid,) = reader.unpack(">i")
@@ -235,15 +248,12 @@ def json_value(text: str | None, type_oid: int) -> Any:
 
 
 def json_row(relation: Relation, row: tuple[Value, ...]) -> dict[str, Any]:
-    """Return a row's values by column name. Raises BadMessage if one is not in the log."""
-    values: dict[str, Any] = {}
-    for column, value in zip(relation.columns, row, strict=True):
-        if isinstance(value, _Unchanged):
-            raise BadMessage(
-                f"the database's log does not contain the value of {relation.full_name}.{column.name}"
-            )
-        values[column.name] = json_value(value, column.type_oid)
-    return values
+    """Return a row's values by column name; of a large value that the log omits, Debezium's placeholder."""
+    pairs = zip(relation.columns, row, strict=True)
+    return {
+        column.name: UNAVAILABLE if isinstance(value, _Unchanged) else json_value(value, column.type_oid)
+        for column, value in pairs
+    }
 
 
 def to_json(value: Mapping[str, Any]) -> bytes:
