@@ -121,12 +121,16 @@ class RunFiles:
             stream.hsync()
         finally:
             stream.close()
-        self._files.delete(self._account(done.number), False)
+        self.forget(done.number)
         if not self._files.rename(temporary, self._account(done.number)):
             raise PipelineError(f"{self.output}: the account of batch {done.number} cannot be written")
         for number in self._numbers(_ACCOUNT):
             if number <= done.number - KEPT:
-                self._files.delete(self._account(number), False)
+                self.forget(number)
+
+    def forget(self, number: int) -> None:
+        """Remove the account of a batch."""
+        self._files.delete(self._account(number), False)
 
     def table(self, name: str, number: int) -> str:
         return f"{self.output}/{name}/batch={number:08d}"
@@ -186,6 +190,9 @@ class Batch:
         self.tally: Mapping[str, Any] | None = None
         self.newest: dict[str, int] = dict(self.before.newest) if self.before is not None else {}
         self.watermark_us = self.before.watermark_us if self.before is not None else None
+        self.is_committed = False
+        """Whether the batch cannot be undone any more, since its rows are committed with its account."""
+        self._is_done = False
         self._taken: dict[str, int] = {}
         self._kept: list[DataFrame] = [records.persist()]
         self._written: list[str] = []
@@ -292,8 +299,16 @@ class Batch:
         """Return whether the watermark has reached ``closes_us``, after ``on_time``."""
         return F.lit(False) if self.watermark_us is None else closes_us <= F.lit(self.watermark_us)
 
-    def finish(self) -> Done:
-        """Check the account and write it: now the batch is done. Raises Unbalanced."""
+    def was_done(self) -> bool:
+        """Return whether an earlier attempt has written the account of this batch, which then stays."""
+        self._is_done = self.files.done(self.number) is not None
+        return self._is_done
+
+    def finish(self) -> None:
+        """Check the account and write it, unless it is written: now the batch is done. Raises Unbalanced."""
+        if self._is_done:
+            return
+        self._is_done = True
         for name, account in self.accounts.items():
             account.check(name or "the input")
         before = self.before
@@ -304,10 +319,12 @@ class Batch:
         self.files.save(done)
         for name in self._states:
             self.files.remove(name, keep=lambda number: number > self.number - KEPT)
-        return done
 
     def undo(self) -> None:
-        """Remove the rows that a batch which failed has written."""
+        """Remove what a batch that failed has written, unless it is a part of a table already."""
+        if self.is_committed:
+            return
+        self.files.forget(self.number)
         for table in self._written:
             self.files.remove(table, keep=lambda number: number != self.number)
 

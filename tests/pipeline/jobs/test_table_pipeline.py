@@ -31,7 +31,7 @@ def run_table(spark, topics, topic, output, dead, settings=INFERRED, **options):
         str(output),
         topics.bootstrap,
         available_now=True,
-        to_topic=dead,
+        dead_letters=dead,
         settings=settings,
         options=options,
     )

@@ -23,7 +23,7 @@ from nilometer.pipeline.tables.json_schema import parse_json_schema
 from nilometer.pipeline.tables.parquet_store import ParquetStore
 from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.staged_files import StagedFile
-from nilometer.pipeline.tables.staging import Rejected, stage
+from nilometer.pipeline.tables.staging import Counts, Rejected, stage
 from nilometer.pipeline.tables.table_writer import Sources, TableOptions, TableWriter
 
 Row = dict[str, Any]
@@ -46,6 +46,8 @@ class Writing:
     application: str = "query"
     rejected: list[tuple[int, int, str]] = field(default_factory=list)
     """The dead letters that were sent: partition, offset, reason."""
+    counts: list[Counts] = field(default_factory=list)
+    """What each task has counted."""
     killed_after: str = ""
     """The step after which the process is killed: files, letters or commit."""
 
@@ -59,9 +61,15 @@ class Writing:
             for number in range(tasks):
                 given = [pa.RecordBatch.from_pylist(list(records[number::tasks]), schema=RECORDS)]
                 for one in stage(plan, given):
-                    (letters if isinstance(one, Rejected) else files).append(one)
+                    match one:
+                        case Rejected():
+                            letters.append(one)
+                        case Counts():
+                            self.counts.append(one)
+                        case StagedFile():
+                            files.append(one)
             self._end("files")
-            self.rejected += [(one.record["partition"], one.record["offset"], one.reason) for one in letters]
+            self.rejected += [(one.record["partition"], one.record["offset"], str(one)) for one in letters]
             self._end("letters")
             return files
 

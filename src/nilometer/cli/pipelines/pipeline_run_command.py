@@ -239,6 +239,7 @@ def run(
     try:
         require_java()
         runner.check_output(output, job.topics)
+        runner.check_settings(module, job)
         if table is not None and shipped.table is not None:
             check_table(table, shipped.table)
         runner.check_source(job)

@@ -15,6 +15,10 @@ def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:
         name, separator, topic = item.rpartition("=")
         if separator and name not in chosen:
             raise click.UsageError(f"--topic: {shipped.name} reads {', '.join(chosen)}, and no {name}")
+        if "," in topic:
+            raise click.UsageError(
+                f"--topic {item}: an input is one topic; give another run to the other one with --name NAME"
+            )
         if not separator and len(chosen) > 1:
             raise click.UsageError(
                 f"--topic: {shipped.name} reads several topics; give INPUT=TOPIC, not {item!r}"

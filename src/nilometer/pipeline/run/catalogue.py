@@ -19,8 +19,9 @@ class PipelineModule(Protocol):
     """The functions that a shipped pipeline's module must have.
 
     It may also have ``charts``, ``SOURCE_OPTIONS``, a dataclass ``Settings`` (with a ``check`` that raises
-    PipelineError), and ``finish``, which writes what is still open. ``formats`` and
-    ``settings`` are passed by name to the functions that have such an argument.
+    PipelineError), ``check`` (of the output folder and the settings, before Spark starts) and ``finish``,
+    which writes what is still open. ``formats`` and ``settings`` are passed by name to the functions that
+    have such an argument.
     """
 
     LATENESS: timedelta
@@ -105,7 +106,6 @@ SHIPPED = {
             "table",
             "Writes a topic as a table of Delta Lake, Iceberg or Parquet, each record once.",
             ("orders",),
-            writes="dead-letters",
             sample_settings=("schema=infer",),
         ),
     )

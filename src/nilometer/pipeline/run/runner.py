@@ -190,6 +190,13 @@ def checkpoint_topics(output: Path) -> set[str]:
     return {topic for position in positions for topic in _offsets(position)}
 
 
+def check_settings(pipeline: PipelineModule, job: Job) -> None:
+    """Raise PipelineError for settings that do not fit what is in the output's folder."""
+    check = getattr(pipeline, "check", None)
+    if check is not None:
+        check(job.output, job.settings)
+
+
 def read_topics(spark: SparkSession, pipeline: PipelineModule, job: Job) -> list[DataFrame]:
     usual: dict[str, str] = getattr(pipeline, "SOURCE_OPTIONS", {})
     return [

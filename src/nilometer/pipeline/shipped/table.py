@@ -6,8 +6,9 @@ Each record becomes a row once: its value's properties are columns, and ``_key``
 and ``_timestamp`` are the record's. The columns are those of a JSON Schema (``--set schema=FILE``), or are
 inferred from the first batch (``--set schema=infer``) and kept from then on. Fields that come later become
 columns too, and a schema may add and widen columns. A record that the columns cannot take goes to the topic
-of dead letters (``--to``) with its headers and four more: ``dead.reason``, ``dead.topic``, ``dead.partition``
-and ``dead.offset``; one that is too large for it, in part (:mod:`nilometer.pipeline.tables.dead_letters`).
+of dead letters (``--dead-letters``) with its headers and four more: ``dead.reason``, ``dead.topic``,
+``dead.partition`` and ``dead.offset``; one that is too large for it, in part
+(:mod:`nilometer.pipeline.tables.dead_letters`).
 
 ``--set partition=day`` divides the table by the day of the timestamp, ``--set upsert=true`` keeps one row per
 key and deletes those of tombstones, ``--set compact=20`` merges small files every 20 batches (Delta Lake).
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -32,8 +33,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from nilometer.pipeline.batches import Batch, send, start_batches
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.recognition import HEADERS
+from nilometer.pipeline.recognition import HEADERS, RAW, RAW_TYPES
 from nilometer.pipeline.tables.avro_schemas import AvroSchemas, read_schemas, schema_ids
 from nilometer.pipeline.tables.avro_values import parse_avro_schema
 from nilometer.pipeline.tables.dead_letters import dead_letter
@@ -41,16 +43,24 @@ from nilometer.pipeline.tables.inference import infer_part, joined, settled
 from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
 from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.staged_files import StagedFile
-from nilometer.pipeline.tables.staging import Rejected, StagingPlan, stage
-from nilometer.pipeline.tables.table_writer import INFER, Sources, TableFormat, TableOptions, TableWriter
+from nilometer.pipeline.tables.staging import Counts, Rejected, StagingPlan, stage
+from nilometer.pipeline.tables.table_writer import (
+    INFER,
+    NO_SCHEMA,
+    Sources,
+    TableFormat,
+    TableOptions,
+    TableWriter,
+)
 from nilometer.pipeline.tables.value_types import ValueType, struct
 
 LATENESS = timedelta(0)
 SOURCE_OPTIONS = {**HEADERS, "maxOffsetsPerTrigger": "500000"}
 """A batch is bounded, since an upsert compares its keys on the driver."""
 
-STAGED = "file string, key binary, value binary, headers array<struct<key:string,value:binary>>"
-"""What tasks return: the files they wrote, as JSON, and the records that they rejected."""
+STAGED = f"file string, counts string, reason string, {RAW_TYPES}"
+"""What tasks return: as JSON the files that they wrote and what they counted, and the records that they
+rejected."""
 INFERRED = "partition int, offset bigint, schema string"
 COUNTED = "id int, values bigint"
 
@@ -105,46 +115,49 @@ def start(
     records: DataFrame,
     output: str,
     *,
-    to_topic: dict[str, str],
+    dead_letters: Mapping[str, str],
     settings: Settings | None = None,
     available_now: bool = False,
     seconds: int = 5,
 ) -> StreamingQuery:
     """Start the job: read everything and stop (``available_now``), or run every few seconds until stopped."""
     settings = settings or Settings()
+    check(output, settings)
+    options, row = settings.options(), settings.row()
+    registry = SchemaRegistry(settings.registry) if settings.registry else None
+
+    def write(batch: Batch) -> None:
+        records = batch.records
+        writer = TableWriter(Path(output).absolute(), query_id(output), options)
+        if registry is None:
+            infer = partial(inferred, records) if settings.schema == INFER else None
+            sources = Sources(row=lambda: row, infer=infer)
+        else:
+            sources = Sources(
+                row=partial(newest_row, records, registry), avro=partial(written_with, records, registry)
+            )
+        written = writer.write(batch.number, partial(staged, batch, dead_letters), sources)
+        batch.is_committed = True
+        if not written and not batch.was_done():
+            # The table has it from a version that kept no account.
+            batch.account().read = records.count()
+            batch.account().add("results", "in the table already", batch.account().read)
+        if written and settings.compact and (batch.number + 1) % settings.compact == 0:
+            writer.compact()
+
+    return start_batches("table", records, output, write, available_now=available_now, seconds=seconds)
+
+
+def check(output: str, settings: Settings | None) -> None:
+    """Raise PipelineError for settings that the table in ``output`` cannot follow."""
+    settings = settings or Settings()
     if "://" in output:
         raise PipelineError(
             f"--output {output}: a table is written to a folder of this machine or a shared one"
         )
-    options, row = settings.options(), settings.row()
-    options.store(Path(output))  # a table of another format is found before the query starts
-    registry = SchemaRegistry(settings.registry) if settings.registry else None
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        writer = TableWriter(Path(output).absolute(), query_id(output), options)
-        if registry is None:
-            infer = partial(inferred, batch) if settings.schema == INFER else None
-            sources = Sources(row=lambda: row, infer=infer)
-        else:
-            sources = Sources(
-                row=partial(newest_row, batch, registry), avro=partial(written_with, batch, registry)
-            )
-        if sources.infer is not None or sources.avro is not None:
-            batch.persist()  # it is read twice
-        try:
-            written = writer.write(batch_id, partial(staged, batch, to_topic), sources)
-        finally:
-            batch.unpersist()
-        if written and settings.compact and (batch_id + 1) % settings.compact == 0:
-            writer.compact()
-
-    job = (
-        records.writeStream.foreachBatch(write)
-        .queryName("table")
-        .option("checkpointLocation", f"{output}/checkpoint")
-    )
-    every = f"{seconds} seconds"
-    return (job.trigger(availableNow=True) if available_now else job.trigger(processingTime=every)).start()
+    store = settings.options().store(Path(output))  # it may be a table of another format
+    if not settings.schema and not settings.registry and not store.exists():
+        raise PipelineError(NO_SCHEMA)
 
 
 def query_id(output: str) -> str:
@@ -212,26 +225,32 @@ def _arrow_of_inferred() -> Any:
     return pa.schema([pa.field(name, kind) for name, kind in fields])
 
 
-def staged(batch: DataFrame, to_topic: dict[str, str], plan: StagingPlan) -> list[StagedFile]:
-    """Have the tasks write the batch's files, and send the rejected records as dead letters."""
+def staged(batch: Batch, dead_letters: Mapping[str, str], plan: StagingPlan) -> list[StagedFile]:
+    """Have the tasks write the batch's files, send the rejected records, and write the account."""
 
     def stage_task(batches: Iterator[Any]) -> Iterator[Any]:
         return _stage_task(plan, batches)
 
-    done = batch.mapInArrow(stage_task, STAGED).persist()
-    try:
-        files = [
-            StagedFile(**json.loads(row.file))
-            for row in done.where("file is not null").select("file").collect()
-        ]
-        letters = done.where("file is null").select("key", "value", "headers")
-        if not letters.isEmpty():
-            # One task, so that one transaction has all of them. A repeated batch has the same.
-            letters.coalesce(1).write.format("nilometer").options(
-                **to_topic, exactlyOnce="true", writerId="dead-letters"
-            ).mode("append").save()
-    finally:
-        done.unpersist()
+    done = batch.persisted(batch.records.mapInArrow(stage_task, STAGED))
+    account = batch.account()
+    files: list[StagedFile] = []
+    for row in done.where("reason is null").select("file", "counts").collect():
+        if row.file is not None:
+            files.append(StagedFile(**json.loads(row.file)))
+            continue
+        counts = Counts(**json.loads(row.counts))
+        account.read += counts.read
+        account.add("results", "a row" if not plan.upsert else "the row of its key", counts.rows)
+        account.add("results", "a deletion of its key", counts.deletions)
+        for note, rows in counts.notes.items():
+            batch.notes[note] = batch.notes.get(note, 0) + rows
+    reasons = done.where("reason is not null").groupBy("reason").count().collect()
+    for row in reasons:
+        account.add("rejected", row.reason, row["count"])
+    if reasons:
+        # From one task, so that one transaction has all of them. A repeated batch has the same.
+        send(done.where("reason is not null").select(*RAW), dead_letters, "dead-letters")
+    batch.finish()  # before the commit: a batch that the table has is not staged again
     return files
 
 
@@ -239,10 +258,17 @@ def _stage_task(plan: StagingPlan, batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    fields = (("file", pa.string()), ("key", pa.binary()), ("value", pa.binary()))
-    schema = pa.schema([*(pa.field(*one) for one in fields), pa.field("headers", pa.list_(header))])
+    fields = [pa.field(name, pa.string()) for name in ("file", "counts", "reason")]
+    fields += [pa.field(name, pa.binary()) for name in ("key", "value")]
+    schema = pa.schema([*fields, pa.field("headers", pa.list_(header))])
     for one in stage(plan, batches):
-        row = dead_letter(one) if isinstance(one, Rejected) else {"file": json.dumps(asdict(one))}
+        match one:
+            case Rejected():
+                row = {"reason": one.reason, **dead_letter(one)}
+            case Counts():
+                row = {"counts": json.dumps(asdict(one))}
+            case StagedFile():
+                row = {"file": json.dumps(asdict(one))}
         yield pa.RecordBatch.from_pylist([row], schema=schema)
 
 
@@ -254,26 +280,27 @@ def results(
 ) -> dict[str, DataFrame]:
     """Return the result tables by title; ``top`` is the number of rows of the ranked ones."""
     store = (settings or Settings()).options().store(Path(output))
+    if not store.exists():
+        return {"Table": spark.createDataFrame([], TABLE_ROW)}
     totals = store.totals()
     table = [(str(Path(output, "table")), totals.version, totals.rows, totals.files, totals.size)]
     columns = [(name, json.dumps(one)) for name, one in json_schema_of(store.columns())["properties"].items()]
     commits = [(one.batch_id, one.rows, one.at) for one in store.commits()[-top:]]
     return {
-        "Table": spark.createDataFrame(
-            table, "table string, version string, rows bigint, files bigint, bytes bigint"
-        ),
+        "Table": spark.createDataFrame(table, TABLE_ROW),
         "Columns": spark.createDataFrame(columns, "column string, type string"),
         f"Last {top} commits": spark.createDataFrame(commits, COMMIT).orderBy(F.col("batch").desc()),
     }
 
 
+TABLE_ROW = "table string, version string, rows bigint, files bigint, bytes bigint"
 COMMIT = "batch bigint, rows bigint, committed_at timestamp"
 
 
 def charts(spark: SparkSession, output: str, settings: Settings | None = None) -> dict[str, DataFrame]:
     """Return the plots by title: the first column is the x axis, the others are the y values."""
     store = (settings or Settings()).options().store(Path(output))
-    commits = [(one.batch_id, one.rows, one.at) for one in store.commits()]
+    commits = [(one.batch_id, one.rows, one.at) for one in (store.commits() if store.exists() else ())]
     return {
         "Rows per commit": spark.createDataFrame(commits, COMMIT).orderBy("batch").select("batch", "rows")
     }

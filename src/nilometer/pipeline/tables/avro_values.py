@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from nilometer.pipeline.tables.avro_schemas import HEADER, SCHEMAS_MAX, AvroSchemas, schema_id
 from nilometer.pipeline.tables.table_store import needed
 from nilometer.pipeline.tables.value_types import Field, Kind, SchemaError, ValueType, check_columns, struct
-from nilometer.pipeline.tables.values import Decoder, RejectedValue, row_converter
+from nilometer.pipeline.tables.values import Decoder, RejectedValue, noting, row_converter
 
 DEPTH_MAX: Final = 300
 """The number of levels of a schema's JSON; a record has three."""
@@ -71,12 +71,12 @@ def avro_decoder(row: ValueType, schemas: AvroSchemas) -> Decoder:
             found = _with_texts(fastavro.schemaless_reader(stream, schema))
         # The bytes decide which error it is: every one means that they are no such value.
         except Exception as error:
-            raise RejectedValue(f"no value of schema {number}: {_said(error)}") from None
+            raise RejectedValue(f"no value of schema {number}", _said(error)) from None
         if stream.tell() != len(value):
             raise RejectedValue(f"no value of schema {number}: bytes are left after its end")
         return convert(found)
 
-    return decode
+    return noting(decode)
 
 
 def _said(error: Exception) -> str:

@@ -26,7 +26,7 @@ def dead_letter(one: Rejected) -> dict[str, Any]:
     value: bytes | None = record["value"]
     headers: list[dict[str, Any]] = record.get("headers") or []
     said = {
-        "dead.reason": one.reason[:REASON_CHARACTERS_MAX],
+        "dead.reason": str(one)[:REASON_CHARACTERS_MAX],
         "dead.topic": record["topic"],
         "dead.partition": str(record["partition"]),
         "dead.offset": str(record["offset"]),

@@ -133,7 +133,8 @@ class DeltaStore:
 
     def _merge(self, batch: Batch, rows: Any) -> None:
         names = arrow_schema(batch.change.columns, with_day=self._by_day).names
-        columns = {f'"{name}"': f's."{name}"' for name in names}
+        quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+        columns = {name: f"s.{name}" for name in quoted}
         (
             self._table()
             .merge(

@@ -6,16 +6,13 @@ change in the same commit: expiring snapshots does not forget it.
 
 from __future__ import annotations
 
-import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.tables.arrow_types import arrow_schema, row_type
-from nilometer.pipeline.tables.keyed_rows import newest_rows
+from nilometer.pipeline.tables.keyed_rows import newest_rows, without_keys
 from nilometer.pipeline.tables.staged_files import remove_staged
 from nilometer.pipeline.tables.staging import DELETED
 from nilometer.pipeline.tables.table_store import APPLICATION, BATCH, ROWS, Batch, Commit, Totals, needed
@@ -117,17 +114,35 @@ class IcebergStore:
         return open_catalog(self._path).load_table(TABLE)
 
     def _replace(self, transaction: Any, batch: Batch, said: dict[str, str]) -> None:
-        """Delete the rows of the batch's keys, and append its newest ones."""
+        """Write the files that have rows of the batch's keys again, without these, and its newest rows.
+
+        In one snapshot: one that deletes and another that appends would let readers see neither the old rows
+        nor the new ones.
+        """
+        arrow = needed("pyiceberg.io.pyarrow")
         newest = newest_rows(self._path, batch.files)
-        keys = newest.column(KEY).to_pylist()
-        is_replaced = needed("pyiceberg.expressions").In(KEY, keys)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Delete operation did not match any records")
-            transaction.delete(is_replaced, snapshot_properties=said)
+        metadata, io = transaction.table_metadata, self._table().io
+        reader = arrow.ArrowScan(
+            metadata, io, metadata.schema(), needed("pyiceberg.expressions").AlwaysTrue()
+        )
+        is_replaced = needed("pyiceberg.expressions").In(KEY, newest.column(KEY).to_pylist())
         kept = newest.filter(needed("pyarrow.compute").invert(newest.column(DELETED)))
-        schema: pa.Schema = arrow_schema(batch.change.columns)
-        if kept.num_rows:
-            transaction.append(kept.select(schema.names), snapshot_properties=said)
+        new_rows = [kept.select(arrow_schema(batch.change.columns).names)]
+        replaced: list[Any] = []
+        for task in self._table().scan(row_filter=is_replaced).plan_files():
+            rows = reader.to_table([task])
+            others = without_keys(rows, newest)
+            if others.num_rows < rows.num_rows:
+                replaced.append(task.file)
+                new_rows.append(others)
+        with transaction.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+            for file in replaced:
+                snapshot.delete_data_file(file)
+            for rows in new_rows:
+                if rows.num_rows:
+                    # Transaction.append writes files with it too, but makes a snapshot of its own.
+                    for file in arrow._dataframe_to_data_files(metadata, rows, io):
+                        snapshot.append_data_file(file)
 
 
 def _uri(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from nilometer.pipeline.tables.value_types import RESERVED, Field, ValueType, struct
+from nilometer.pipeline.tables.value_types import BOM, RESERVED, Field, ValueType, struct
 
 COLUMNS_MAX: Final = 1_000
 """The number of fields of one object above which further ones are not inferred, as of a map's keys."""
@@ -37,7 +37,7 @@ def infer_part(values: Iterable[bytes | None]) -> ValueType:
     found = struct(others="empty")
     for value in values:
         try:
-            row = msgspec.json.decode(value) if value is not None else None
+            row = msgspec.json.decode(value.removeprefix(BOM)) if value is not None else None
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):

@@ -44,5 +44,7 @@ def _rows_of(table: Path, file: StagedFile) -> Any:
 def without_keys(rows: Any, replaced: Any) -> Any:
     """Return ``rows`` without those whose key is in ``replaced``."""
     compute = needed("pyarrow.compute")
-    found = compute.is_in(rows.column(KEY), value_set=replaced.column(KEY).combine_chunks())
+    found = compute.is_in(
+        rows.column(KEY), value_set=replaced.column(KEY).combine_chunks().cast(rows.schema.field(KEY).type)
+    )
     return rows.filter(compute.invert(found))

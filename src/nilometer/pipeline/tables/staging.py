@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +51,23 @@ class Rejected:
 
     record: dict[str, Any]
     reason: str
+    """Why, without what differs from record to record."""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a task did with its records, but for the rejected ones."""
+
+    read: int = 0
+    rows: int = 0
+    deletions: int = 0
+    """Tombstones, each of which deletes the row of its key."""
+    notes: dict[str, int] = field(default_factory=dict[str, int])
+    """What is to be said of rows, and of how many."""
 
 
 def staged_schema(plan: StagingPlan) -> pa.Schema:
@@ -58,25 +75,39 @@ def staged_schema(plan: StagingPlan) -> pa.Schema:
     return pa.schema([*schema, pa.field(DELETED, pa.bool_())]) if plan.upsert else schema
 
 
-def stage(plan: StagingPlan, batches: Iterable[Any]) -> Iterator[Rejected | StagedFile]:
-    """Write the rows of a task's records; yield the records without a row, and at the end the files."""
+def stage(plan: StagingPlan, batches: Iterable[Any]) -> Iterator[Rejected | StagedFile | Counts]:
+    """Write the rows of a task's records; yield those without a row, and at the end files and counts."""
+    counts = Counts()
     decode = json_decoder(plan.row) if plan.schemas is None else avro_decoder(plan.row, plan.schemas)
     with StagingWriter(Path(plan.table), plan.folder, staged_schema(plan)) as writer:
         for batch in batches:
-            yield from _stage_batch(plan, decode, writer, batch.to_pylist())
+            yield from _stage_batch(plan, decode, writer, _records(batch), counts)
         yield from writer.finish()
+    counts.notes = dict(decode.notes)
+    yield counts
+
+
+def _records(batch: Any) -> list[dict[str, Any]]:
+    """Return records whose time stamps are microseconds: a client may send such as Python has no time for."""
+    at = batch.schema.get_field_index("timestamp")
+    return batch.set_column(at, "timestamp", batch.column(at).cast(pa.int64())).to_pylist()
 
 
 def _stage_batch(
-    plan: StagingPlan, decode: Decoder, writer: StagingWriter, records: list[dict[str, Any]]
+    plan: StagingPlan, decode: Decoder, writer: StagingWriter, records: list[dict[str, Any]], counts: Counts
 ) -> Iterator[Rejected]:
     by_day: dict[date | None, list[dict[str, Any]]] = defaultdict(list)
     for record in records:
+        counts.read += 1
         try:
             row = _row_of(plan, decode, record)
         except RejectedValue as error:
-            yield Rejected(record, str(error))
+            yield Rejected(record, error.reason, error.detail)
             continue
+        if record["value"] is None:
+            counts.deletions += 1
+        else:
+            counts.rows += 1
         by_day[_day_of(record["timestamp"]) if plan.by_day else None].append(row)
     for day, rows in by_day.items():
         writer.add(rows, day)
@@ -84,6 +115,10 @@ def _stage_batch(
 
 def _row_of(plan: StagingPlan, decode: Decoder, record: dict[str, Any]) -> dict[str, Any]:
     value = record["value"]
+    if not plan.row.fields:
+        raise RejectedValue("no column: no record of the batches so far is a JSON object with a value")
+    if record["timestamp"] not in _TIMES:
+        raise RejectedValue("the record's time stamp is outside of the years 1 to 9999")
     if plan.upsert and record["key"] is None:
         raise RejectedValue("the record has no key, by which rows are replaced")
     if value is None and not plan.upsert:
@@ -98,6 +133,11 @@ def _row_of(plan: StagingPlan, decode: Decoder, record: dict[str, Any]) -> dict[
     return row
 
 
-def _day_of(timestamp: datetime | None) -> date:
-    """Return the day in UTC; 1970-01-01 for a record without a time."""
-    return timestamp.astimezone(UTC).date() if timestamp is not None else date(1970, 1, 1)
+def _day_of(timestamp_us: int) -> date:
+    """Return the day in UTC."""
+    return date(1970, 1, 1) + timedelta(days=timestamp_us // _DAY_US)
+
+
+_DAY_US: Final = 86_400_000_000
+_TIMES: Final = range(-719_162 * _DAY_US, 2_932_897 * _DAY_US)
+"""The years 1 to 9999, in microseconds since 1970."""

@@ -5,10 +5,13 @@
    values. A repeated batch uses the plan of its first attempt, also if a schema was changed in between: it
    rejects the same records. A schema that the table cannot follow is refused before it is part of a plan.
 3. What a killed attempt has left is removed; then tasks write the files of the batch.
-4. Rejected records are sent to the topic of dead letters.
+4. Rejected records are sent to the topic of dead letters, and the account of the batch is written.
 5. Rows, columns and batch id are committed at once.
 
-Without Spark: the caller stages the files and sends the dead letters.
+As long as no columns are known, since no record has had a value to infer them from, all records are rejected
+and there is no table.
+
+Without Spark: the caller stages the files, sends the dead letters and writes the account.
 """
 
 from __future__ import annotations
@@ -28,15 +31,26 @@ from nilometer.pipeline.tables.parquet_store import ParquetStore
 from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged, require_seen
 from nilometer.pipeline.tables.staging import StagingPlan
 from nilometer.pipeline.tables.table_store import Batch, TableStore, file_names
-from nilometer.pipeline.tables.value_types import SchemaError, ValueType, check_columns, relaxed
+from nilometer.pipeline.tables.value_types import (
+    SchemaError,
+    ValueType,
+    check_columns,
+    relaxed,
+    without_collisions,
+)
 
 TABLE: Final = "table"
 """The table's folder, in the run's."""
 INFER: Final = "infer"
+NO_SCHEMA: Final = (
+    "the table needs columns: --set schema=FILE names a JSON Schema, --set schema=infer takes them from the "
+    "records"
+)
 
 TableFormat = Literal["delta", "iceberg", "parquet"]
 Stage = Callable[[StagingPlan], Sequence[StagedFile]]
-"""Writes the batch's files, and sends the rejected records as dead letters; returns the files."""
+"""Writes the batch's files, sends the rejected records as dead letters and writes the account; returns the
+files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +130,9 @@ class TableWriter:
             plan.schemas,
         )
         files = tuple(stage(staging))
+        if not plan.row.fields:
+            remove_staged(table / folder)
+            return True
         require_seen(table, files)
         remove_staged(table / folder, file_names(files))
         if existing is None:
@@ -142,7 +159,10 @@ class TableWriter:
         plan = saved_plan(self._output, self._application, batch_id)
         if plan is not None:
             return plan, decide_change(existing or relaxed(plan.row), plan.row)
-        row = check_columns(_row(existing, sources))
+        row = _row(existing, sources)
+        if not row.fields:
+            return BatchPlan(row), Change(row)
+        check_columns(row)
         change = decide_change(existing or relaxed(row), row)  # it may refuse: then nothing is saved
         plan = BatchPlan(row, sources.avro() if sources.avro is not None else None)
         save_plan(self._output, self._application, batch_id, plan)
@@ -155,14 +175,7 @@ def _row(existing: ValueType | None, sources: Sources) -> ValueType:
         return given
     if sources.infer is None:
         if existing is None:
-            raise SchemaError(
-                "the table needs columns: --set schema=FILE names a JSON Schema, --set schema=infer "
-                "takes them from the records"
-            )
+            raise SchemaError(NO_SCHEMA)
         return closed(existing)
     inferred = sources.infer()
-    if existing is not None:
-        return extended(closed(existing), inferred)
-    if not inferred.fields:
-        raise SchemaError("no record of the first batch is a JSON object: no columns can be inferred")
-    return inferred
+    return without_collisions(extended(closed(existing), inferred) if existing is not None else inferred)

@@ -6,6 +6,7 @@ the row itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -32,6 +33,8 @@ null, empty lists and objects, and lists and objects of these; inference gives s
 WIDENS: Final = {("int32", "int64"), ("float32", "float64")}
 """The changes of a type that Delta Lake and Iceberg both allow, since no value is lost."""
 
+BOM: Final = b"\xef\xbb\xbf"
+"""The byte order mark that some programs write before JSON; it is no part of the value."""
 KEY, PARTITION, OFFSET, TIMESTAMP, DAY = "_key", "_partition", "_offset", "_timestamp", "_day"
 RESERVED: Final = (KEY, PARTITION, OFFSET, TIMESTAMP, DAY, "_deleted")
 """The columns that a table has besides those of the values."""
@@ -75,7 +78,36 @@ def check_columns(row: ValueType) -> ValueType:
         if field.name.lower() in RESERVED:
             raise SchemaError(f"{field.name}: this name is taken by the table itself; rename the property")
     _check_struct(row, "$")
+    if len(without_collisions(row).fields) < len(row.fields):
+        twice = next(path for path, count in Counter(paths_of(row, "")).items() if count > 1)
+        raise SchemaError(f"{twice} names two columns: one has a dot in its name. Rename a property")
     return row
+
+
+def paths_of(one: ValueType, where: str) -> list[str]:
+    """Return the paths of a type's parts, joined by dots as Iceberg does, in lower case."""
+    if one.kind == "list" and one.item is not None:
+        return [f"{where}.element", *paths_of(one.item, f"{where}.element")]
+    found: list[str] = []
+    for field in one.fields:
+        path = f"{where}.{field.name.lower()}" if where else field.name.lower()
+        found += [path, *paths_of(field.type, path)]
+    return found
+
+
+def without_collisions(row: ValueType) -> ValueType:
+    """Return the row without columns of which a part has the path of another: of several, the first counts.
+
+    ``{"a.b": 1, "a": {"b": 2}}`` has ``a.b`` twice.
+    """
+    seen: set[str] = set()
+    kept: list[Field] = []
+    for field in row.fields:
+        paths = paths_of(struct(field), "")
+        if len(set(paths)) == len(paths) and seen.isdisjoint(paths):
+            seen.update(paths)
+            kept.append(field)
+    return replace(row, fields=tuple(kept))
 
 
 def _check_struct(one: ValueType, where: str) -> None:

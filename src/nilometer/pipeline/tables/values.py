@@ -1,21 +1,27 @@
 """Decodes a record's JSON value as a row of a type, or says why it is none. Pure.
 
 The decoder is compiled from the type once; a value's objects become dicts in the order of the type's fields.
-No value is changed to fit: an integer that a column of 64-bit floats would round is rejected. Fields
-without a column that hold nothing (null, ``[]``, ``{}``) are left out, where the type says so.
+No value is changed to fit: a number whose digits its column would round, and a time with more than
+microseconds, are rejected, and so is a property whose name differs from a column's only in upper and lower
+case. Properties without a column that hold nothing (null, ``[]``, ``{}``) are left out where the type says
+so, others where it allows them: such rows are counted in the decoder's ``notes``.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Final, cast
+from decimal import Decimal
+from struct import Struct
+from typing import Annotated, Any, Final, Protocol, cast
 
 import msgspec
 from msgspec import Meta
 
-from nilometer.pipeline.tables.value_types import Field, Others, ValueType
+from nilometer.pipeline.tables.value_types import BOM, RESERVED, Field, Others, ValueType
 
 _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
 _SCALARS: Final[dict[str, Any]] = {
@@ -29,10 +35,19 @@ _SCALARS: Final[dict[str, Any]] = {
     "date": date,
     "timestamp": Annotated[datetime, Meta(tz=True)],
 }
+_FLOAT32: Final = Struct("<f")
 _KEPT: Final = (datetime, date, bytes)
 
-Decoder = Callable[[bytes], dict[str, Any]]
-"""Returns a value's row. Raises RejectedValue."""
+NOTE: Final = "rows have properties without a column, which are left out"
+
+
+class Decoder(Protocol):
+    """Returns a value's row. Raises RejectedValue."""
+
+    notes: Counter[str]
+    """What is to be said of rows that were returned, and of how many."""
+
+    def __call__(self, value: bytes, /) -> dict[str, Any]: ...
 
 
 class RejectedValue(Exception):
@@ -45,15 +60,44 @@ class RejectedValue(Exception):
         self.detail = detail
 
 
+class _Decoder:
+    def __init__(self, decode: Callable[[bytes], dict[str, Any]]) -> None:
+        self._decode = decode
+        self.notes: Counter[str] = Counter()
+
+    def __call__(self, value: bytes, /) -> dict[str, Any]:
+        return self._decode(value)
+
+
+def noting(decode: Callable[[bytes], dict[str, Any]]) -> Decoder:
+    """Return a decoder without notes."""
+    return _Decoder(decode)
+
+
 def json_decoder(row: ValueType) -> Decoder:
     """Return the decoder of JSON values that are rows of type ``row``."""
-    read = msgspec.json.Decoder(_python_type(row)).decode
-    return _checked(_with_empty_others(read, row) if _has_empty_others(row) else read, row)
+    strict = msgspec.json.Decoder(_python_type(row, _ALL)).decode
+    lenient = msgspec.json.Decoder(_python_type(row, ("refused",))).decode
+
+    def read(value: bytes) -> Any:
+        try:
+            found = strict(value)
+        except msgspec.ValidationError:
+            found = lenient(value)
+            if _check_others(msgspec.json.decode(value), row, "$"):
+                decoder.notes[NOTE] += 1
+        if _LONG_NUMBER.search(value) is not None or _LONG_FRACTION.search(value) is not None:
+            _check_digits(json.loads(value, parse_float=Decimal), row, "$")
+        return found
+
+    checked = _checked(read, row)
+    decoder = _Decoder(lambda value: checked(value.removeprefix(BOM)))
+    return decoder
 
 
 def row_converter(row: ValueType) -> Callable[[Any], dict[str, Any]]:
     """Return a function that makes rows of type ``row`` of values in Python. It raises RejectedValue."""
-    kind = _python_type(row)
+    kind = _python_type(row, ("refused", "empty"))
     return _checked(lambda value: msgspec.convert(value, kind, builtin_types=_KEPT), row)
 
 
@@ -74,19 +118,47 @@ def _checked(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], dict
     return decode
 
 
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`( - at `.*`)?$", re.DOTALL)
+_ALL: Final[tuple[Others, ...]] = ("refused", "empty", "ignored")
+_EXPECTED: Final = re.compile(r"Expected `(.*)`, got `(.*)` - at `(.*)`$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `")
+# Numbers of up to 15 digits, and times of up to microseconds, are always kept as they are.
+_LONG_NUMBER: Final = re.compile(rb"[0-9][0-9.]{15}|[0-9][eE][-+]?[0-9]{3}")
+_LONG_FRACTION: Final = re.compile(rb"\.[0-9]{7}")
+_KINDS: Final = {
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number with a fraction",
+    "int | float": "a number",
+    "str": "a text",
+    "array": "a list",
+    "object": "an object",
+    "datetime": "a time",
+    "date": "a date",
+    "bytes": "a text in base64",
+    "null": "null",
+}
+
+
+class _Refused(ValueError):
+    """A value that a column would change, with the reason and the value."""
 
 
 def _rejected(error: Exception, value: Any) -> RejectedValue:
     """Return the reason for people, without what differs from value to value."""
     said = str(error)
-    unknown = _UNKNOWN.match(said)
-    if unknown is not None:
-        return RejectedValue("a property without a column", said)
+    if isinstance(error, _Refused):
+        return RejectedValue(*error.args)
     if isinstance(error, msgspec.ValidationError):
-        return RejectedValue(said)
+        expected = _EXPECTED.match(said)
+        if expected is None and _UNKNOWN.match(said):
+            return RejectedValue("a property without a column", said)
+        if expected is None:
+            return RejectedValue(said)
+        wanted, got, where = expected.groups()
+        kinds = [_KINDS.get(one, one) for one in (wanted.removesuffix(" | null"), got)]
+        return RejectedValue(f"`{where}` is {kinds[1]}, and its column takes {kinds[0]}", said)
     if isinstance(error, msgspec.DecodeError | UnicodeDecodeError):
-        return RejectedValue("no JSON", said)
+        return RejectedValue(_no_json(value), said)
     return RejectedValue(_KINDS_OF_ERRORS.get(type(error), "a value that cannot be kept as it is"), said)
 
 
@@ -96,35 +168,76 @@ _KINDS_OF_ERRORS: Final[Mapping[type[Exception], str]] = {
 }
 
 
-def _with_empty_others(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], Any]:
-    """Return ``read``, but that it leaves out other fields that hold nothing where the type allows them."""
-    read_without = msgspec.json.Decoder(_python_type(row, refused=("refused",))).decode
+def _no_json(value: Any) -> str:
+    """Return why bytes are no JSON in UTF-8."""
+    if value[:2] in (b"\xfe\xff", b"\xff\xfe"):
+        return "no JSON in UTF-8, but UTF-16"
+    try:
+        # Python's own decoder takes what no text in UTF-8 can hold.
+        json.dumps(json.loads(value), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a text has half of a surrogate pair, which no UTF-8 can hold"
+    except UnicodeDecodeError:
+        return "no JSON: the bytes are no UTF-8"
+    except (ValueError, RecursionError):
+        pass
+    return "no JSON"
 
-    def read_all(value: Any) -> Any:
-        try:
-            return read(value)
-        except msgspec.ValidationError:
-            found = read_without(value)
-            if _loses_others(msgspec.json.decode(value), row):
-                raise
-            return found
 
-    return read_all
+def _check_others(value: Any, one: ValueType, where: str) -> bool:
+    """Return whether a value of the type has properties besides the type's that are left out.
 
-
-def _loses_others(value: Any, one: ValueType) -> bool:
-    """Return whether a value of the type has fields, besides the type's, that hold something."""
+    Raises _Refused for one that must not be.
+    """
     if isinstance(value, list) and one.item is not None:
-        return any(_loses_others(item, one.item) for item in cast("list[Any]", value))
+        items = [_check_others(item, one.item, f"{where}[...]") for item in cast("list[Any]", value)]
+        return any(items)
     if not isinstance(value, dict):
         return False
     types = {field.name: field.type for field in one.fields}
-    return any(
-        _loses_others(inner, types[name])
-        if name in types
-        else one.others == "empty" and not _holds_nothing(inner)
-        for name, inner in cast("dict[str, Any]", value).items()
-    )
+    by_case = {name.lower(): name for name in types}
+    left_out = False
+    for name, inner in cast("dict[str, Any]", value).items():
+        if name in types:
+            left_out |= _check_others(inner, types[name], f"{where}.{name}")
+        elif not _holds_nothing(inner):
+            if name.lower() in by_case:
+                column = f"{where}.{by_case[name.lower()]}"
+                raise _Refused(f"a property differs from `{column}` only in upper and lower case", name)
+            if one.others == "empty":
+                unknown = f"Object contains unknown field `{name}` - at `{where}`"
+                if where == "$" and name.lower() in RESERVED:
+                    raise _Refused(f"a property has the name {name.lower()}, which the table has for itself")
+                raise _Refused("a property without a column", unknown)
+            left_out = True
+    return left_out
+
+
+def _check_digits(value: Any, one: ValueType, where: str) -> None:
+    """Raise _Refused for a number or a time whose digits the type would not keep."""
+    if isinstance(value, list) and one.item is not None:
+        for item in cast("list[Any]", value):
+            _check_digits(item, one.item, f"{where}[...]")
+    elif isinstance(value, dict):
+        for field in one.fields:
+            _check_digits(cast("dict[str, Any]", value).get(field.name), field.type, f"{where}.{field.name}")
+    elif isinstance(value, Decimal) and one.kind in ("float32", "float64"):
+        found = float(value)
+        digits = len(value.as_tuple().digits)
+        is_kept = value in (Decimal(found), Decimal(repr(found)))
+        is_whole = value == value.to_integral_value()
+        if not is_kept and (digits > _DIGITS_MAX or is_whole or found == 0):
+            raise _Refused(f"a number would be rounded as a 64-bit float - at `{where}`", str(value))
+    elif isinstance(value, str) and one.kind == "timestamp":
+        fraction = re.search(r"\.([0-9]+)", value)
+        if fraction is not None and fraction[1][6:].strip("0"):
+            raise _Refused(f"a time with more than microseconds - at `{where}`", value)
+
+
+_FLOAT_BITS: Final = 1_023
+_DIGITS_MAX: Final = 17
+_DIGITS32_MAX: Final = 9
+"""The digits with which programs write floats of 64 and of 32 bits so that they are read as the same ones."""
 
 
 def _holds_nothing(value: Any) -> bool:
@@ -133,15 +246,7 @@ def _holds_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(map(_holds_nothing, cast("list[Any]", value))))
 
 
-def _has_empty_others(one: ValueType) -> bool:
-    return (
-        one.others == "empty"
-        or (one.item is not None and _has_empty_others(one.item))
-        or any(_has_empty_others(field.type) for field in one.fields)
-    )
-
-
-def _python_type(one: ValueType, refused: tuple[Others, ...] = ("refused", "empty")) -> Any:
+def _python_type(one: ValueType, refused: tuple[Others, ...]) -> Any:
     """Return the type in Python; other fields make a value invalid where ``one.others`` is in ``refused``."""
     if one.kind == "list" and one.item is not None:
         return list[_python_type(one.item, refused) | None]
@@ -176,6 +281,8 @@ def _floats_of(one: ValueType, where: str) -> Callable[[Any], Any] | None:
     """
     if one.kind == "float64":
         return lambda value: _exact_float(value, where) if isinstance(value, int) else value
+    if one.kind == "float32":
+        return lambda value: None if value is None else _exact_float32(value, where)
     if one.item is not None:
         of_item = _floats_of(one.item, f"{where}[...]")
         if of_item is None:
@@ -194,10 +301,20 @@ def _floats_of(one: ValueType, where: str) -> Callable[[Any], Any] | None:
 
 
 def _exact_float(value: int, where: str) -> float:
-    found = float(value)
+    found = float(value) if value.bit_length() <= _FLOAT_BITS else 0.0
     if int(found) != value:
-        raise ValueError(f"{value} would be rounded as a 64-bit float - at `{where}`")
+        raise _Refused(f"a number would be rounded as a 64-bit float - at `{where}`", str(value))
     return found
+
+
+def _exact_float32(value: float, where: str) -> float:
+    """Return a number that is a 32-bit float, or a fraction with no more digits than such a float is written
+    with."""
+    (found,) = _FLOAT32.unpack(_FLOAT32.pack(value))
+    digits = len(Decimal(repr(value)).as_tuple().digits)
+    if found != value and (value == int(value) or digits > _DIGITS32_MAX):
+        raise _Refused(f"a number would be rounded as a 32-bit float - at `{where}`", repr(value))
+    return value
 
 
 def _check_times(value: Any) -> None:
