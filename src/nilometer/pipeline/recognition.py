@@ -1,8 +1,8 @@
 """Formats in Spark: the records of a topic -> one row per line, and counts of lines by file and format.
 
 ``recognise`` applies the matcher of ``nilometer.pipeline.formats`` in Spark's Python workers, so that the
-command line and the pipelines find the same. ``counted`` observes how many lines of which file are of which
-format: Spark reports the counts with each batch's progress, also of queries whose output has no lines.
+command line and the pipelines find the same. ``tally_in`` counts how many lines of a batch and of which file
+are of which format.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-METRICS: Final = "nilometer-lines"
-"""The name of the observed counts in a query's progress."""
 PATH_HEADER: Final = "path"
 """The header in which `nilometer ingest` names a line's file."""
 HEADERS: Final = {"includeHeaders": "true"}
@@ -142,20 +140,9 @@ def _recognised(matcher: Matcher, batch: pa.RecordBatch, raw: Sequence[str]) -> 
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def counted(lines: DataFrame, name: str = METRICS) -> DataFrame:
-    """Return ``lines``, whose columns include format, source and line, and observe their counts.
-
-    A query that counts several inputs gives each a ``name`` that begins with ``METRICS``.
-    """
-    return lines.observe(name, *_counts())
-
-
 def tally_in(lines: DataFrame) -> dict[str, Any]:
     """Return the counts of lines, whose columns include format, source and line, as JSON of a Tally."""
-    tally = Tally()
-    for row in lines.agg(*_counts()).collect():
-        _add(tally, row.asDict(recursive=True))
-    return tally.to_json()
+    return tally_of(lines.agg(*_counts()).collect()[0].asDict(recursive=True))
 
 
 def _counts() -> list[Column]:
@@ -179,22 +166,13 @@ def _counts() -> list[Column]:
     ]
 
 
-def tally_of(observed: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the counts of one batch, as JSON of a Tally, from the progress' observed metrics.
+def tally_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counts of a batch, as JSON of a Tally.
 
-    None if nothing was counted. Spark counts the pairs of file and format exactly up to about 6,000 of them;
-    if a batch has more, its lines are counted without their files.
+    Spark counts the pairs of file and format exactly up to about 6,000 of them; if a batch has more, its
+    lines are counted without their files.
     """
-    rows = [row for name, row in observed.items() if name.startswith(METRICS)]
-    if not rows:
-        return None
     tally = Tally()
-    for row in rows:
-        _add(tally, row.asDict(recursive=True))
-    return tally.to_json()
-
-
-def _add(tally: Tally, row: Mapping[str, Any]) -> None:
     kinds: list[Mapping[str, Any]] = row["kinds"] or []
     if sum(one["count"] for one in kinds) == row["lines"]:
         for one in kinds:
@@ -208,8 +186,4 @@ def _add(tally: Tally, row: Mapping[str, Any]) -> None:
         sample = row[f"sample{number}"]
         if sample is not None:
             tally.add_sample(sample["source"], sample["line"])
-
-
-def fitting(lines: DataFrame) -> DataFrame:
-    """Return the lines of a format, without the columns that ``counted`` takes."""
-    return lines.where("format not in ('blank', 'unparsed')").drop("format", "source", "line")
+    return tally.to_json()

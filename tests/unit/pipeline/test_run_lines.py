@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -27,48 +26,27 @@ from nilometer.pipeline.run.runner import Job
 JOB = Job("access", output="", bootstrap_servers="")
 
 
-class Observed(SimpleNamespace):
-    """A row of observed metrics, as Spark gives it."""
-
-    def asDict(self, recursive=False):
-        return vars(self)
-
-
-def observed(
-    kinds: list[tuple[str, str, int]], lines: int, unparsed: int, blank: int, sample=None
-) -> Observed:
+def counted(kinds: list[tuple[str, str, int]], lines: int, unparsed: int, blank: int) -> dict[str, object]:
+    """What Spark counts of a batch."""
     items = [{"item": f"{form}\x01{source}", "count": count} for form, source, count in kinds]
-    return Observed(
-        lines=lines, unparsed=unparsed, blank=blank, kinds=items, sample0=sample, sample1=None, sample2=sample
-    )  # fmt: skip
+    samples = {"sample0": {"source": "a", "line": "what"}, "sample1": None, "sample2": None}
+    return {"lines": lines, "unparsed": unparsed, "blank": blank, "kinds": items, **samples}
 
 
-def test_counts_of_several_inputs_add_up_by_file():
-    first = observed([("access", "a", 3), ("unparsed", "a", 1)], 4, 1, 0, {"source": "a", "line": "what"})
-    second = observed([("order", "", 2), ("blank", "", 1)], 3, 0, 1)
-    listing = tally_of({"nilometer-lines-x": first, "nilometer-lines-y": second, "mine": None})
-    assert listing is not None
-    assert (listing["lines"], listing["recognised"], listing["blank"], listing["unrecognised"]) == (
-        7,
-        5,
-        1,
-        1,
-    )
+def test_lines_are_counted_by_file():
+    kinds = [("access", "a", 3), ("unparsed", "a", 1), ("order", "", 2), ("blank", "", 1)]
+    listing = tally_of(counted(kinds, 7, 1, 1))
+    numbers = [listing[one] for one in ("lines", "recognised", "blank", "unrecognised")]
+    assert numbers == [7, 5, 1, 1]
     assert listing["samples"] == ["what"]
     assert {one["path"]: one["lines"] for one in listing["files"]} == {"a": 4, "": 3}
-    assert tally_of({"mine": first}) is None
 
 
 def test_more_files_than_are_counted_exactly_give_totals_without_files():
-    listing = tally_of({"nilometer-lines": observed([("access", "a", 90)], 100, 4, 1)})
-    assert listing is not None
-    assert (listing["lines"], listing["unrecognised"], listing["blank"], listing["recognised"]) == (
-        100,
-        4,
-        1,
-        95,
-    )
-    assert [one["path"] for one in listing["files"]] == ["(other files)"]
+    listing = tally_of(counted([("access", "a", 90)], 100, 4, 1))
+    numbers = [listing[one] for one in ("lines", "unrecognised", "blank", "recognised")]
+    assert numbers == [100, 4, 1, 95]
+    assert "(other files)" in [one["path"] for one in listing["files"]]
 
 
 def test_nothing_recognised_is_an_error_that_names_the_formats_tried():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nilometer.pipeline.account import accounts_json
 from nilometer.pipeline.errors import PipelineError, SourceError, readable
-from nilometer.pipeline.recognition import Formats, tally_of
+from nilometer.pipeline.recognition import Formats
 from nilometer.pipeline.run.catalogue import DEAD_LETTERS
 from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
 from nilometer.pipeline.source.source_options import Selection, parse_options
@@ -303,7 +303,7 @@ class _Watch:
                     for source in one["sources"]
                     for topic, offsets in _offsets(source["endOffset"]).items()
                 },
-                done.tally if done is not None else tally_of(one["observedMetrics"]),
+                done.tally if done is not None else None,
                 **(_account(done) if done is not None else {}),
             )
             self._on_progress(self.last)
