@@ -250,7 +250,17 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     )
     offline = OfflineReplicas(config.node_id, link)
     replicas = ReplicaManager(
-        config, runtime, logs, control.session, partitions, host, disposal, fetchers, failures, offline
+        config,
+        runtime,
+        given.turns,
+        logs,
+        control.session,
+        partitions,
+        host,
+        disposal,
+        fetchers,
+        failures,
+        offline,
     )
     replicas.damaged.add_listener(ReplicaRepair(runtime, tasks, replicas, link, host).begin)
     directories.add_failure_listener(replicas.on_directory_failed)

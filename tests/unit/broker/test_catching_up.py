@@ -35,6 +35,10 @@ class LaggingStore:
         self._appended = [Entry(0, encode_entry(entry))]
         self._shown: list[Entry] = []
 
+    def append_another(self) -> None:
+        self._appended.append(Entry(len(self._appended), self._appended[-1].data))
+        self._shown = list(self._appended)
+
     async def sync(self) -> None:
         self._shown = list(self._appended)
 
@@ -88,5 +92,37 @@ def test_a_store_that_lags_is_no_store_that_lost_what_it_held() -> None:
         await metadata.check_reaches(0)
         with pytest.raises(StoreRefused, match="ends with entry 0, but entry 1"):
             await metadata.check_reaches(1)
+
+    asyncio.run(check())
+
+
+def test_an_entry_is_applied_to_its_end_before_the_next_one_although_its_reader_is_cancelled() -> None:
+    store = LaggingStore()
+    metadata = MetadataLog(cast(CoordinationStore, store))
+    told: list[tuple[str, int]] = []
+
+    async def check() -> None:
+        await store.sync()
+        may_end = asyncio.Event()
+
+        async def rest(number: int) -> None:
+            await may_end.wait()
+            told.append(("applied", number))
+
+        metadata.subscribe(lambda delta, _image: rest(delta.number), lambda _image: None)
+        metadata.subscribe(lambda delta, _image: told.append(("after", delta.number)), lambda _image: None)
+        reader = asyncio.ensure_future(metadata.catch_up())
+        await asyncio.sleep(0)
+        store.append_another()
+        other = asyncio.ensure_future(metadata.catch_up())
+        for _ in range(3):
+            reader.cancel()
+            await asyncio.sleep(0)
+        assert not told and not reader.done(), "the entry is in the image already"
+        may_end.set()
+        await asyncio.gather(reader, return_exceptions=True)
+        assert reader.cancelled()
+        await other
+        assert told == [("applied", 0), ("after", 0), ("applied", 1), ("after", 1)]
 
     asyncio.run(check())

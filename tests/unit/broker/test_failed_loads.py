@@ -62,7 +62,7 @@ class Shell:
         self.shell = CoordinatorShell[Any, Any, Any, Any](
             cast(Any, partition),
             cast(Any, SimpleNamespace(clock=CLOCK)),
-            cast(Any, SimpleNamespace(spawn=lambda work, name: asyncio.ensure_future(work))),
+            cast(Any, SimpleNamespace(spawn=lambda work, name, kind: asyncio.ensure_future(work))),
             cast(Any, SimpleNamespace(**KIND, make_shard=self._make_shard)),
             lambda _: None,
         )

@@ -47,7 +47,7 @@ def test_the_newest_image_that_came_while_loading_is_seen_then(monkeypatch: pyte
         shell = CoordinatorShell[Any, Any, Any, Any](
             cast(Any, partition),
             cast(Any, SimpleNamespace(clock=CLOCK)),
-            cast(Any, SimpleNamespace(spawn=lambda work, name: asyncio.ensure_future(work))),
+            cast(Any, SimpleNamespace(spawn=lambda work, name, kind: asyncio.ensure_future(work))),
             cast(Any, kind),
             lambda _: None,
         )

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry
@@ -32,7 +33,7 @@ ENTRIES_BETWEEN_SNAPSHOTS = 4096
 BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
 """Entries may be large: with thousands of partitions the entry of a failed broker takes a megabyte."""
 
-Subscriber = Callable[[ImageDelta, ClusterImage], None]
+Subscriber = Callable[[ImageDelta, ClusterImage], Awaitable[None] | None]
 BeforeEntry = Callable[[Entry, ClusterImage], Awaitable[None]]
 BeforeReload = Callable[[ClusterImage], Awaitable[None]]
 
@@ -61,7 +62,8 @@ class MetadataLog:
         """The newest entries as stored, by number, so that the controller recognises its own."""
 
     def subscribe(self, subscriber: Subscriber, on_reload: Callable[[ClusterImage], None]) -> None:
-        """Call ``subscriber`` after each folded entry, with the delta and the new image.
+        """Call ``subscriber`` after each folded entry, with the delta and the new image. It may return what
+        remains to be awaited before the next subscriber is called.
 
         ``on_reload`` is called when a snapshot has replaced the image: all of it may have changed.
         """
@@ -162,13 +164,36 @@ class MetadataLog:
             logger.warning(
                 "Entry %d of the metadata log was written by a deposed controller and is ignored", number
             )
-        for subscriber in self._subscribers:
-            subscriber(delta, self.image)
+        await self._tell(delta, 0)
+
+    async def _tell(self, delta: ImageDelta, first: int) -> None:
+        """Call the subscribers from number ``first`` on."""
+        for number in range(first, len(self._subscribers)):
+            if (rest := self._subscribers[number](delta, self.image)) is not None:
+                await _whole(self._tell_after(rest, delta, number + 1))
+                return
+
+    async def _tell_after(self, rest: Awaitable[None], delta: ImageDelta, first: int) -> None:
+        await rest
+        await self._tell(delta, first)
 
     def _block(self, what: str, error: Exception) -> MetadataBlocked:
         self.blocked = blocked_reason(what, error)
         self._on_blocked(self.blocked)
         return MetadataBlocked(self.blocked)
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` to its end, also if this task is cancelled: the entry is in the image already."""
+    working, cancelled = asyncio.ensure_future(work), False
+    while not working.done():
+        try:
+            await asyncio.wait([working])
+        except asyncio.CancelledError:
+            cancelled = True
+    working.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def blocked_reason(what: str, error: Exception) -> str:

@@ -99,7 +99,9 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
     def load(self) -> None:
         self.state = ShellState.LOADING
         self.loads += 1
-        self._loading = self._tasks.spawn(self._load(), name=f"loading {self.partition}")
+        self._loading = self._tasks.spawn(
+            self._load(), name=f"loading {self.partition}", kind="loading of coordinators"
+        )
 
     def unload(self, error: ErrorCode = ErrorCode.not_coordinator) -> None:
         """Drop the shard. Waiting requests get ``error`` as reply; waiting actions are dropped."""

@@ -54,7 +54,9 @@ class CheckpointWriter:
             running = self._running.get(directory)
             if running is None or running.done():
                 work = self._run(directory)
-                self._running[directory] = self._tasks.spawn(work, name=f"checkpoints of {directory}")
+                self._running[directory] = self._tasks.spawn(
+                    work, name=f"checkpoints of {directory}", kind="checkpoints"
+                )
         return request
 
     def start(self, interval_ms: int) -> None:

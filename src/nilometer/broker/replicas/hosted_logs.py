@@ -100,7 +100,7 @@ class HostedLogs:
     async def create_ahead(self, image: ClusterImage, wanted: Iterable[RequiredLog]) -> None:
         """Create the logs in ``wanted`` that do not exist; an error ends this without a report, since
         :meth:`open` meets it again."""
-        missing = [one for one in wanted if self._is_missing(one)]
+        missing = [one async for one in _with_pauses(wanted) if self._is_missing(one)]
         for first in range(0, len(missing), FOLDERS_AT_ONCE):
             some = [one for one in missing[first : first + FOLDERS_AT_ONCE] if self._may_create(one)]
             try:
@@ -144,7 +144,7 @@ class HostedLogs:
         )
 
 
-async def _with_pauses(items: Sequence[T]) -> AsyncIterator[T]:
+async def _with_pauses(items: Iterable[T]) -> AsyncIterator[T]:
     """Yield ``items``; other tasks run before every :data:`LOGS_AT_ONCE` of them."""
     for number, item in enumerate(items):
         if number % LOGS_AT_ONCE == 0:

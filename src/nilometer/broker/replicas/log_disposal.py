@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import posixpath
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
@@ -41,6 +43,8 @@ class LogDisposal:
         self._checkpoints = checkpoints
         self._last_deletion: dict[str, object] = {}
         """By path of a file to be removed: an object that identifies the path's last deletion."""
+        self._folders: dict[int, deque[tuple[int, str]]] = {}
+        """By delay (ms): when a folder is to be removed (monotonic time), and the folder."""
 
     def delete(self, name: TopicPartition) -> None:
         """Delete a log: its folder is renamed at once, so that a topic of that name can be created again."""
@@ -78,8 +82,14 @@ class LogDisposal:
             self._checkpoints.request(self._logs.directory_of(log.topic_partition))
 
     def remove_folder(self, folder: str, delay_ms: int = 0) -> None:
-        """Remove the renamed folder of a deleted log from the disk after ``delay_ms``."""
-        self._tasks.spawn(self._remove_folder(folder, delay_ms), name=f"removal of {folder}")
+        """Remove the renamed folder of a deleted log from the disk after ``delay_ms``.
+
+        One after another: a deleted topic may have thousands of them.
+        """
+        folders = self._folders.setdefault(delay_ms, deque())
+        folders.append((self._runtime.clock.monotonic_ms() + delay_ms, folder))
+        if len(folders) == 1:
+            self._tasks.spawn(self._remove_folders(folders), name="removal of logs")
 
     def remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
         """Remove files that were renamed to ``.deleted`` from the disk after ``delay_ms``."""
@@ -89,9 +99,12 @@ class LogDisposal:
         self._last_deletion.update(dict.fromkeys(paths, deletion))
         asyncio.get_running_loop().call_later(delay_ms / 1000, self._remove_due, paths, deletion)
 
-    async def _remove_folder(self, folder: str, delay_ms: int) -> None:
-        await asyncio.sleep(delay_ms / 1000)
-        await self._carry_out(folder, lambda: self._runtime.disk.remove_tree(folder))
+    async def _remove_folders(self, folders: deque[tuple[int, str]]) -> None:
+        while folders:
+            due_ms, folder = folders[0]
+            await asyncio.sleep(max(0, due_ms - self._runtime.clock.monotonic_ms()) / 1000)
+            await self._carry_out(folder, functools.partial(self._runtime.disk.remove_tree, folder))
+            folders.popleft()
 
     def _remove_due(self, paths: Sequence[str], deletion: object) -> None:
         due = [path for path in paths if self._last_deletion.get(path) is deletion]

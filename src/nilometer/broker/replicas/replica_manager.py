@@ -14,8 +14,9 @@ Invariants:
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -41,6 +42,7 @@ from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.replication_config_keys import RACK_AWARE_SELECTOR
 from nilometer.broker.tasks import describe
+from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
@@ -65,11 +67,16 @@ from nilometer.wire.primitives import NULL_UUID
 logger = logging.getLogger("nilometer.broker.replicas")
 
 
+APPLIED_AT_ONCE = 16
+"""So many changes of partitions are applied before other clients are served."""
+
+
 class ReplicaManager:
     def __init__(
         self,
         config: BrokerConfig,
         runtime: Runtime,
+        turns: Turns,
         logs: LogManager,
         session: OwnSession,
         partitions: PartitionTable,
@@ -81,6 +88,7 @@ class ReplicaManager:
     ) -> None:
         self._config = config
         self._runtime = runtime
+        self._turns = turns
         self.logs = logs
         self._session = session
         self._partitions = partitions
@@ -152,6 +160,10 @@ class ReplicaManager:
                 ErrorCode.unknown_topic_or_partition, f"{topic.name} has {len(topic.partitions)} partitions."
             )
         if self._broker_id in state.replicas:
+            if TopicIdPartition(topic.id, index) not in self.offline:
+                return KafkaError(
+                    ErrorCode.not_leader_or_follower, f"This broker does not lead {topic.name}-{index} yet."
+                )
             return KafkaError(
                 ErrorCode.kafka_storage_error, f"The log of {topic.name}-{index} is offline on this broker."
             )
@@ -194,6 +206,9 @@ class ReplicaManager:
             await self._hosted.create_ahead(image, self._usable(required_logs_on(image, self._broker_id)))
 
     def _usable(self, wanted: Iterable[RequiredLog]) -> Iterator[RequiredLog]:
+        if not self.offline:
+            yield from wanted
+            return
         for one in wanted:
             if TopicIdPartition(topic_id_of(one.topic_id), one.name.partition) not in self.offline:
                 yield one
@@ -210,8 +225,28 @@ class ReplicaManager:
             and record.incarnation == self._session.incarnation
         )
 
-    def on_delta(self, delta: ImageDelta, image: ClusterImage) -> None:
-        """Apply the changes of one entry of the metadata log; ``image`` is the image after it."""
+    def on_delta(self, delta: ImageDelta, image: ClusterImage) -> Awaitable[None] | None:
+        """Apply the changes of one entry of the metadata log; ``image`` is the image after it.
+
+        If there are many, the rest is applied by awaiting the result, slice by slice: clients are served, and
+        the image is ahead of the partitions. If the session expires then, or this broker is registered again,
+        all of the image is applied later, or has been.
+        """
+        steps = self._apply(delta, image)
+        for _ in itertools.islice(steps, APPLIED_AT_ONCE):
+            pass
+        for _ in steps:
+            return self._apply_rest(steps)
+        return None
+
+    async def _apply_rest(self, steps: Iterator[None]) -> None:
+        work = LongWork(self._turns)
+        await self._turns.wait_next()
+        for _ in steps:
+            await work.step(1)
+
+    def _apply(self, delta: ImageDelta, image: ClusterImage) -> Iterator[None]:
+        """Apply the changes; yields after each partition."""
         self._image = image
         if delta.configs:
             self._hosted.configs.on_settings_changed()
@@ -220,18 +255,20 @@ class ReplicaManager:
         for topic in delta.topics_deleted.values():
             for index in range(len(topic.partitions)):
                 self._stop_hosting(TopicIdPartition(topic.id, index), "its topic was deleted")
+                yield
             self._hosted.configs.forget_topic(topic.uuid)
         if delta.topics_deleted:
             self._forget_traffic_of_deleted_topics()
         if delta.brokers:
             self._update_eligible(image)
         for resource in delta.configs:
-            self._reconfigure(image, resource.type, resource.name)
+            yield from self._reconfigure(image, resource.type, resource.name)
         for key, transition in delta.partitions_on(self._broker_id):
-            if transition.after is not None:
+            if transition.after is not None and self._is_registered:
                 self._follow_state(key, transition.after)
+                yield
         if delta.brokers:
-            self._notify_eligible_brokers()
+            yield from self._notify_eligible_brokers()
         self._log_removals()
 
     def on_reload(self, image: ClusterImage) -> None:
@@ -245,10 +282,12 @@ class ReplicaManager:
         for key in [key for key in (*self._partitions.by_key, *self._fenced) if key not in assigned]:
             self._stop_hosting(key, "it is no longer assigned to this broker")
         self.offline.on_image(image)
-        self._reconfigure(image, ConfigResourceType.CLUSTER, "")
+        for _ in self._reconfigure(image, ConfigResourceType.CLUSTER, ""):
+            pass
         for key, state in assigned.items():
             self._follow_state(key, state)
-        self._notify_eligible_brokers()
+        for _ in self._notify_eligible_brokers():
+            pass
         self._log_removals()
         self._forget_traffic_of_deleted_topics()
 
@@ -436,13 +475,15 @@ class ReplicaManager:
         self.with_flush_ms.pop(partition, None)
         self._partitions.remove(partition)
 
-    def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> None:
+    def _reconfigure(self, image: ClusterImage, kind: ConfigResourceType, name: str) -> Iterator[None]:
+        """Apply changed settings; yields after each partition."""
         for partition in list(self):
             if kind is not ConfigResourceType.TOPIC or partition.topic == name:
                 partition.log.configure(self._hosted.configs.of_topic(image, partition.topic))
                 self._note_flush_ms(partition)
                 with self._fencing(partition):
                     partition.configure(image.min_insync_replicas(partition.topic))
+                yield
 
     def _note_flush_ms(self, partition: Partition) -> None:
         if partition.log.config.flush_ms < LONG_MAX:
@@ -458,12 +499,14 @@ class ReplicaManager:
             for partition in self:
                 partition.replica.broker_epoch = own.epoch
 
-    def _notify_eligible_brokers(self) -> None:
+    def _notify_eligible_brokers(self) -> Iterator[None]:
+        """Let the leaders see which brokers may join an ISR; yields after each."""
         for partition in list(self):
             role = partition.replica.role
             if isinstance(role, LeaderRole) and len(role.replicas) > 1:
                 with self._fencing(partition):
                     partition.on_metadata(partition.state, self._eligible)
+                yield
 
 
 def _removal(partition: Partition, why: str) -> PartitionDecision:

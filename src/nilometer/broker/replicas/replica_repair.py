@@ -57,7 +57,7 @@ class ReplicaRepair:
         """Start the repair of ``partition``, in whose log ``found`` was read; nothing if one is under way."""
         if partition not in self._under_way:
             self._under_way[partition] = None
-            self._tasks.spawn(self._repair(partition, found), name=f"repair of {partition}")
+            self._tasks.spawn(self._repair(partition, found), name=f"repair of {partition}", kind="repair")
 
     async def _repair(self, partition: Partition, found: CorruptRecordFound) -> None:
         try:
