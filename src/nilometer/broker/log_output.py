@@ -1,6 +1,8 @@
 """Where the lines of a broker's log go, and in which form: standard error or a file of bounded size, as text
 or JSON.
 
+Clients choose names of up to 32 kB, so a message is cut after :data:`MESSAGE_MAX` characters.
+
 A JSON line has ``time`` (UTC), ``level``, ``broker``, ``logger``, ``message``; a line about a decision also
 ``event`` and ``fields`` (:mod:`nilometer.broker.decision_lines`), one about an error ``exception``.
 """
@@ -15,10 +17,35 @@ from datetime import UTC, datetime
 from nilometer.broker.settings.log_settings import ROOT, LogSettings
 from nilometer.config import ConfigError
 
+MESSAGE_MAX = 2_000
+FIELD_MAX = 500
+"""A longer field of a decision is cut."""
+
+
+def shortened(text: str, characters: int) -> str:
+    """Return ``text``, cut after so many characters; what is cut off is counted."""
+    more = len(text) - characters
+    return text if more <= 0 else f"{text[:characters]}… ({more} more characters)"
+
+
+class BoundedMessages(logging.Filter):
+    """Cuts what is long in the message and the fields of a record."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        record.msg, record.args = shortened(message, MESSAGE_MAX), None
+        if (fields := getattr(record, "fields", None)) is not None:
+            record.fields = {
+                name: shortened(value, FIELD_MAX) if isinstance(value, str) else value
+                for name, value in fields.items()
+            }
+        return True
+
 
 def configure_log(settings: LogSettings, broker_id: int) -> None:
     """Send the lines of all loggers to where ``settings`` say. Raises ConfigError if that is impossible."""
     handler = _handler(settings)
+    handler.addFilter(BoundedMessages())
     handler.setFormatter(JsonFormatter(broker_id) if settings.is_json else _text_formatter(broker_id))
     logging.basicConfig(handlers=[handler], level=settings.levels[ROOT])
     for name, level in settings.levels.items():

@@ -17,8 +17,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.effects import Token
@@ -26,7 +26,6 @@ from nilometer.coordinators.transactional import TransactionalRecord, Transactio
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.consumer.consumer_groups import ConsumerGroups
 from nilometer.groups.error_replies import refusal
 from nilometer.groups.group import Group, GroupType
@@ -61,7 +60,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.shard_state import ConsumerGroupHandler, ShardState
 from nilometer.groups.timers import CLASSIC_KINDS, TimerKey, TimerKind
-from nilometer.groups.turn import AssignmentNeeded, Effects, Turn
+from nilometer.groups.turn import Computation, Effects, Turn
 from nilometer.wire.errors import ErrorCode
 
 RECORDS_PER_CALL_MAX = 1_000
@@ -221,12 +220,10 @@ class GroupShard:
         """Drop the reply to a request whose connection was lost; the member stays in its group."""
         self._waiting.discard(token)
 
-    def on_assigned(
-        self, needed: AssignmentNeeded, assigned: Mapping[str, Assignment], now_ms: int, wall_ms: int
-    ) -> Effects:
-        """Process the result of an action of this shard."""
+    def on_computed(self, needed: Computation, result: Any, now_ms: int, wall_ms: int) -> Effects:
+        """Process the result of ``needed.compute``, an action of this shard."""
         turn = Turn(now_ms, wall_ms)
-        self._consumer.on_assigned(turn, needed, assigned)
+        self._consumer.on_computed(turn, needed, result)
         return turn.effects(self._waiting)
 
     # -- metadata and time -------------------------------------------------------------------------------

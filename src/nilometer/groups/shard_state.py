@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -11,7 +11,6 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.coordinators.effects import Token
 from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.group import Group
 from nilometer.groups.group_settings import config_of_group
 from nilometer.groups.records import CoordinatorRecord
@@ -24,7 +23,7 @@ from nilometer.groups.requests import (
     SyncGroup,
 )
 from nilometer.groups.timers import TimerKey, Timers
-from nilometer.groups.turn import AssignmentNeeded, Turn
+from nilometer.groups.turn import Computation, Turn
 
 
 class ShardState(msgspec.Struct):
@@ -58,8 +57,8 @@ class ConsumerGroupHandler(Protocol):
 
     def on_image(self, turn: Turn) -> None: ...
 
-    def on_assigned(self, turn: Turn, needed: AssignmentNeeded, assigned: Mapping[str, Assignment]) -> None:
-        """Process a target assignment that was computed outside of the shard."""
+    def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
+        """Process what ``needed.compute`` has returned, outside of the shard."""
         ...
 
     def on_timer(self, turn: Turn, key: TimerKey) -> None:

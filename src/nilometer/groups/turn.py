@@ -24,7 +24,7 @@ class RebalanceNote(msgspec.Struct, frozen=True):
 
 class AssignmentNeeded(msgspec.Struct, frozen=True):
     """An action of a group shard: compute a target assignment that takes long, and pass it to
-    ``GroupShard.on_assigned``."""
+    ``GroupShard.on_computed``."""
 
     group_id: str
     epoch: int
@@ -33,7 +33,22 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
     """Returns the assignment by member id. It shares nothing with the shard: any thread may call it."""
 
 
-GroupAction: TypeAlias = RebalanceNote | AssignmentNeeded
+class MatchesNeeded(msgspec.Struct, frozen=True):
+    """An action of a group shard: match a regular expression against many topic names, and pass those that
+    match to ``GroupShard.on_computed``."""
+
+    group_id: str
+    regex: str
+    names: frozenset[str]
+    """All topics' names at that time."""
+    kept: frozenset[str]
+    """Names that are known to match."""
+    compute: Callable[[], frozenset[str]]
+    """Returns which of the other names match. Any thread may call it."""
+
+
+Computation: TypeAlias = AssignmentNeeded | MatchesNeeded
+GroupAction: TypeAlias = RebalanceNote | Computation
 Effects: TypeAlias = effects.Effects[CoordinatorRecord, Reply, GroupAction]
 
 

@@ -127,8 +127,6 @@ class ListTransactions(msgspec.Struct, frozen=True, kw_only=True):
     producer_id_filters: tuple[int, ...] = ()
     duration_filter_ms: int = -1
     """List only transactions that began longer ago than this; negative: all."""
-    transactional_id_pattern: str = ""
-    """An RE2 expression, matched against whole ids; empty: all."""
 
 
 class ListedTransaction(msgspec.Struct, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nilometer.coordinators.client_patterns import PATTERN_ERRORS, compile_pattern
 from nilometer.transactions.requests import (
     DescribeTransaction,
     DescribeTransactionReply,
@@ -40,10 +39,7 @@ def describe_transaction(
 def list_transactions(
     transactions: Iterable[tuple[str, Transaction]], request: ListTransactions, wall_ms: int
 ) -> ListTransactionsReply:
-    try:
-        pattern = compile_pattern(request.transactional_id_pattern)
-    except PATTERN_ERRORS:
-        return ListTransactionsReply(ErrorCode.invalid_regular_expression)
+    """Return the transactions that ``request`` asks for."""
     producer_ids = frozenset(request.producer_id_filters)
     states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
 
@@ -55,7 +51,6 @@ def list_transactions(
                 request.duration_filter_ms < 0
                 or wall_ms - transaction.started_ms > request.duration_filter_ms
             )
-            and (not request.transactional_id_pattern or pattern.fullmatch(transactional_id) is not None)
         )
 
     return ListTransactionsReply(

@@ -14,7 +14,7 @@ import pytest
 
 from nilometer.broker import bounded_log_file
 from nilometer.broker.bounded_log_file import BoundedLogFile
-from nilometer.broker.log_output import JsonFormatter, configure_log
+from nilometer.broker.log_output import BoundedMessages, JsonFormatter, configure_log
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.config import ConfigError
 
@@ -117,3 +117,18 @@ def test_the_files_are_bounded_and_standard_error_follows(
     assert all(one.stat().st_size <= MAX_BYTES + 100 for one in found)
     assert path.read_text().endswith("written past the log\n"), "it is in the newest file"
     assert "line 199" in path.read_text()
+
+
+def test_names_that_clients_choose_do_not_fill_the_log() -> None:
+    name = "x" * 32_000
+    record = logging.LogRecord(
+        "n", logging.INFO, "f", 1, "%s rebalances, because %s", ("Group g", name), None
+    )
+    vars(record)["fields"] = {"group": name, "generation": 3}
+    assert BoundedMessages().filter(record)
+    assert record.getMessage().startswith("Group g rebalances, because xxx")
+    assert record.getMessage().endswith("x… (30028 more characters)")
+    assert vars(record)["fields"] == {"group": "x" * 500 + "… (31500 more characters)", "generation": 3}
+    short = logging.LogRecord("n", logging.INFO, "f", 1, "%d %%", (7,), None)
+    assert BoundedMessages().filter(short)
+    assert short.getMessage() == "7 %", "formatted once"

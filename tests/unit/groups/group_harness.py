@@ -41,7 +41,7 @@ from nilometer.groups.requests import (
     SyncGroupReply,
 )
 from nilometer.groups.shard import GroupShard
-from nilometer.groups.turn import AssignmentNeeded, Effects
+from nilometer.groups.turn import Computation, Effects, RebalanceNote
 from nilometer.wire.consumer_protocol import Subscription, encode_subscription
 from nilometer.wire.errors import ErrorCode
 
@@ -86,8 +86,8 @@ class GroupWorld:
     replies: dict[Token, Reply] = field(default_factory=dict[Token, Reply])
     written: list[CoordinatorRecord] = field(default_factory=list[CoordinatorRecord])
     """By the last call."""
-    needed: list[AssignmentNeeded] = field(default_factory=list[AssignmentNeeded])
-    """The target assignments that are to be computed."""
+    needed: list[Computation] = field(default_factory=list[Computation])
+    """What is to be computed outside of the shard."""
 
     def __post_init__(self) -> None:
         self._new_member_id = counted_ids()
@@ -129,7 +129,7 @@ class GroupWorld:
             if effects.producer is not None:
                 self.log_of_transactions[len(self.log)] = effects.producer
             self.log.append((key, value))
-        self.needed += [action for action in effects.actions if isinstance(action, AssignmentNeeded)]
+        self.needed += [action for action in effects.actions if not isinstance(action, RebalanceNote)]
         for token, reply in effects.replies:
             assert token not in self.replies, f"{token} is answered twice"
             self.replies[token] = reply
@@ -179,9 +179,9 @@ class GroupWorld:
         self.now_ms = end_ms
 
     def compute(self) -> None:
-        """Compute the first target assignment that is needed."""
+        """Compute the first thing that is needed."""
         needed = self.needed.pop(0)
-        self._take(self.shard.on_assigned(needed, needed.compute(), self.now_ms, self.wall_ms))
+        self._take(self.shard.on_computed(needed, needed.compute(), self.now_ms, self.wall_ms))
 
     def see_image(self, image: ClusterImage) -> None:
         self.image = image

@@ -35,7 +35,7 @@ from support.properties import examples
 TOPICS = ("ta", "tb", "u")
 REGEXES = ("", "t.*", "u|ta")
 FENCED = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
-AT_ONCE_MAX = rebalance.AT_ONCE_MAX
+LIMITS = rebalance.AT_ONCE_MAX, rebalance.LIGHT
 QUIET_MS = 60_000
 """Longer than any session: a crashed member is gone by then."""
 
@@ -46,7 +46,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         interval_ms=st.sampled_from([0, 1_000]),
         assignor=st.sampled_from(["uniform", "range"]),
         members=st.integers(1, 3),
-        at_once_max=st.sampled_from([0, AT_ONCE_MAX]),
+        computes_outside=st.booleans(),
     )
     def begin(
         self,
@@ -54,9 +54,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         interval_ms: int,
         assignor: str,
         members: int,
-        at_once_max: int = AT_ONCE_MAX,
+        computes_outside: bool = False,
     ) -> None:
-        rebalance.AT_ONCE_MAX = at_once_max  # type: ignore[misc]
+        rebalance.AT_ONCE_MAX, rebalance.LIGHT = (0, 0) if computes_outside else LIMITS  # type: ignore[misc]
         # Whole groups that go down have tests of their own: here they stay, so that the model can.
         config = no_wait_config(
             group_consumer_assignment_interval_ms=interval_ms,
@@ -387,7 +387,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             if hasattr(self, "world"):
                 self.come_to_rest()
         finally:
-            rebalance.AT_ONCE_MAX = AT_ONCE_MAX  # type: ignore[misc]
+            rebalance.AT_ONCE_MAX, rebalance.LIGHT = LIMITS  # type: ignore[misc]
 
     def come_to_rest(self) -> None:
         self.heal()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from consumer_group_harness import ConsumerWorld, no_wait_config
 
-from nilometer.groups.consumer import rebalance
+from nilometer.groups.consumer import rebalance, topic_regex
 from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     CoordinatorRecord,
 )
+from nilometer.wire.errors import ErrorCode
 
 
 def test_joins_in_quick_succession_share_a_target_assignment() -> None:
@@ -114,3 +115,38 @@ def test_a_coordinator_that_takes_over_computes_the_target_itself(monkeypatch: p
     assert of_the_former not in world.needed
     world.pass_time(1)
     assert world.target("A") == {"t": [0, 1]}
+
+
+def test_a_heavy_expression_is_matched_outside_also_against_topics_that_are_created_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = ConsumerWorld(config=no_wait_config())
+    world.create("ta", 1)
+    monkeypatch.setattr(rebalance, "LIGHT", 0)
+    reply = world.enter("A", regex="t.*")
+    assert (reply.assignment, reply.heartbeat_interval_ms) == ((), 1_000), "nothing yet; it is to ask soon"
+    world.create("tb", 1)
+    world.create("u", 1)
+    world.beat("A", reply.member_epoch)
+    assert len(world.needed) == 1, "once"
+    world.compute()
+    assert world.target("A") == {"ta": [0]}
+    world.compute()
+    assert world.target("A") == {"ta": [0], "tb": [0]}
+    assert not world.needed
+    world.delete("ta")
+    world.beat("A", world.of("A").member_epoch)
+    assert world.target("A") == {"tb": [0]}
+
+
+def test_an_expression_that_would_take_seconds_is_refused() -> None:
+    world = ConsumerWorld(config=no_wait_config())
+    heavy = "(a|aa|aaa|aaaa){0,250}z"
+    for number in range(40):
+        world.create("a" * 200 + str(number), 1)
+    assert world.enter("A", regex=heavy).error_code is ErrorCode.none
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(topic_regex, "HEAVIEST", 1_000_000)
+        reply = world.enter("B", regex=heavy + "|b")
+    assert reply.error_code is ErrorCode.invalid_regular_expression
+    assert "takes too long" in (reply.error_message or "")

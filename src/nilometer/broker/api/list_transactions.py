@@ -14,6 +14,13 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.coordinators.client_patterns import (
+    HEAVIEST,
+    PATTERN_ERRORS,
+    compile_pattern,
+    matching,
+    weight,
+)
 from nilometer.transactions.requests import (
     ListedTransaction,
     ListTransactions,
@@ -41,8 +48,11 @@ async def _list(services: Services, request: Request) -> Reply:
         state_filters=tuple(body.state_filters),
         producer_id_filters=tuple(body.producer_id_filters),
         duration_filter_ms=request.field("duration_filter", -1),
-        transactional_id_pattern=request.field("transactional_id_pattern") or "",
     )
+    try:
+        pattern = compile_pattern(request.field("transactional_id_pattern") or "")
+    except PATTERN_ERRORS:
+        return _refuse(request, ErrorCode.invalid_regular_expression)
     # What is wrong with the request is said also where no coordinator partition is led.
     replies = [list_transactions((), asked, wall_ms=0)]
     access = access_of(services, request)
@@ -59,14 +69,27 @@ async def _list(services: Services, request: Request) -> Reply:
                 Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
             ):
                 shown.append(each)
-    error = next((each.error_code for each in replies if each.error_code), ErrorCode.none)
+    if error := next((each.error_code for each in replies if each.error_code), ErrorCode.none):
+        return _refuse(request, error)
+    if request.field("transactional_id_pattern"):
+        ids = [each.transactional_id for each in shown]
+        if weight(pattern, ids) > HEAVIEST:
+            return _refuse(request, ErrorCode.invalid_regular_expression)
+        matched = set(await services.runtime.disk.offload(lambda: matching(pattern, ids)))
+        shown = [each for each in shown if each.transactional_id in matched]
     return request.respond(
         throttle_time_ms=0,
-        error_code=error,
+        error_code=ErrorCode.none,
         unknown_state_filters=tuple(
             dict.fromkeys(name for reply in replies for name in reply.unknown_state_filters)
         ),
-        transaction_states=() if error else LazySequence(partial(_transaction, request), shown),
+        transaction_states=LazySequence(partial(_transaction, request), shown),
+    )
+
+
+def _refuse(request: Request, error: ErrorCode) -> Reply:
+    return request.respond(
+        throttle_time_ms=0, error_code=error, unknown_state_filters=(), transaction_states=()
     )
 
 

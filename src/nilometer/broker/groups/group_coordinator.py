@@ -37,7 +37,7 @@ from nilometer.groups.requests import (
     metadata_bytes,
     subscription_bytes,
 )
-from nilometer.groups.turn import AssignmentNeeded, GroupAction, RebalanceNote
+from nilometer.groups.turn import Computation, GroupAction, RebalanceNote
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo
 from nilometer.wire.compression import Codec
@@ -100,7 +100,7 @@ class GroupCoordinator:
         self._metadata_bytes = 0
         """Of all members, at most: those that have left since it was counted are still in it."""
         self._computing = asyncio.Lock()
-        """Held while a target assignment is computed: other threads are left for the disks."""
+        """Held while something is computed: other threads are left for the disks."""
 
     @property
     def serves_consumer_groups(self) -> bool:
@@ -182,19 +182,20 @@ class GroupCoordinator:
         if isinstance(action, RebalanceNote):
             _log_rebalance(shell, action)
         else:
-            self._tasks.spawn(self._assign(shell, action), name="assigning partitions")
+            self._tasks.spawn(self._compute(shell, action), name="computing for groups")
 
-    async def _assign(self, shell: GroupShell, needed: AssignmentNeeded) -> None:
-        """Compute a target assignment on another thread, and pass it to the shard that needs it."""
+    async def _compute(self, shell: GroupShell, needed: Computation) -> None:
+        """Compute what a shard needs on another thread, and pass it to the shard."""
         shard, clock = cast("GroupShard", shell.shard), self._runtime.clock
         async with self._computing:
             if shell.shard is not shard:
                 return
-            computing = asyncio.ensure_future(self._runtime.disk.offload(needed.compute))
+            compute: Callable[[], object] = needed.compute
+            computing = asyncio.ensure_future(self._runtime.disk.offload(compute))
             await asyncio.wait([computing])
         if shell.shard is shard:
             shell.carry_out(
-                lambda: shard.on_assigned(needed, computing.result(), clock.monotonic_ms(), clock.wall_ms())
+                lambda: shard.on_computed(needed, computing.result(), clock.monotonic_ms(), clock.wall_ms())
             )
 
     def _new_member_id(self, client_id: str) -> str:

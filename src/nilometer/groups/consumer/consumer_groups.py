@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
 from nilometer.coordinators.effects import Token
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
-from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.consumer.classic_members import ClassicMembers
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.departures import leave, remove
@@ -25,7 +24,7 @@ from nilometer.groups.consumer.heartbeat import (
 )
 from nilometer.groups.consumer.member import Member, MemberState
 from nilometer.groups.consumer.migration import upgrade
-from nilometer.groups.consumer.rebalance import assign_if_due, write_computed
+from nilometer.groups.consumer.rebalance import assign_if_due, write_computed, write_matches
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -50,7 +49,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.shard_state import ShardState
 from nilometer.groups.timers import TimerKey, TimerKind
-from nilometer.groups.turn import AssignmentNeeded, Turn
+from nilometer.groups.turn import AssignmentNeeded, Computation, Turn
 from nilometer.wire.errors import KafkaError
 
 CONSUMER_GROUP_KEYS = (
@@ -106,15 +105,20 @@ class ConsumerGroups:
         """Note that topics may have changed; each group checks its own at the next heartbeat of a member."""
         self._context.topics.changed(self._state.image)
 
-    def on_assigned(self, turn: Turn, needed: AssignmentNeeded, assigned: Mapping[str, Assignment]) -> None:
-        """Write a target assignment that was computed outside, and begin with the next one if one is due."""
-        group = self._context.find(needed.group_id)
-        if group is None or group.assigning_epoch != needed.epoch:
-            return  # deleted, and perhaps created again
+    def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
+        """Write what was computed outside, and begin with the next target assignment if one is due."""
+        context, group = self._context, self._context.find(needed.group_id)
+        if group is None:
+            return
         draft = Draft(group, turn)
-        write_computed(draft, needed.epoch, assigned)
-        assign_if_due(draft, self._context.topics, self._context.config_of(group))
-        self._context.expect_assignment(turn, group)
+        if isinstance(needed, AssignmentNeeded):
+            if group.assigning_epoch != needed.epoch:
+                return  # the group was deleted and created again
+            write_computed(draft, needed.epoch, result)
+        elif needed.regex in group.matching:
+            write_matches(draft, context.topics, needed, result)
+        assign_if_due(draft, context.topics, context.config_of(group))
+        context.expect_assignment(turn, group)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
     def on_timer(self, turn: Turn, key: TimerKey) -> None:

@@ -87,6 +87,8 @@ class ConsumerGroup:
         ``metadata_hash``."""
         self.topic_names_seen: frozenset[str] | None = None
         """Soft state: the topic names that the regular expressions were last matched against."""
+        self.matching: set[str] = set()
+        """Soft state: the regular expressions that are being matched outside of the shard."""
         self.peers: dict[str, tuple[str, int]] = {}
         """Soft state: the connection of each member's last heartbeat."""
         self._static: dict[str, str] = {}

@@ -36,7 +36,7 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 HEARTBEAT_INTERVAL_MS_MIN: Final = 100
 COMPUTED_WITHIN_MS: Final = 1_000
-"""A target assignment that is being computed is asked for after this time."""
+"""What is being computed is asked for after this time."""
 
 
 def check_request(request: ConsumerGroupHeartbeat, config: GroupConfig) -> None:
@@ -177,7 +177,7 @@ def heartbeat(
     wanted = _with_wishes(member, request)
     regex = wanted.subscribed_topic_regex
     if regex and regex != member.subscribed_topic_regex and not group.regex_subscribers(regex):
-        check_topic_regex(regex)
+        check_topic_regex(regex, topics.names())
     claimed = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
     check_state(member, claimed)
 
@@ -206,10 +206,10 @@ def heartbeat(
 
 
 def heartbeat_interval_ms(draft: Draft, config: GroupConfig) -> int:
-    """Return the member's heartbeat interval (ms): shorter than usual while a target assignment is delayed or
-    being computed, so that the member gets it soon."""
+    """Return the member's heartbeat interval (ms): shorter than usual while a target assignment, or what it
+    needs, is delayed or being computed, so that the member gets it soon."""
     usual = config.group_consumer_heartbeat_interval_ms
-    if draft.group.assigning_epoch is not None:
+    if draft.group.assigning_epoch is not None or draft.group.matching:
         return min(usual, COMPUTED_WITHIN_MS)
     delay = assignment_delay_ms(draft.group, config, draft.turn.wall_ms)
     return usual if delay is None else min(usual, max(HEARTBEAT_INTERVAL_MS_MIN, delay))

@@ -13,16 +13,17 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from nilometer.coordinators.client_patterns import LIGHT
 from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.assignment import Assignment, Assignor, MemberSpec
 from nilometer.groups.consumer.draft import Draft
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.consumer.member import Member
 from nilometer.groups.consumer.range_assignor import assign_ranges
-from nilometer.groups.consumer.topic_regex import matching_topics
+from nilometer.groups.consumer.topic_regex import match_weight, matching_topics
 from nilometer.groups.consumer.topics import Topics
 from nilometer.groups.consumer.uniform import assign_uniformly
-from nilometer.groups.turn import AssignmentNeeded, RebalanceNote
+from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote
 
 AT_ONCE_MAX: Final = 1_000
 """An assignment of more members and partitions together is computed outside of the shard."""
@@ -33,7 +34,8 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range"
 def resolve_regexes(draft: Draft, topics: Topics) -> None:
     """Match the regular expressions of all members against the topic names, and write changed results.
 
-    Expressions without a subscriber are removed. Names that were matched before are not matched again.
+    Expressions without a subscriber are removed. Names that were matched before are not matched again. What
+    takes long is matched outside of the shard; until then the expression has its last result, or none.
     """
     group = draft.group
     subscribed = {member.subscribed_topic_regex for member in group.members.values()} - {""}
@@ -44,15 +46,44 @@ def resolve_regexes(draft: Draft, topics: Topics) -> None:
     names, seen = topics.names(), group.topic_names_seen
     for regex in sorted(subscribed):
         before = group.regexes.get(regex)
-        if before is None or seen is None:
-            matched = matching_topics(regex, names)
-        elif names is seen:
+        if regex in group.matching:
             continue
-        else:
-            matched = (before.topics & names) | matching_topics(regex, names - seen)
-        if before is None or before.topics != matched:
-            draft.regex(regex, matched, topics.metadata_version)
+        if before is None or seen is None:
+            _match(draft, topics, regex, frozenset(), names)
+        elif names is not seen:
+            _match(draft, topics, regex, before.topics & names, names - seen)
     group.topic_names_seen = names
+
+
+def _match(draft: Draft, topics: Topics, regex: str, kept: frozenset[str], new: frozenset[str]) -> None:
+    """Match the names ``new``, or have them matched; write what is known: ``kept`` and those that match."""
+    group = draft.group
+    before = group.regexes.get(regex)
+    matched = kept
+    if match_weight(regex, new) > LIGHT:
+        group.matching.add(regex)
+        compute = functools.partial(matching_topics, regex, new)
+        draft.turn.act(MatchesNeeded(group.group_id, regex, topics.names(), kept, compute))
+        if before is None and not kept:
+            return
+    else:
+        matched |= matching_topics(regex, new)
+    if before is None or before.topics != matched:
+        draft.regex(regex, matched, topics.metadata_version)
+
+
+def write_matches(draft: Draft, topics: Topics, needed: MatchesNeeded, matched: frozenset[str]) -> None:
+    """Write which topics match an expression, and raise the group epoch if the result is another.
+
+    Topics that were created meanwhile are matched now.
+    """
+    group, regex = draft.group, needed.regex
+    group.matching.discard(regex)
+    if group.regex_subscribers(regex):
+        before, names = group.regexes.get(regex), topics.names()
+        _match(draft, topics, regex, (needed.kept | matched) & names, names - needed.names)
+        changed = group.regexes.get(regex) is not before
+        _raise_epoch(draft, topics, subscription_changed=changed, cause="a regular expression was matched")
 
 
 def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool, cause: str) -> None:
@@ -64,12 +95,17 @@ def refresh(draft: Draft, topics: Topics, *, subscription_changed: bool, cause: 
     if not subscription_changed and group.metadata_version_seen == topics.version:
         return
     resolve_regexes(draft, topics)
+    _raise_epoch(draft, topics, subscription_changed=subscription_changed, cause=cause)
+    group.metadata_version_seen = topics.version
+
+
+def _raise_epoch(draft: Draft, topics: Topics, *, subscription_changed: bool, cause: str) -> None:
+    group = draft.group
     metadata_hash = topics.hash_of(group.subscribed_topics(topics.names()))
     if subscription_changed or metadata_hash != group.metadata_hash:
         draft.group_epoch(group.group_epoch + 1, metadata_hash)
         why = cause if subscription_changed else "the subscribed topics changed"
         draft.turn.act(RebalanceNote(group.group_id, group.group_epoch, why))
-    group.metadata_version_seen = topics.version
 
 
 def subscription_cause(member: Member) -> str:

@@ -1,0 +1,152 @@
+"""State that clients make large: many partitions, a large group, long transactional ids. What a broker does
+with all of it holds the event loop for no other client, either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.turns import TURN_MS_MAX, longest_turns_ms
+from support.eventually import eventually
+from support.wire.new_topics import new_topic
+from support.wire.wire_peer import WirePeer
+
+TOPICS = tuple(f"t{number}" for number in range(7))
+PARTITIONS = 300
+MEMBERS = 600
+TIMEOUT_S = 120
+HEAVY = "(a|aa|aaa|aaaa){0,250}z"
+"""An expression that costs some microseconds for each character of "aaa…": RE2 runs out of its memory."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker]:
+    folder = tmp_path_factory.mktemp("state")
+    settings = {"metrics.listener": "127.0.0.1:0", "offsets.topic.num.partitions": "3"}
+    with NilometerBroker(
+        folder / "data", {**settings, "transaction.state.log.num.partitions": "3"}
+    ) as broker:
+        with WirePeer(broker.bootstrap) as peer:
+            for kind in (0, 1):  # of groups, of transactions: their topics are created
+
+                def is_found(kind: int = kind) -> bool:
+                    found = peer.ask(ApiKey.FIND_COORDINATOR, 4, key_type=kind, coordinator_keys=("any",))
+                    return found.coordinators[0].error_code == ErrorCode.none
+
+                eventually(is_found, "the coordinators are there")
+        yield broker
+        assert "Traceback" not in broker.output
+        assert " ERROR " not in broker.output
+
+
+@pytest.fixture
+def peer(broker: NilometerBroker) -> Iterator[WirePeer]:
+    with WirePeer(broker.bootstrap, timeout_s=TIMEOUT_S) as peer:
+        yield peer
+
+
+def heartbeat(peer: WirePeer, member: int, epoch: int, **fields: object) -> Any:
+    joins = epoch == 0
+    return peer.ask(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        1,
+        group_id="large",
+        member_id=f"m{member}",
+        member_epoch=epoch,
+        rebalance_timeout_ms=60_000 if joins else -1,
+        topic_partitions=() if joins else None,
+        **fields,
+    )
+
+
+def longest_turn_ms(broker: NilometerBroker) -> tuple[float, str]:
+    return max(((ms, name) for name, ms in longest_turns_ms(broker).items()), default=(0.0, ""))
+
+
+def test_thousands_of_partitions_are_created_assigned_and_deleted_in_short_turns(
+    broker: NilometerBroker, peer: WirePeer
+) -> None:
+    topics = (*(new_topic(name, PARTITIONS) for name in TOPICS[1:]), new_topic(TOPICS[0], 4 * PARTITIONS))
+    created = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout_ms=TIMEOUT_S * 1000)
+    assert {topic.error_code for topic in created.topics} == {ErrorCode.none}
+    eventually(
+        lambda: heartbeat(peer, 0, 0, subscribed_topic_names=()).error_code == ErrorCode.none, "loaded"
+    )
+    for member in range(MEMBERS):
+        wanted = TOPICS[member % 7 :]
+        assert heartbeat(peer, member, 0, subscribed_topic_names=wanted).error_code == ErrorCode.none
+    epoch = [0]
+
+    def has_partitions() -> bool:
+        reply = heartbeat(peer, MEMBERS - 1, epoch[0])
+        assert reply.error_code == ErrorCode.none
+        epoch[0] = reply.member_epoch
+        return reply.assignment is not None and bool(reply.assignment.topic_partitions)
+
+    epoch[0] = heartbeat(peer, MEMBERS - 1, 0, subscribed_topic_names=TOPICS).member_epoch
+    eventually(has_partitions, "the last member has partitions", TIMEOUT_S)
+    deleted = peer.ask(ApiKey.DELETE_TOPICS, 5, topic_names=TOPICS, timeout_ms=TIMEOUT_S * 1000)
+    assert {topic.error_code for topic in deleted.responses} == {ErrorCode.none}
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def test_a_heavy_pattern_against_long_transactional_ids_holds_no_one(
+    broker: NilometerBroker, peer: WirePeer
+) -> None:
+    ids = [f"{'a' * 20_000}{number}" for number in range(20)]
+    for transactional_id in ids:
+        eventually(
+            lambda name=transactional_id: (
+                peer.ask(
+                    ApiKey.INIT_PRODUCER_ID,
+                    4,
+                    transactional_id=name,
+                    transaction_timeout_ms=60_000,
+                    producer_id=-1,
+                    producer_epoch=-1,
+                ).error_code
+                == ErrorCode.none
+            ),
+            "the coordinator is loaded",
+        )
+
+    def listed(pattern: str) -> Any:
+        return peer.ask(
+            ApiKey.LIST_TRANSACTIONS,
+            2,
+            state_filters=(),
+            producer_id_filters=(),
+            duration_filter=-1,
+            transactional_id_pattern=pattern,
+        )
+
+    assert listed(HEAVY).transaction_states == ()
+    assert {each.transactional_id for each in listed("a+1.").transaction_states} == {*ids[10:]}
+    assert listed("(").error_code == ErrorCode.invalid_regular_expression
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def test_a_heavy_subscription_is_matched_while_others_are_served(
+    broker: NilometerBroker, peer: WirePeer
+) -> None:
+    topics = tuple(new_topic(f"{'a' * 200}{number}", 1) for number in range(200))
+    created = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=topics, timeout_ms=TIMEOUT_S * 1000)
+    assert {topic.error_code for topic in created.topics} == {ErrorCode.none}
+    joined = heartbeat(peer, MEMBERS, 0, subscribed_topic_names=(), subscribed_topic_regex=HEAVY + "|a+7")
+    assert joined.error_code == ErrorCode.none
+    epoch, assigned = [joined.member_epoch], set[Any]()
+
+    def has_partitions() -> bool:
+        reply = heartbeat(peer, MEMBERS, epoch[0])
+        assert reply.error_code == ErrorCode.none
+        epoch[0] = reply.member_epoch
+        assigned.update(each.topic_id for each in getattr(reply.assignment, "topic_partitions", ()))
+        return len(assigned) == 1
+
+    eventually(has_partitions, "the topic that ends in 7 alone is assigned", TIMEOUT_S)
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
