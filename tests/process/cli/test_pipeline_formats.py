@@ -51,6 +51,21 @@ def test_the_counts_as_json_have_lines_recognised_and_by_format(logs):
     assert "line_by_line" not in listing
 
 
+def test_proposals_that_take_little_of_their_own_sample_are_not_written_without_a_word(tmp_path):
+    """Words that no line shares with another one make no format."""
+    same = [f"ticket {number} opened" for number in range(30)]
+    (tmp_path / "a.log").write_text(
+        "\n".join([*same, *(f"{'abc'[n % 3] * (n + 3)} {n}x" for n in range(70))])
+    )
+    result = run("test", tmp_path / "a.log", "--write", tmp_path / "my.toml")
+    share = json.loads(run("test", tmp_path / "a.log", "--json").output)["proposed_share"]
+    assert 0.3 <= share < 0.95
+    assert f"which take {share:.1%} of the lines of no format" in " ".join(result.output.split())
+    assert f"Warning: together they take {share:.1%} of the lines of no format" in result.output
+    (tmp_path / "b.log").write_text("\n".join(same))
+    assert "Warning" not in run("test", tmp_path / "b.log", "--write", tmp_path / "new.toml").output
+
+
 def test_each_line_is_shown_with_its_format(logs):
     said = run("test", logs / "a.log").output
     assert f"1  access         2024-01-01T00:00:00+00:00 /a  | {ACCESS}" in said
@@ -112,7 +127,7 @@ def test_a_shown_format_is_a_definition_that_can_be_used(tmp_path):
         (tmp_path / "mine.toml").write_text(run("show", name).output)
         listed = json.loads(run("list", "--formats", tmp_path / "mine.toml", "--json").output)["formats"]
         assert listed[0]["name"] == name
-    assert run("show", "syslog").output.count("[[format]]") == 2
+    assert run("show", "syslog").output.count("[[format]]") == 3
 
 
 def test_formats_work_where_spark_and_its_packages_are_not_installed(tmp_path):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from nilometer.cli import commands
 from nilometer.cli.console import OutputConsole
-from nilometer.cli.pipelines.pipeline_formats_check import FileLines, LineFound, check_files
+from nilometer.cli.pipelines.pipeline_formats_check import Checked, FileLines, LineFound, check_files
 from nilometer.cli.pipelines.pipeline_state_commands import table_console
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.definition import (
@@ -30,6 +30,8 @@ from nilometer.pipeline.formats.proposals import Proposal, clusters
 from nilometer.pipeline.formats.tally import Tally, shortened
 
 UNRECOGNISED_EXIT_CODE = 3
+PROPOSED_SHARE_MIN = 0.95
+"""Proposals that take a smaller share of their own sample are written with a warning."""
 LINES_SHOWN = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -156,17 +158,29 @@ def test(
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
-        click.echo(json.dumps(_listing(result.tally, result.proposals, result.files), default=str))
+        listing = _listing(result.tally, result.proposals, result.files)
+        click.echo(json.dumps({**listing, "proposed_share": _taken_share(result)}, default=str))
     else:
-        _print(OutputConsole(), result.tally, result.proposals, result.files, result.left)
+        _print(OutputConsole(), result)
     if write is not None and result.proposals:
         _append(write, result.proposals)
+        if (few := _taken_share(result)) < PROPOSED_SHARE_MIN:
+            click.echo(
+                f"Warning: together they take {few:.1%} of the lines of no format: change their patterns, or "
+                "write formats for the others",
+                err=True,
+            )
         click.echo(
             f"Written to {write}. Try it: nilometer pipeline formats test --formats {write} ...", err=True
         )
     if most is not None and result.tally.unrecognised_share * 100 > most:
         click.echo(_too_many(result.tally, most), err=True)
         raise SystemExit(UNRECOGNISED_EXIT_CODE)
+
+
+def _taken_share(result: Checked) -> float:
+    """Return the share of the lines of no format, of those that were looked at, that the proposals take."""
+    return sum(one.lines for one in result.proposals) / max(1, len(result.left))
 
 
 def _too_many(tally: Tally, most: float) -> str:
@@ -211,13 +225,8 @@ def time_text(time_us: int | None) -> str | None:
     return None if time_us is None else (_EPOCH + timedelta(microseconds=time_us)).isoformat()
 
 
-def _print(
-    console: OutputConsole,
-    tally: Tally,
-    proposals: Sequence[Proposal],
-    files: Sequence[FileLines],
-    left: Sequence[str],
-) -> None:
+def _print(console: OutputConsole, result: Checked) -> None:
+    tally, proposals, files, left = result.tally, result.proposals, result.files, result.left
     for file in files:
         if file.shown:
             _print_lines(console, file)
@@ -228,7 +237,10 @@ def _print(
     for count, sample in clusters(left):
         console.print(f"{count:>9,}  {shortened(sample)}", soft_wrap=True)
     if proposals:
-        console.print("\nProposed formats (change names and columns; --write my.toml keeps them):")
+        console.print(
+            f"\nProposed formats, which take {_taken_share(result):.1%} of the lines of no format (change "
+            "names and columns; --write my.toml keeps them):"
+        )
     for one in proposals:
         console.print(f"\n# takes {one.lines:,} lines, such as: {one.samples[0]}", soft_wrap=True)
         console.print(one.toml, end="", soft_wrap=True)

@@ -138,5 +138,7 @@ CONVERSIONS: Final[Mapping[Type, Callable[[Value], Value | None]]] = {
     "number": _number,
     "boolean": _boolean,
     "severity": _severity,
+    "bytes": as_text,
 }
-"""Type -> its conversion, which returns None for a value that is none of the type."""
+"""Type -> its conversion, which returns None for a value that is none of the type. Arrays of bytes are text
+already: the reader of JSON, which can tell an array from a string, has decoded them."""

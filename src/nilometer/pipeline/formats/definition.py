@@ -17,7 +17,7 @@ import msgspec
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.patterns import Pattern, PatternError
 
-Type = Literal["string", "lower", "upper", "integer", "number", "boolean", "severity"]
+Type = Literal["string", "lower", "upper", "integer", "number", "boolean", "severity", "bytes"]
 Paths = str | list[str]
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")

@@ -16,6 +16,14 @@ _OTHER_WORDS = {
     "information": "info",
     "informational": "info",
     "log": "info",
+    "note": "notice",
+    "failure": "err",
+    "fail": "err",
+    "dpanic": "crit",
+    "assert": "crit",
+    "dbug": "debug",
+    "verbose": "debug",
+    "trce": "trace",
 }
 _NUMBERS = {**dict(enumerate(SEVERITIES)), 10: "trace", 20: "debug", 30: "info", 40: "warning"} | {
     50: "err",

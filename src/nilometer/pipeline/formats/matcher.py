@@ -30,7 +30,7 @@ class _Compiled(NamedTuple):
     definition: FormatDefinition
     read: Reader
     columns: Columns
-    first: tuple[int, int]
+    first: frozenset[int]
 
 
 class Matcher:
@@ -98,7 +98,7 @@ def _takes(definition: FormatDefinition, source: str) -> bool:
 
 
 def _by_first_byte(compiled: Sequence[_Compiled]) -> list[list[_Compiled]]:
-    return [[one for one in compiled if one.first[0] <= byte <= one.first[1]] for byte in range(256)]
+    return [[one for one in compiled if byte in one.first] for byte in range(256)]
 
 
 def _zone(name: str) -> tzinfo:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, cast
 
 import msgspec
@@ -29,7 +30,9 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 def reader_of(definition: FormatDefinition) -> Reader:
     """Return the reader of a checked definition."""
     if definition.json is not None:
-        return _json_reader(definition.json)
+        return _json_reader(
+            definition.json, {column for column, kind in definition.types.items() if kind == "bytes"}
+        )
     if definition.logfmt is not None:
         return _logfmt_reader(definition.logfmt)
     if definition.columns is not None:
@@ -37,17 +40,23 @@ def reader_of(definition: FormatDefinition) -> Reader:
     return _pattern_reader([Pattern(one) for one in texts(definition.pattern)])
 
 
-def first_bytes_of(definition: FormatDefinition) -> tuple[int, int]:
-    """Return the smallest and the largest first byte of the lines that the format can take."""
+def first_bytes_of(definition: FormatDefinition) -> frozenset[int]:
+    """Return the first bytes of the lines that the format may take."""
     if definition.pattern is None:
-        return 0, 255
-    ranges = [Pattern(one).first_bytes() for one in texts(definition.pattern)]
-    return min(least for least, _ in ranges), max(most for _, most in ranges)
+        return frozenset(range(256))
+    return frozenset(byte for one in texts(definition.pattern) for byte in _first_bytes(Pattern(one)))
+
+
+def _first_bytes(pattern: Pattern) -> range:
+    least, most = pattern.first_bytes()
+    return range(least, most + 1)
 
 
 def _pattern_reader(patterns: Sequence[Pattern]) -> Reader:
+    by_first = [[one for one in patterns if byte in _first_bytes(one)] for byte in range(256)]
+
     def read(_: str, line: bytes) -> dict[str, Value] | None:
-        for pattern in patterns:
+        for pattern in by_first[line[0]]:
             found = pattern.match_whole(line)
             if found is not None:
                 return cast("dict[str, Value]", found)
@@ -56,7 +65,7 @@ def _pattern_reader(patterns: Sequence[Pattern]) -> Reader:
     return read
 
 
-def _json_reader(mapping: Mapping[str, Paths]) -> Reader:
+def _json_reader(mapping: Mapping[str, Paths], of_bytes: AbstractSet[str] = frozenset()) -> Reader:
     paths = {column: [(path, path.split(".")) for path in texts(given)] for column, given in mapping.items()}
 
     def read(text: str, line: bytes) -> dict[str, Value] | None:
@@ -66,7 +75,8 @@ def _json_reader(mapping: Mapping[str, Paths]) -> Reader:
         found: dict[str, Value] = {}
         for column, alternatives in paths.items():
             for path, steps in alternatives:
-                value = _scalar(parsed[path] if path in parsed else _at(parsed, steps))
+                given = parsed[path] if path in parsed else _at(parsed, steps)
+                value = _text_of_bytes(given) if column in of_bytes else _scalar(given)
                 if value is not None:
                     found[column] = value
                     break
@@ -100,6 +110,16 @@ def _scalar(value: Any) -> Value | None:
     if isinstance(value, int):
         return value if abs(value) <= INT64_MAX else float(value)
     return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _text_of_bytes(value: Any) -> Value | None:
+    """Return the text of an array of bytes, as journald writes what is no UTF-8; other values as they are."""
+    if not isinstance(value, list):
+        return _scalar(value)
+    try:
+        return bytes(cast("list[int]", value)).decode(errors="replace")
+    except (TypeError, ValueError):  # an array of something else
+        return _scalar(cast("list[Any]", value))
 
 
 def logfmt_pairs(text: str) -> dict[str, str] | None:

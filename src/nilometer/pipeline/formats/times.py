@@ -31,8 +31,13 @@ DIRECTIVES: Final = {
     "z": r"(?P<z>Z|[+-][0-9]{2}:?[0-9]{2})",
     "Z": r"(?P<Z>UTC|GMT)",
     "a": r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)",
+    "k": r"(?P<H>[0-9]{1,2})",
+    "N": r"(?P<M>[0-9]{1,2})",
+    "s": r"(?P<S>[0-9]{1,2})",
+    "L": r"(?P<L>[0-9]{1,3})",
 }
-"""Directive -> what it matches; %e is a day of one or two digits, %f any fraction of a second."""
+"""Directive -> what it matches; %e, %k, %N and %s are day, hour, minute and second of one or two digits, %f
+is any fraction of a second, %L a number of milliseconds."""
 
 _ISO = (
     r"(?P<Y>[0-9]{4})-(?P<m>[0-9]{2})-(?P<d>[0-9]{2})(?:T| {1,2})(?P<H>[0-9]{2}):(?P<M>[0-9]{2})"
@@ -190,7 +195,7 @@ def _in_year(part: dict[str, str | None], year: int, zone: tzinfo) -> datetime:
         if not 1 <= hour <= 12:
             raise ValueError("no such hour")
         hour = hour % 12 + (12 if (part.get("p") or "").lower() == "pm" else 0)
-    fraction = int(((part.get("f") or "") + "000000")[:6])
+    fraction = int(part["L"] or 0) * 1_000 if part.get("L") else int(((part.get("f") or "") + "000000")[:6])
     minute, second = int(part.get("M") or 0), int(part.get("S") or 0)
     return datetime(year, month, int(part["d"] or 0), hour, minute, second, fraction, tzinfo=zone)
 
