@@ -115,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_bytes = 0
         self._long: LongReply | None = None
         """The response that is being sent piece by piece; the next ones follow it."""
+        self._long_has_begun = False
         self._write_paused = False
         self._read_paused = False
         self._draining = False
@@ -484,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, reply: Sequence[Bytes] | LongReply) -> None:
         """Gather responses that are ready together, so that many small ones take one system call."""
         if not isinstance(reply, (tuple, list)):
-            self._long = cast(LongReply, reply)
+            self._long, self._long_has_begun = cast(LongReply, reply), False
             self._turns.call(self._send_long)
             return
         for buffer in reply:
@@ -497,9 +498,10 @@ class Connection(asyncio.BufferedProtocol):
         """Send the next piece of a long response; those after it when the client has read this one."""
         if self._long is None or self._write_paused or self.closed:
             return
-        if not (self.context.is_broker or self._memory.may_make(self)):
+        if not (self._long_has_begun or self.context.is_broker or self._memory.may_make()):
             asyncio.get_running_loop().call_later(MEMORY_WAIT_S, self._send_long)
             return
+        self._long_has_begun = True
         try:
             buffers = self._long.next()
         except CloseConnection as reason:

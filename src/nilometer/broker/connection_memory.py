@@ -141,9 +141,9 @@ class ResponseMemory:
         """The connections whose large responses are being encoded."""
         self.held = 0
 
-    def may_make(self, holder: Holder) -> bool:
-        """Return whether a large response may be encoded now; those that have begun go on."""
-        return holder in self._holders or (len(self._making) < MADE_AT_ONCE and not self.is_short())
+    def may_make(self) -> bool:
+        """Return whether another large response may be encoded now; those that have begun go on."""
+        return len(self._making) < MADE_AT_ONCE and not self.is_short()
 
     def hold(self, holder: Holder, size: int, *, is_made: bool = True) -> None:
         """Note that ``size`` bytes wait for the client of ``holder`` now. ``is_made``: whether its response

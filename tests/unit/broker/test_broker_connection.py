@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from nilometer.broker import connection as connection_module
 from nilometer.broker import connection_memory
 from nilometer.broker.connection import (
     BYTES_QUEUED_MAX,
@@ -644,6 +645,34 @@ async def test_clients_that_do_not_read_share_a_memory_and_the_slowest_is_discon
     connections[1].resume_writing()
     connections[2].connection_lost(None)
     assert memory.held == 0
+
+
+async def test_a_client_that_reads_again_waits_for_memory_before_its_next_large_response_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "MEMORY_WAIT_S", 0.001)
+    memory = ResponseMemory(lambda: 0, 1_000)
+    slow, recorder = Connection(Recorder(), 100, print, memory=memory), Recorder()
+    slow_transport, transport = FakeTransport(), FakeTransport()
+    slow.connection_made(slow_transport)
+    connection = Connection(recorder, 100, print, memory=memory)
+    connection.connection_made(transport)
+    feed(connection, frame(b"wait"))
+    slow_transport.unread = 1_200
+    slow.pause_writing()
+    long = Pieces(*[b"piece"] * 3)
+    recorder.futures[0].set_result(long)
+    await asyncio.sleep(0)
+    transport.unread = 100
+    connection.pause_writing()  # what was written before
+    await asyncio.sleep(0)
+    transport.unread = 0
+    connection.resume_writing()
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert len(long.left) == 3 and not transport.written
+    slow.resume_writing()
+    await becomes(lambda: not long.left, "the response is made")
 
 
 def test_the_less_memory_is_left_the_fewer_records_a_response_has() -> None:
