@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
-import zipfile
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -254,18 +255,42 @@ def test_the_connectors_coordinate_fits_the_installed_pyspark():
 
 def test_submit_gives_executors_the_package_and_leaves_the_jobs_arguments_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = ["submit", "--print", "--master", "spark://h:7077", "--conf", "a=b", "job.py", "--master", "x"]
-    words = CliRunner().invoke(spark_group, given).output.split()
-    assert words[1:3] == ["--master", "spark://h:7077"]
-    assert words[-5:] == ["--conf", "a=b", "job.py", "--master", "x"]
-    archive = next(word for word in words if word.startswith("spark.files=")).removeprefix("spark.files=")
-    names = zipfile.ZipFile(archive).namelist()
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    given = ["--master", "spark://h:7077", "--conf", "a=b c", "--conf", "spark.pyspark.python=/opt/x/python"]
+    given += ["--archives", "own.zip#own", "--name", "--conf", "job.py", "--master", "x", "--conf", "y=z"]
+    words = shlex.split(CliRunner().invoke(spark_group, ["submit", "--print", *given]).output)
+    settings = dict(word.split("=", 1) for word in words if "=" in word)
+    assert words[0] == "env"
+    assert settings["PYSPARK_PYTHON"] == "python"
+    assert settings["spark.executorEnv.PATH"].startswith("/opt/x:/usr/local/sbin:")
+    assert settings["a"] == "b c"
+    assert words[-7:] == ["--name", "--conf", "job.py", "--master", "x", "--conf", "y=z"]
+    assert "--archives" not in words
+    own, _, shipped = settings["spark.archives"].partition(",")
+    assert own == "own.zip#own"
+    with tarfile.open(shipped.partition("#")[0]) as archive:
+        names = archive.getnames()
     data_source = "nilometer/pipeline/source/cluster/cluster_source.py"
-    sources = {"pyspark_nilometer.py", "pyspark_nilometer_log.py", data_source}
-    assert sources <= set(names)
+    assert {"pyspark_nilometer.py", "pyspark_nilometer_log.py", data_source} <= set(names)
+    assert any(name.endswith(".nbc") for name in names)
     local = CliRunner().invoke(spark_group, ["submit", "--print", "--kafka-connector", "job.py"]).output
-    assert "spark.files" not in local
+    assert "spark.archives" not in local
     assert f"--packages {connector_coordinate()} job.py" in local
+
+
+@pytest.mark.parametrize("master", ["local[1]", "spark://h:7077"])
+def test_submit_runs_what_it_prints(tmp_path, monkeypatch, master):
+    ran = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execvpe", lambda *given: ran.append(given))
+    given = ["--master", master, "--conf", "a=b", "job.py", "1"]
+    words = shlex.split(CliRunner().invoke(spark_group, ["submit", "--print", *given]).output)
+    assert CliRunner().invoke(spark_group, ["submit", *given]).exit_code == 0
+    ((_, command, environment),) = ran
+    variables = dict(word.split("=", 1) for word in words[1 : words.index(command[0])])
+    assert words[words.index(command[0]) :] == command
+    assert variables.items() <= environment.items()
+    assert {"PYSPARK_PYTHON"} <= variables.keys()
 
 
 def test_a_result_without_rows_is_shown_as_such(capsys):

@@ -110,6 +110,37 @@ def test_a_table_is_written_by_workers_that_have_nothing_of_the_driver_but_a_sha
     assert sorted(rows.column("n").to_pylist()) == list(range(300))
 
 
+@pytest.mark.soak
+def test_a_table_is_exact_after_worker_broker_and_driver_were_killed(remote, broker, tmp_path):
+    topic = with_rows(broker, 4_000)
+    home = tmp_path / "shared"
+    given = ["pipeline", "run", "table", "--topic", topic, "--bootstrap-server", broker.bootstrap]
+    given += ["--set", "schema=infer", "--home", str(home), "--master", remote.master, *confs(remote)]
+    folder = RunFolder(home, "table")
+    with (tmp_path / "run.out").open("wb") as output:
+        job = subprocess.Popen(
+            [*NILOMETER, *given, "--option", "maxOffsetsPerTrigger=200", "--every", "1"],
+            cwd=tmp_path,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            wait_for_more_batches(folder, job, 2)
+            remote.kill_worker(1)
+            wait_for_more_batches(folder, job, 2)
+            broker.kill()
+            broker.start()
+            wait_for_more_batches(folder, job, 2)
+        finally:
+            job.kill()
+            job.wait()
+            remote.start_worker(1)
+    done = table_run(remote, broker, topic, home)
+    assert done.returncode == 0, done.stderr
+    rows = deltalake.DeltaTable(str(home / "table" / "table")).to_pyarrow_table()
+    assert sorted(rows.column("n").to_pylist()) == list(range(4_000))
+
+
 @pytest.mark.long
 def test_a_folder_that_the_workers_do_not_share_is_refused_by_name(remote, broker, machine):
     topic = with_rows(broker, 30)

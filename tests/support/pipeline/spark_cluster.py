@@ -62,6 +62,11 @@ class SparkCluster:
         except (urllib.error.URLError, ConnectionError, json.JSONDecodeError):
             return 0  # it is starting: there is no response yet, or one that is not JSON
 
+    def start_worker(self, number: int) -> None:
+        more = ["--cores", "1", "--memory", "1g", "--webui-port", str(self._worker_ports[number])]
+        more += ["--work-dir", str(self.work_dir(number)), self.master]
+        self._launch(f"worker-{number}", "worker.Worker", *more)
+
     def kill_worker(self, number: int) -> None:
         self._kill(f"worker-{number}")
 
@@ -71,10 +76,8 @@ class SparkCluster:
             self._launch(
                 "master", "master.Master", "--port", str(self._port), "--webui-port", str(self._ui_port)
             )
-            for number, port in enumerate(self._worker_ports):
-                more = ["--cores", "1", "--memory", "1g", "--webui-port", str(port)]
-                more += ["--work-dir", str(self.work_dir(number)), self.master]
-                self._launch(f"worker-{number}", "worker.Worker", *more)
+            for number in range(len(self._worker_ports)):
+                self.start_worker(number)
             wanted = len(self._worker_ports)
             eventually(lambda: self.alive_workers() == wanted, "all workers are up", READY_TIMEOUT_S)
         except BaseException:

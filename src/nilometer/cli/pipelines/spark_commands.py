@@ -55,7 +55,12 @@ def packages(as_json: bool) -> None:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 @json_option
 def archive(folder: Path, as_json: bool) -> None:
-    """Write this package to nilometer.tar.gz, for executors where it is not installed."""
+    """Write this package to nilometer.tar.gz, for executors where it is not installed.
+
+    `submit` and `pipeline run --master` do so themselves. Elsewhere give Spark
+    `spark.archives=nilometer.tar.gz#nilometer-package` and
+    `spark.executorEnv.PYTHONPATH=./nilometer-package`.
+    """
     path = str(write_archive(folder))
     click.echo(json.dumps({"archive": path}) if as_json else path)
 

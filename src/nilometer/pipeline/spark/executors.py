@@ -30,6 +30,7 @@ USUAL_PYTHON = "python3"
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([A-Za-z0-9_]+)", re.MULTILINE)
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)".*error=2\b')
+_VERSIONS = re.compile(r"different version: ([0-9.]+) than that in driver: ([0-9.]+)")
 PROBES = 32
 """The tasks that look for a probe file: more than one for each executor, so that most executors run one."""
 
@@ -67,6 +68,11 @@ def lack_of(error: BaseException) -> str | None:
     text = str(error)
     if (missing := _MISSING.search(text)) is not None:
         return missing_package_text(missing[1])
+    if (versions := _VERSIONS.search(text)) is not None:
+        return (
+            f"an executor has Python {versions[1]}, and this machine {versions[2]}: they need the same minor "
+            f"version. Give the path of another Python on the workers with --conf {PYTHON_SETTING}=PATH"
+        )
     if (program := _NO_PYTHON.search(text)) is not None:
         return (
             f"an executor does not find its Python, {program[1]}: give its path there with "
