@@ -12,6 +12,7 @@ from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
 from nilometer.quotas.entity import QuotaEntity
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
 
@@ -25,13 +26,12 @@ def handle(services: Services, request: Request) -> Reply:
         wanted = QuotaFilter(components, strict=body.strict)
     except KafkaError as error:
         return _refuse(request, error.code, error.message)
-    found = [
-        _entry(request, entity, values)
-        for entity, values in services.image.client_quotas.items()
-        if wanted.matches(entity)
-    ]
+    found = [each for each in services.image.client_quotas.items() if wanted.matches(each[0])]
     return request.respond(
-        throttle_time_ms=0, error_code=ErrorCode.none, error_message=None, entries=tuple(found)
+        throttle_time_ms=0,
+        error_code=ErrorCode.none,
+        error_message=None,
+        entries=LazySequence(lambda each: _entry(request, *each), found),
     )
 
 

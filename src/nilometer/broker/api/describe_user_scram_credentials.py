@@ -11,6 +11,7 @@ from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 from nilometer.wire.messages import Message
@@ -35,7 +36,7 @@ def handle(services: Services, request: Request) -> Reply:
         throttle_time_ms=0,
         error_code=ErrorCode.none,
         error_message=None,
-        results=tuple(_result(image, request, name, times) for name, times in asked.items()),
+        results=LazySequence(lambda each: _result(image, request, *each), list(asked.items())),
     )
 
 
