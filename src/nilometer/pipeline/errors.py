@@ -40,13 +40,18 @@ class DataLoss(SourceError):
         super().__init__(f"{what}. With failOnDataLoss=false the job continues without them")
 
 
-_NAMES = "|".join(one.__name__ for one in (PipelineError, OptionError, SourceError, SinkError, DataLoss))
-_IN_TRACEBACK = re.compile(rf"^(?:nilometer\.pipeline\.errors\.)?(?:{_NAMES}): (.+)$", re.MULTILINE)
+_IN_TRACEBACK = re.compile(r"^(?:nilometer\.pipeline\.[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
+
+
+def _names(kind: type[PipelineError] = PipelineError) -> set[str]:
+    """Return the names of all classes of errors with messages for people."""
+    return {kind.__name__}.union(*map(_names, kind.__subclasses__()))
 
 
 def readable(error: BaseException) -> str | None:
     """Return the message of a PipelineError, also if Spark has wrapped it; None for any other error."""
     if isinstance(error, PipelineError):
         return str(error)
-    found = _IN_TRACEBACK.findall(str(error))
+    names = _names()
+    found = [said for name, said in _IN_TRACEBACK.findall(str(error)) if name in names]
     return found[-1].strip() if found else None
