@@ -253,3 +253,14 @@ def test_a_proposal_takes_what_it_says(count: int) -> None:
     (best, *_) = propose(lines)
     matcher = Matcher(parse_formats(best.toml, "the proposal"))
     assert sum(matcher.match_text(line).format != "unparsed" for line in lines) == best.lines == count
+
+
+def test_a_joined_trace_is_of_the_format_of_its_first_line(builtin: Matcher) -> None:
+    line = "2015-10-18 18:05:27,570 ERROR [main] org.example.Cart: failed"
+    trace = f"{line}\njava.io.IOException: no route\n\tat org.example.Cart.add(Cart.java:42)"
+    found, of_line = builtin.match(trace.encode()), builtin.match(line.encode())
+    assert (found.format, found.time_us, found.level) == (of_line.format, of_line.time_us, "err")
+    assert (
+        found.fields["message"]
+        == "failed\njava.io.IOException: no route\n\tat org.example.Cart.add(Cart.java:42)"
+    )

@@ -60,6 +60,11 @@ OVERSIZED_DONE = {
 @click.option("--key", type=click.Choice(["none", "path"]), default="none", show_default=True)
 @click.option("--compression", type=click.Choice(COMPRESSION_TYPES), default="none", show_default=True)
 @click.option(
+    "--join-traces",
+    is_flag=True,
+    help="Send the lines of a stack trace, and other indented lines, in the record of the line before them.",
+)
+@click.option(
     "--oversized",
     type=click.Choice([action.value for action in Oversized]),
     default=Oversized.FAIL.value,
@@ -84,6 +89,7 @@ def ingest(
     partitions: int | None,
     key: str,
     compression: str,
+    join_traces: bool,
     oversized: str,
     properties: tuple[str, ...],
     as_json: bool,
@@ -117,6 +123,7 @@ def ingest(
         follow=follow,
         key_by_path=key == "path",
         oversized=Oversized(oversized),
+        join_traces=join_traces,
     )
     shown = _ErrorsShown()
     try:

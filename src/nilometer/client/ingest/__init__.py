@@ -2,7 +2,7 @@
 
 A *source* is one ingested file, recognised under any name; a *look* is one listing of the folders.
 
-- ``line_splitter``: splits bytes into lines (pure: no I/O).
+- ``line_splitter``: splits bytes into lines (pure: no I/O); ``event_joiner``: joins those of a trace (pure).
 - ``source``: a source's position and fingerprint, by which it is recognised (pure).
 - ``rotation_names``, ``matching``: decide which files of a look are known sources, which are copies and
   which are new (pure); ``missing_sources``: when a source whose file is gone is forgotten (pure).

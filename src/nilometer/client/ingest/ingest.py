@@ -40,6 +40,8 @@ RETIRE_MS = 10_000
 """A file that was renamed or removed is closed when it has not grown for this time."""
 LAST_LINE_MS = 600_000
 """The last line of such a file, if it has no newline, is sent when the file has not grown for this time."""
+EVENT_MS = 2_000
+"""An event whose lines are joined is complete when no line has come for this time."""
 LOOKS_MAX = 10
 """The maximum number of looks of a run without ``follow``, for files that are renamed while it reads."""
 TORN = "ends in the middle of its compressed content"
@@ -218,6 +220,7 @@ class Ingest:
                 busy = False
                 for run in await self._ready():
                     busy = await self._pump(run) or busy
+                await self._flush_idle()
                 await self._retire_idle()
                 self._count_bytes()
                 self._on_progress(self.totals)
@@ -230,6 +233,7 @@ class Ingest:
         for run in list(self._tracker.runs.values()):
             if run.deleted:
                 await self._finish_last_line(run)  # the next run cannot find the deleted file
+            await self._sender.flush(run)
         await self._checkpoint()
 
     async def _keep_looking(self) -> None:
@@ -237,6 +241,13 @@ class Ingest:
         while True:
             self._newest_look = await self._look()
             await self._pause(max(RESCAN_MS, self._look_took_ms * LOOK_SHARE))
+
+    async def _flush_idle(self) -> None:
+        """Send the open events to which no line has come for ``EVENT_MS``."""
+        now_ms = self._runtime.clock.monotonic_ms()
+        for run in list(self._tracker.runs.values()):
+            if run.joiner.lines and now_ms - run.grew_ms >= EVENT_MS:
+                await self._sender.flush(run)
 
     async def _retire_idle(self) -> None:
         """Close renamed and deleted files that have not grown for ``RETIRE_MS``.
@@ -252,7 +263,7 @@ class Ingest:
             is_over = run.is_complete or (run.displaced and idle_ms >= LAST_LINE_MS)
             if is_over and not await self._finish_last_line(run):
                 continue
-            if run.displaced and not run.splitter.rest_bytes:
+            if run.displaced and not (run.splitter.rest_bytes or run.joiner.lines):
                 run.finished = True
                 self._tracker.close(run)
 

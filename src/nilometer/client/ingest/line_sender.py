@@ -61,33 +61,66 @@ class LineSender:
         if run.splitter.hole_bytes > holes:
             known = self._totals.holes.get(run.path, 0)
             self._totals.holes[run.path] = known + run.splitter.hole_bytes - holes
+        whole, run.held = run.held + data, b""
         try:
             for line in lines:
-                if isinstance(line, bytes) and len(line) <= allowance.surely:
-                    await self._send_line(run, line)
-                else:
-                    await self._send_above(run, line, allowance)
+                await self._take_line(run, line, allowance)
         except LineTooLong:
-            end = 0
-            for _ in range(run.lines - begun):
-                end = data.index(b"\n", end) + 1
-            run.mark.feed(data[:end])
+            run.mark.feed(whole[: _end_of_line(whole, run.lines - begun)])
             raise
-        run.mark.feed(data)
+        if run.joiner.lines:
+            end = _end_of_line(whole, run.lines - begun)
+            whole, run.held = whole[:end], whole[end:]
+        run.mark.feed(whole)
+
+    async def flush(self, run: SourceRun) -> None:
+        """Send the open event, to which no line has come for some time. Raises LineRefused."""
+        await self._send_event(run, run.joiner.take())
+        run.mark.feed(run.held)
+        run.held = b""
 
     async def finish(self, run: SourceRun) -> None:
-        """Send the last line of a file if it has no newline. Raises LineRefused, LineTooLong."""
-        line = run.splitter.finish()
-        if line is None:
-            return
-        allowance = self._allowance(run)
-        if isinstance(line, bytes) and len(line) <= allowance.surely:
-            await self._send_line(run, line)
-        else:
-            await self._send_above(run, line, allowance)
-        run.mark.finish()
+        """Send what is left, also a last line without a newline. Raises LineRefused, LineTooLong."""
+        line, allowance = run.splitter.finish(), self._allowance(run)
+        if line is not None:
+            if not isinstance(line, bytes) or len(line) > allowance.surely:
+                await self.flush(run)  # it may be the line that stops the file
+            await self._take_line(run, line, allowance)
+        await self.flush(run)
+        if line is not None:
+            run.mark.finish()
 
     # --- one line
+
+    async def _take_line(self, run: SourceRun, line: bytes | LinePart, allowance: Allowance) -> None:
+        if not isinstance(line, bytes) or len(line) > allowance.surely:
+            await self._send_event(run, run.joiner.take())
+            await self._send_above(run, line, allowance)
+        elif self._options.join_traces:
+            await self._send_event(run, run.joiner.add(line, allowance.surely))
+        else:
+            await self._send_line(run, line)
+
+    async def _send_event(self, run: SourceRun, lines: list[bytes]) -> None:
+        """Send the lines of an event in one record, with the number of the first one.
+
+        Where an event ended before a crash depends on pauses: what is in the topic already is left out.
+        """
+        while lines:
+            there = self._lines_there(run, lines)
+            if not there:
+                await self._send(run, run.lines + 1, b"\n".join(lines))
+                self._count(run, len(lines))
+            self._totals.lines_there += there
+            run.lines += there or len(lines)
+            lines = lines[there:] if there else []
+
+    def _lines_there(self, run: SourceRun, lines: list[bytes]) -> int:
+        """Return how many of these lines are one record in the topic already; 0 if there is none."""
+        if not self._ledger.has_lines_of(run):
+            return 0
+        counts = range(len(lines), 0, -1)
+        return next((n for n in counts if self._is_there(run, run.lines + 1, b"\n".join(lines[:n]), ())), 0)
 
     async def _send_line(self, run: SourceRun, line: bytes) -> None:
         run.lines += 1
@@ -148,9 +181,9 @@ class LineSender:
         piece = dict(extra).get(PIECE_HEADER) or b""
         return self._ledger.is_there(run, number, checksum(value, piece))
 
-    def _count(self, run: SourceRun) -> None:
-        self._totals.lines += 1
-        self._totals.files[run.source.path] = self._totals.files.get(run.source.path, 0) + 1
+    def _count(self, run: SourceRun, lines: int = 1) -> None:
+        self._totals.lines += lines
+        self._totals.files[run.source.path] = self._totals.files.get(run.source.path, 0) + lines
 
     def _key(self, run: SourceRun) -> bytes | None:
         return run.headers[0][1] if self._options.key_by_path else None
@@ -170,3 +203,11 @@ class LineSender:
                 piece=self._limit.value_bytes(key, (*headers, *HEADERS_MAX)),
             )
         return known
+
+
+def _end_of_line(data: bytes, lines: int) -> int:
+    """Return the position after so many lines of ``data``."""
+    end = 0
+    for _ in range(lines):
+        end = data.index(b"\n", end) + 1
+    return end

@@ -30,6 +30,8 @@ class IngestOptions:
     key_by_path: bool = False
     """Give all lines of a file the same key, and so the same partition and their order."""
     oversized: Oversized = Oversized.FAIL
+    join_traces: bool = False
+    """Send the lines of a trace with the line before them, in one record."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nilometer.client.ingest.content_reader import fingerprint_of, read_up_to, reader_of
+from nilometer.client.ingest.event_joiner import EventJoiner
 from nilometer.client.ingest.found_files import FoundFile, Identity, OpenFile, Stamp
 from nilometer.client.ingest.line_splitter import LineSplitter
 from nilometer.client.ingest.read_back import PATH_HEADER, SOURCE_HEADER
@@ -39,6 +40,9 @@ class SourceRun:
         )
         self._reader.seek(source.offset)
         self.splitter = LineSplitter(is_begin=not source.offset)
+        self.joiner = EventJoiner()
+        self.held = b""
+        """The bytes since the begin of the open event, which ``mark`` does not have yet."""
         self.lines = source.lines
         self.headers = [(PATH_HEADER, source.path.encode("utf-8", "surrogateescape")), (SOURCE_HEADER, tag)]
         self.displaced = file.is_gone or file.path != source.path
