@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sqlite3
 import ssl
@@ -314,6 +315,21 @@ def test_a_failing_message_blocks_no_other_partition_and_the_consumer_is_polled_
     assert receiver.ids == ["b", "c", "a"]
     assert messages.polls > 30
     assert messages.committed == {TopicPartition("messages", 0): 1, TopicPartition("messages", 1): 2}
+
+
+def test_a_webhook_that_accepts_nothing_is_said_once_for_all_partitions(receiver, tmp_path):
+    receiver.always = 401
+    unheard = []
+
+    async def work():
+        one, _ = deliverer(receiver, tmp_path)
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        with pytest.raises(PipelineError, match="status 401"):
+            await one.run(Polled(*(record(f"m{n}", 0, n) for n in range(4))))
+
+    asyncio.run(work())
+    gc.collect()
+    assert unheard == []
 
 
 def test_a_revoked_partition_is_left_where_its_delivery_stands(receiver, tmp_path):

@@ -284,7 +284,9 @@ class Deliverer(RebalanceListener):
         for one in ending:
             one.stopped.set()
         if ending:
-            await asyncio.wait([one.task for one in ending])
+            done, _ = await asyncio.wait([one.task for one in ending])
+            for task in done:
+                task.exception()  # `run` raises the first one; the others say the same
 
     def _begin(self, messages: Messages, partition: TopicPartition, records: list[ConsumerRecord]) -> None:
         messages.pause(partition)
