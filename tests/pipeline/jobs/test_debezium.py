@@ -5,7 +5,9 @@ Brokers and workers are killed in between. The PostgreSQL connector runs with ex
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ import psycopg
 import pytest
 
 from nilometer.pipeline.batches import RunFiles
-from nilometer.pipeline.shipped import changelog
+from nilometer.pipeline.shipped import changelog, table
 from support.applications.application import WAIT_S
 from support.applications.committed_reader import CommittedReader
 from support.applications.debezium import ONE_BROKER, mariadb_connector, postgres_connector
@@ -24,6 +26,7 @@ from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.pipeline.filled_topics import Topics
 from support.pipeline.runs import run_pipeline
+from support.pipeline.table_batches import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,6 +116,10 @@ def comparable(value: Any) -> Any:
             return value
 
 
+def zoned(value: datetime | None) -> datetime | None:
+    return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
 def sorted_rows(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
     return sorted((tuple(map(comparable, row)) for row in rows), key=repr)
 
@@ -123,6 +130,60 @@ def of_changelog(spark: SparkSession, output: Path, columns: dict[str, str]) -> 
     # Spark gives timestamps as local times without a zone.
     local = [tuple(one.astimezone(UTC) if isinstance(one, datetime) else one for one in row) for row in rows]
     return sorted_rows(local)
+
+
+JSON_TYPES = {
+    "int": {"type": "integer", "format": "int32"},
+    "double": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "binary": {"type": "string", "format": "binary"},
+    "string": {"type": "string"},
+    "array<string>": {"type": "array", "items": {"type": "string"}},
+    "array<decimal(10,2)>": {"type": "array", "items": {"type": "string"}},
+}
+
+
+def json_type(name: str, kind: str) -> dict[str, Any]:
+    """Decimals are texts with all digits, and so are times without a zone, for which there are no columns."""
+    if name == "tz":
+        return {"type": "string", "format": "date-time"}
+    return JSON_TYPES.get(kind, JSON_TYPES["string"])
+
+
+def as_in_a_table(value: Any) -> Any:
+    match value:
+        case Decimal():
+            return f"{value:f}"
+        case datetime() if value.tzinfo is None:
+            return value.isoformat()
+        case list():
+            return [as_in_a_table(one) for one in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value
+
+
+def check_table(
+    spark: SparkSession,
+    topics: Topics,
+    topic: str,
+    folder: Path,
+    columns: dict[str, str],
+    rows: Sequence[Any],
+) -> None:
+    """Read the topic as a table of Delta Lake too, which has the same rows then."""
+    folder.mkdir(exist_ok=True)
+    # Debezium sends numbers of no fixed scale without their last zeros.
+    kept = [number for number, name in enumerate(columns) if name != "free"]
+    rows = [tuple(as_in_a_table(row[number]) for number in kept) for row in rows]
+    columns = {name: kind for name, kind in columns.items() if name != "free"}
+    properties = {name: json_type(name, kind) for name, kind in columns.items()}
+    schema = {"type": "object", "properties": properties}
+    (folder / "schema.json").write_text(json.dumps(schema))
+    settings = table.Settings(schema=str(folder / "schema.json"), input="changes")
+    run_pipeline(spark, topics, "table", topic, folder, settings=settings)
+    found = [tuple(row[name] for name in columns) for row in READERS["delta"](folder / "table")]
+    assert sorted_rows(found) == sorted_rows(rows)
 
 
 def check(spark: SparkSession, topics: Topics, topic: str, output: Path) -> None:
@@ -165,6 +226,11 @@ def test_a_table_of_postgresql_equals_what_the_changelog_makes_of_it(
             names = ", ".join(columns)
             rows = database.execute(f"SELECT {names} FROM accounts".encode()).fetchall()
             assert of_changelog(spark, tmp_path / "tables", columns) == sorted_rows(rows)
+            utc = [
+                tuple(zoned(one) if name == "tz" else one for name, one in zip(columns, row, strict=True))
+                for row in rows
+            ]
+            check_table(spark, topics, topic, tmp_path / "delta", columns, utc)
 
         columns = {name: kind for name, kind in OF_POSTGRES.items() if name != "extra"}
         execute(POSTGRES)
@@ -216,7 +282,13 @@ def test_a_table_of_mariadb_equals_what_the_changelog_makes_of_it(
         def assert_equal() -> None:
             check(spark, topics, topic, tmp_path / "tables")
             cursor.execute(f"SELECT {', '.join(columns)} FROM accounts")
-            assert of_changelog(spark, tmp_path / "tables", columns) == sorted_rows(cursor.fetchall())
+            rows = cursor.fetchall()
+            assert of_changelog(spark, tmp_path / "tables", columns) == sorted_rows(rows)
+            utc = [
+                tuple(zoned(one) if name == "tz" else one for name, one in zip(columns, row, strict=True))
+                for row in rows
+            ]
+            check_table(spark, topics, topic, tmp_path / "delta", columns, utc)
 
         columns = {name: kind for name, kind in OF_MARIADB.items() if name != "extra"}
         cursor.execute("SET time_zone = '+00:00'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ from nilometer.pipeline.changes.change_events import decode_change
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.postgres.capture import Capture, slot_name, slots
 from support.applications.postgres_server import PostgresServer
+from support.eventually import eventually
 from support.pipeline.debezium_events import rows_of
 
 
@@ -39,6 +41,10 @@ def dsn(server):
     return server.dsn.removesuffix("postgres") + "shop"
 
 
+def in_order(row):
+    return json.dumps(row, sort_keys=True)
+
+
 class Captured:
     """The events of a table so far."""
 
@@ -46,12 +52,18 @@ class Captured:
         self._dsn, self._table = dsn, table
         self.events = []
 
-    def read(self):
+    def read_first(self):
         with Capture(self._dsn, self._table, slot_name(self._table)) as source:
             source.prepare()
             if not source.has_begun:
                 self.events += source.first_rows()
                 source.confirm_first_rows()
+        return self
+
+    def read(self):
+        self.read_first()
+        with Capture(self._dsn, self._table, slot_name(self._table)) as source:
+            source.prepare()
             while found := list(source.events()):
                 self.events += found
                 source.confirm()
@@ -60,12 +72,12 @@ class Captured:
 
     def rows(self):
         changes = [decode_change(key, value, (), 0) for key, value in self.events]
-        return sorted(rows_of(changes).values(), key=json.dumps)
+        return sorted(rows_of(changes).values(), key=in_order)
 
 
 def rows_in(database, table):
     query = f"SELECT to_jsonb(t) FROM {table} t"
-    return sorted((row[0] for row in database.execute(query.encode()).fetchall()), key=json.dumps)
+    return sorted((row[0] for row in database.execute(query.encode()).fetchall()), key=in_order)
 
 
 def test_keys_that_a_cast_prints_in_another_way(database, dsn):
@@ -88,6 +100,33 @@ def test_large_values_through_updates_and_another_key(database, dsn):
     assert captured.read().rows() == rows_in(database, "t")
     updated = [json.loads(value) for _, value in captured.events][2]
     assert updated["after"]["body"] == "__debezium_unavailable_value"
+
+
+def test_a_capture_that_starts_under_load_loses_no_change(database, dsn):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    database.execute("INSERT INTO t SELECT n, 0 FROM generate_series(1, 200) n")
+    stop = threading.Event()
+    updated = []
+
+    def update():
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not stop.is_set():
+                connection.execute("UPDATE t SET n = n + 1 WHERE id = %s", (len(updated) % 200 + 1,))
+                updated.append(1)
+
+    writers = [threading.Thread(target=update) for _ in range(2)]
+    for one in writers:
+        one.start()
+    try:
+        eventually(lambda: len(updated) > 50, "rows are updated")
+        captured = Captured(dsn, "t").read_first()
+        seen = len(updated)
+        eventually(lambda: len(updated) > seen + 50, "rows are updated after the first rows were read")
+    finally:
+        stop.set()
+        for one in writers:
+            one.join()
+    assert captured.read().rows() == rows_in(database, "t")
 
 
 def test_columns_dropped_added_and_renamed_between_two_runs(database, dsn):

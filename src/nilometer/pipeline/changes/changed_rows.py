@@ -9,7 +9,7 @@ column of its version under the old one: until that arrives, the change waits in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import Any, cast
@@ -44,6 +44,7 @@ LINE = (
 """A version, whether the batch has changed it, and the place of the record that did."""
 ROWS = 5_000
 """The number of rows that a task gives to Spark at once."""
+A_CHANGE = "a change"
 REPEATED = "a change that is not newer than its row's version"
 VERSIONS = "versions"
 WAITING = "waiting"
@@ -53,6 +54,8 @@ EMPTIED_MAX = 100
 OF_SNAPSHOT = -2
 """The ``seq`` of what a snapshot ended: before the rows of the snapshot."""
 
+_OF_CHANGE = tuple(one.name for one in fields(Change))
+_OF_VERSION = tuple(one.name for one in fields(Version))
 AllEmptied = Mapping[str, Sequence[Emptied]]
 """What ended all rows of a table, by table, in the order of the database's log."""
 
@@ -77,7 +80,8 @@ def _parsed(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {}
         fate = reason = detail = None
         try:
-            row = asdict(decode_change(record["key"], record["value"], record["headers"] or (), recorded))
+            change = decode_change(record["key"], record["value"], record["headers"] or (), recorded)
+            row = {name: getattr(change, name) for name in _OF_CHANGE}
         except LeftOut as error:
             fate, reason = "left out", str(error)
         except RejectedValue as error:
@@ -228,12 +232,13 @@ def _fold(rows: Iterator[dict[str, Any]], emptied: AllEmptied) -> Iterator[dict[
         outcome = versions_of(known, changes, emptied.get(table, ()))
         for one in outcome.versions:
             place: dict[str, Any] = records[one.number] if one.number is not None else {}
-            yield {"table": table, "changed": one not in known, **place, **asdict(one)}
+            row = {name: getattr(one, name) for name in _OF_VERSION}
+            yield {"table": table, "changed": one not in known, **place, **row}
         became = dict.fromkeys(outcome.repeated, ("repeated", REPEATED, None))
         became |= dict.fromkeys(outcome.rejected, ("rejected", NOT_COMPLETE, table))
         became |= dict.fromkeys(outcome.waiting, (WAITING, None, None))
         for number, record in enumerate(records):
-            said = became.get(number, ("results", "a change", None))
+            said = became.get(number, ("results", A_CHANGE, None))
             yield {RECORD: record | dict(zip(("fate", "reason", "detail"), said, strict=True))}
 
 

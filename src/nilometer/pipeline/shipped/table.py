@@ -10,6 +10,10 @@ of dead letters (``--dead-letters``) with its headers and four more: ``dead.reas
 ``dead.partition`` and ``dead.offset``; one that is too large for it, in part
 (:mod:`nilometer.pipeline.tables.dead_letters`).
 
+``--set input=changes`` reads a database's change events, as the pipeline ``changelog`` does, and keeps the
+database's table: a change upserts its row, and deletions, truncates and changed keys delete rows. ``_key`` is
+the row's key as JSON, and ``_timestamp`` the time of its change.
+
 ``--set partition=day`` divides the table by the day of the timestamp, ``--set upsert=true`` keeps one row per
 key and deletes those of tombstones, ``--set compact=20`` merges small files every 20 batches (Delta Lake).
 
@@ -34,8 +38,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from nilometer.pipeline.batches import Batch, send, start_batches
+from nilometer.pipeline.changes.changed_rows import A_CHANGE, VERSION, VERSIONS, advance, parse
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.recognition import HEADERS, RAW, RAW_TYPES
+from nilometer.pipeline.recognition import HEADERS, HEADERS_TYPE, RAW, RAW_TYPES
 from nilometer.pipeline.tables.avro_schemas import AvroSchemas, read_schemas, schema_ids
 from nilometer.pipeline.tables.avro_values import parse_avro_schema
 from nilometer.pipeline.tables.dead_letters import dead_letter
@@ -61,6 +66,7 @@ SOURCE_OPTIONS = {**HEADERS, "maxOffsetsPerTrigger": "500000"}
 STAGED = f"file string, counts string, reason string, {RAW_TYPES}"
 """What tasks return: as JSON the files that they wrote and what they counted, and the records that they
 rejected."""
+CHANGES = "changes"
 INFERRED = "partition int, offset bigint, schema string"
 COUNTED = "id int, values bigint"
 
@@ -77,6 +83,8 @@ class Settings:
     """Whether the table is divided by the day of the timestamp: none or day."""
     upsert: bool = False
     """Whether a record replaces the row of its key."""
+    input: str = "records"
+    """What a record is: records, a row each; or changes, events of a database, whose rows the table keeps."""
     registry: str = ""
     """The URL of a schema registry: values are Avro, and the columns those of the topic's newest schema."""
     compact: int = 0
@@ -89,6 +97,10 @@ class Settings:
 
     def options(self) -> TableOptions:
         """Raises PipelineError."""
+        if self.input not in ("records", CHANGES):
+            raise PipelineError(f"--set input={self.input}: it is records or changes")
+        if self.input == CHANGES and self.registry:
+            raise PipelineError("--set input=changes reads events as JSON, and needs no --set registry")
         if self.partition not in ("none", "day"):
             raise PipelineError(f"--set partition={self.partition}: it is none or day")
         if self.compact < 0 or (self.compact and self.format != "delta"):
@@ -97,7 +109,7 @@ class Settings:
             raise PipelineError(
                 "--set registry: the columns are those of the registry's schema, without --set schema"
             )
-        options = TableOptions(self.format, self.partition == "day", self.upsert)
+        options = TableOptions(self.format, self.partition == "day", self.upsert or self.input == CHANGES)
         options.check()
         return options
 
@@ -125,27 +137,33 @@ def start(
     check(output, settings)
     options, row = settings.options(), settings.row()
     registry = SchemaRegistry(settings.registry) if settings.registry else None
+    of_changes = settings.input == CHANGES
 
     def write(batch: Batch) -> None:
-        records = batch.records
+        records = _changed_rows(batch, dead_letters) if of_changes else batch.records
+        if of_changes and not options.store(Path(output)).exists():
+            records = records.where("value is not null")  # there is no row to be deleted
         writer = TableWriter(Path(output).absolute(), query_id(output), options)
         if registry is None:
-            infer = partial(inferred, records) if settings.schema == INFER else None
+            present = records.where("value is not null")
+            infer = partial(inferred, present) if settings.schema == INFER else None
             sources = Sources(row=lambda: row, infer=infer)
         else:
             sources = Sources(
                 row=partial(newest_row, records, registry), avro=partial(written_with, records, registry)
             )
-        written = writer.write(batch.number, partial(staged, batch, dead_letters), sources)
+        stage = partial(staged, batch, records, dead_letters, of_changes=of_changes)
+        written = writer.write(batch.number, stage, sources)
         batch.is_committed = True
         if not written and not batch.was_done():
             # The table has it from a version that kept no account.
-            batch.account().read = records.count()
+            batch.account().read = batch.records.count()
             batch.account().add("results", "in the table already", batch.account().read)
         if written and settings.compact and (batch.number + 1) % settings.compact == 0:
             writer.compact()
 
-    return start_batches("table", records, output, write, available_now=available_now, seconds=seconds)
+    read = parse(records) if of_changes else records
+    return start_batches("table", read, output, write, available_now=available_now, seconds=seconds)
 
 
 def check(output: str, settings: Settings | None) -> None:
@@ -167,6 +185,31 @@ def query_id(output: str) -> str:
 
 
 # --- the steps of a batch
+
+
+def _changed_rows(batch: Batch, dead_letters: Mapping[str, str]) -> DataFrame:
+    """Return the rows that a batch has changed as records: their key, and no value if they are deleted.
+
+    Raises PipelineError if the topic has changes of several tables.
+    """
+    lines = advance(batch, dead_letters)
+    versions = batch.spark.read.schema(VERSION).parquet(batch.files.table(VERSIONS, batch.number))
+    tables = sorted(row.table for row in versions.select("table").distinct().collect())
+    if len(tables) > 1:
+        raise PipelineError(
+            f"the topic has changes of {' and '.join(tables)}: a table takes those of one. The pipeline "
+            "changelog keeps several; Debezium writes a topic for each unless it is told otherwise"
+        )
+    rows = lines.where("newest and changed").select(
+        F.coalesce("topic", "table").alias("topic"),
+        "partition",
+        "offset",
+        F.timestamp_micros("valid_from").alias("timestamp"),
+        F.col("key").cast("binary").alias("key"),
+        F.when(~F.col("deleted"), F.col("row").cast("binary")).alias("value"),
+        F.lit(None).cast(HEADERS_TYPE).alias("headers"),
+    )
+    return batch.persisted(rows)
 
 
 def newest_row(batch: DataFrame, registry: SchemaRegistry) -> ValueType | None:
@@ -225,13 +268,23 @@ def _arrow_of_inferred() -> Any:
     return pa.schema([pa.field(name, kind) for name, kind in fields])
 
 
-def staged(batch: Batch, dead_letters: Mapping[str, str], plan: StagingPlan) -> list[StagedFile]:
-    """Have the tasks write the batch's files, send the rejected records, and write the account."""
+def staged(
+    batch: Batch,
+    records: DataFrame,
+    dead_letters: Mapping[str, str],
+    plan: StagingPlan,
+    *,
+    of_changes: bool = False,
+) -> list[StagedFile]:
+    """Have the tasks write the batch's files, send the rejected records, and write the account.
+
+    Rows ``of_changes`` are in the account already, as changes; those that are rejected are none in the table.
+    """
 
     def stage_task(batches: Iterator[Any]) -> Iterator[Any]:
         return _stage_task(plan, batches)
 
-    done = batch.persisted(batch.records.mapInArrow(stage_task, STAGED))
+    done = batch.persisted(records.mapInArrow(stage_task, STAGED))
     account = batch.account()
     files: list[StagedFile] = []
     for row in done.where("reason is null").select("file", "counts").collect():
@@ -239,17 +292,21 @@ def staged(batch: Batch, dead_letters: Mapping[str, str], plan: StagingPlan) -> 
             files.append(StagedFile(**json.loads(row.file)))
             continue
         counts = Counts(**json.loads(row.counts))
-        account.read += counts.read
-        account.add("results", "a row" if not plan.upsert else "the row of its key", counts.rows)
-        account.add("results", "a deletion of its key", counts.deletions)
+        if not of_changes:
+            account.read += counts.read
+            account.add("results", "a row" if not plan.upsert else "the row of its key", counts.rows)
+            account.add("results", "a deletion of its key", counts.deletions)
         for note, rows in counts.notes.items():
             batch.notes[note] = batch.notes.get(note, 0) + rows
     reasons = done.where("reason is not null").groupBy("reason").count().collect()
     for row in reasons:
         account.add("rejected", row.reason, row["count"])
+        if of_changes:
+            account.add("results", A_CHANGE, -row["count"])
     if reasons:
         # From one task, so that one transaction has all of them. A repeated batch has the same.
-        send(done.where("reason is not null").select(*RAW), dead_letters, "dead-letters")
+        writer = "rejected-rows" if of_changes else "dead-letters"
+        send(done.where("reason is not null").select(*RAW), dead_letters, writer)
     batch.finish()  # before the commit: a batch that the table has is not staged again
     return files
 
