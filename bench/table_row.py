@@ -63,7 +63,7 @@ def _into(
     settings = table.Settings(format=table_format, schema=schema)
     letters = {**servers, "topic": "dead-letters"}
     began = time.monotonic()
-    query = table.start(frame, str(output), to_topic=letters, settings=settings, available_now=True)
+    query = table.start(frame, str(output), dead_letters=letters, settings=settings, available_now=True)
     query.awaitTermination()
     seconds = time.monotonic() - began
     rows = settings.options().store(output).totals().rows
