@@ -6,7 +6,10 @@ text by the exception's class name before it.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Generator, Mapping
+from typing import Any
 
 _SECRET = re.compile(r"jaas|passw|secret|token|\.key$", re.IGNORECASE)
 """The options whose values are in no message."""
@@ -40,12 +43,35 @@ class DataLoss(SourceError):
         super().__init__(f"{what}. With failOnDataLoss=false the job continues without them")
 
 
+class RejectedValue(Exception):
+    """A record is none of what is read; the message is reason and detail, for the dead letter."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        """``reason`` is one of not many, by which such values are counted."""
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
 _IN_TRACEBACK = re.compile(r"^(?:nilometer\.pipeline\.[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
 
 
 def _names(kind: type[PipelineError] = PipelineError) -> set[str]:
     """Return the names of all classes of errors with messages for people."""
     return {kind.__name__}.union(*map(_names, kind.__subclasses__()))
+
+
+@contextlib.contextmanager
+def in_record(record: Mapping[str, Any]) -> Generator[None]:
+    """Name the record in an error that is none of the value's: a mistake in this program."""
+    try:
+        yield
+    except (PipelineError, RejectedValue, MemoryError):
+        raise
+    except Exception as error:
+        place = f"{record['topic']}-{record['partition']} at offset {record['offset']}"
+        said = f"{type(error).__name__}: {error}".replace("\n", " ")
+        raise PipelineError(f"the record in {place} cannot be processed: {said}") from error
 
 
 def readable(error: BaseException) -> str | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from nilometer.pipeline.errors import RejectedValue, in_record
 from nilometer.pipeline.formats.columns import CONVERSIONS, as_text
 from nilometer.pipeline.formats.definition import parse_formats
 from nilometer.pipeline.formats.matcher import BLANK, HEADER_LABEL, UNPARSED, Matcher
@@ -125,33 +126,35 @@ def _mapping(
     def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from nilometer.pipeline.tables.values import RejectedValue
-
         if own is None:
             decode = _json_events(types, needed)
         else:
             decode = _line_events(matcher_of(own, timezone), types, needed)
         schema = _arrow_schema(types)
+
+        def judged(
+            value: bytes | None, source: str, recorded: int
+        ) -> tuple[dict[str, Any], str | None, str | None, str | None]:
+            """Return an event, or none with its fate, the reason and the detail."""
+            if not (value or b"").strip():
+                return {}, "left out", BLANK_REASON, None
+            try:
+                row = decode(value or b"", source, recorded)
+                if not row:
+                    return {}, "left out", "a line with the names of columns", None
+                _check_ahead(row[time], recorded, settings.ahead, time)
+                if (why := check(row)) is not None:
+                    raise RejectedValue(why)
+            except RejectedValue as error:
+                return {}, "rejected", error.reason, error.detail or None
+            return row, None, None, None
+
         for batch in batches:
             rows: list[dict[str, Any]] = []
             for record in batch.to_pylist():
                 recorded, source = record.pop("recorded"), record.pop("source")
-                row: dict[str, Any] = {}
-                fate = reason = detail = None
-                try:
-                    if not (record["value"] or b"").strip():
-                        fate, reason = "left out", BLANK_REASON
-                    else:
-                        row = decode(record["value"], source, recorded)
-                        if row:
-                            _check_ahead(row[time], recorded, settings.ahead, time)
-                            if (why := check(row)) is not None:
-                                raise RejectedValue(why)
-                        else:
-                            fate, reason = "left out", "a line with the names of columns"
-                except RejectedValue as error:
-                    row = {}
-                    fate, reason, detail = "rejected", error.reason, error.detail or None
+                with in_record(record):
+                    row, fate, reason, detail = judged(record["value"], source, recorded)
                 if fate is None and not settings.late_topic:
                     record |= {"key": None, "value": None, "headers": None}
                 row[RECORD] = record | {"fate": fate, "reason": reason, "detail": detail}
@@ -178,7 +181,6 @@ def _ahead_texts(time: str, ahead: timedelta) -> tuple[str, str]:
 
 
 def _check_ahead(at: datetime, recorded_us: int, ahead: timedelta, time: str) -> None:
-    from nilometer.pipeline.tables.values import RejectedValue
 
     no_stamp, too_far = _ahead_texts(time, ahead)
     if recorded_us < 0:
@@ -198,7 +200,6 @@ def _json_events(types: Mapping[str, str], needed: tuple[str, ...]) -> Decode:
 
 def _line_events(matcher: Matcher, types: Mapping[str, str], needed: tuple[str, ...]) -> Decode:
     from nilometer.pipeline.formats.matcher import text_of
-    from nilometer.pipeline.tables.values import RejectedValue
 
     def decode(value: bytes, source: str, recorded: int) -> dict[str, Any]:
         text = text_of(value)

@@ -8,11 +8,13 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PythonException
 
 from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.pipeline import batches
 from nilometer.pipeline.csv_table import check_table, read_table
-from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.errors import PipelineError, readable
+from nilometer.pipeline.events import EventSettings, typed
 from nilometer.pipeline.run import runner
 from nilometer.pipeline.shipped import activity, metrics, notifications
 from support.pipeline.runs import AFTER_SAMPLES_MS, read_values, run_pipeline, send_values
@@ -231,8 +233,29 @@ def test_a_run_says_its_account_and_ends_with_3_if_too_much_was_rejected(topics,
     assert "its column takes a time" in page
     status = nilometer("status").stdout
     assert "metrics: records: 4 read = 1 in the results + 2 rejected + 1 still open" in status
+    series = nilometer("status", "--metrics").stdout.splitlines()
+    assert (
+        f'nilometer_pipeline_records_total{{pipeline="metrics",input="{topic}",fate="rejected"}} 2' in series
+    )
+    assert f'nilometer_pipeline_open_records{{pipeline="metrics",input="{topic}"}} 1' in series
     again = nilometer("run", "metrics", *given, "--max-rejected", "50")
     assert again.returncode == 0, again.stderr
     assert "Account of this run" in again.stdout
     assert "records: 1 open before + 0 read = 1 still open" in again.stdout
     assert "records: 4 read = 1 in the results + 2 rejected + 1 still open" in again.stdout
+
+
+def test_a_mistake_of_ours_names_the_record_and_is_said_in_its_own_words(spark, topics):
+    topic = send_values(topics, [minute(0)], timestamp=AFTER_SAMPLES_MS)
+    options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic, "includeHeaders": "true"}
+    records = spark.read.format("nilometer").options(**options).load()
+
+    def mistaken(_):
+        raise ZeroDivisionError("planted")
+
+    with pytest.raises(PythonException) as raised:
+        typed(records, metrics.MEASUREMENT, EventSettings(), check=mistaken).collect()
+    said = readable(raised.value)
+    assert said == f"the record in {topic}-0 at offset 0 cannot be processed: ZeroDivisionError: planted"
+    within = "Traceback ...\nnilometer.pipeline.tables.value_types.SchemaError: $.a: no column\n\tat ..."
+    assert readable(RuntimeError(within)) == "$.a: no column"

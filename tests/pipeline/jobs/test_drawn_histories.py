@@ -5,7 +5,13 @@ Fewer examples than other properties, as each is a few runs on Spark; ``pytest -
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -66,6 +72,16 @@ def accounts(output):
     return totals
 
 
+def rollups(spark, output):
+    rows = spark.read.parquet(f"{output}/rollups").collect()
+    found = {
+        (row.minute.astimezone(), row.service, row.metric): (row["count"], row.sum, row.least, row.greatest)
+        for row in rows
+    }
+    assert len(found) == len(rows)
+    return found
+
+
 def letters(spark, topics, topic):
     options = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic, "includeHeaders": "true"}
     options["kafka.isolation.level"] = "read_committed"
@@ -102,18 +118,53 @@ def test_metrics(spark, topics, sent, batch, repeated):
         batches = [one[topic] for one in batches_of(output, {topic: everything})]
         wanted, account = model_of_metrics(batches, metrics.LATENESS)
         assert accounts(output) == {"": account}
-        rows = spark.read.parquet(f"{output}/rollups").collect()
-        found = {
-            (row.minute.astimezone(), row.service, row.metric): (
-                row["count"],
-                row.sum,
-                row.least,
-                row.greatest,
-            )
-            for row in rows
-        }
-        assert len(found) == len(rows)
-        assert found == wanted
+        assert rollups(spark, output) == wanted
+        assert letters(spark, topics, dead) == rejected(topic, everything)
+
+
+MOMENTS = (
+    "checkpoint/offsets/[0-9]*",
+    "rollups/batch=*",
+    "state/rollups/batch=*",
+    "account/batch=*",
+    "checkpoint/commits/[0-9]*",
+)
+"""What a batch writes, in its order."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+@given(parts(MEASUREMENTS, "value"), st.lists(st.sampled_from(MOMENTS), min_size=1, max_size=4))
+@examples(5)
+def test_metrics_through_kill_nine(spark, topics, sent, moments):
+    """The process is killed when a batch has written a part of what it writes."""
+    topic, alerts, dead = topics.create(1), topics.create(1), topics.create(1, prefix="dead")
+    everything = [one for records in sent for one in records]
+    send(topics, topic, everything)
+    with TemporaryDirectory() as folder:
+        output = Path(folder, "metrics")
+        command = [sys.executable, "-m", "nilometer.cli", "pipeline", "run", "metrics", "--home", folder]
+        command += ["--topic", topic, "--to", alerts, "--dead-letters", dead, "--available-now"]
+        command += ["--bootstrap-server", topics.bootstrap, "--option", "maxOffsetsPerTrigger=5"]
+        for moment in moments:
+            known = set(output.glob(moment))
+            with Path(folder, "output").open("wb") as printed:
+                process = subprocess.Popen(command, stdout=printed, stderr=printed, start_new_session=True)
+                try:
+                    # Without an end in time: a run that reads nothing more ends by itself.
+                    while process.poll() is None and set(output.glob(moment)) <= known:
+                        time.sleep(0.005)
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        run(spark, topics, "metrics", topic, output, to_topic=alerts, dead_letters=dead, batch=5)
+        if not everything:
+            return
+        batches = [one[topic] for one in batches_of(output, {topic: everything})]
+        wanted, account = model_of_metrics(batches, metrics.LATENESS)
+        assert accounts(output) == {"": account}
+        assert rollups(spark, output) == wanted
         assert letters(spark, topics, dead) == rejected(topic, everything)
 
 

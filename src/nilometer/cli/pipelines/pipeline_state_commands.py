@@ -16,7 +16,9 @@ from rich.table import Table
 from nilometer.cli import commands
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.signals import exit_on_sigterm
-from nilometer.pipeline.account import accounts_of
+from nilometer.metrics.exposition import header, series_text
+from nilometer.metrics.families import Family, Kind
+from nilometer.pipeline.account import FATES, accounts_of
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED, Shipped
 from nilometer.pipeline.run.run_record import HOME, RUNNING, RunFolder, RunRecord, runs
@@ -37,6 +39,24 @@ home_option = click.option(
 
 
 PIPED_WIDTH = 160
+READ = Family(
+    "nilometer_pipeline_read_records_total",
+    Kind.COUNTER,
+    "Records that a pipeline has read from an input.",
+    ("pipeline", "input"),
+)
+BECAME = Family(
+    "nilometer_pipeline_records_total",
+    Kind.COUNTER,
+    "Records that a pipeline is done with, by what became of them.",
+    ("pipeline", "input", "fate"),
+)
+OPEN = Family(
+    "nilometer_pipeline_open_records",
+    Kind.GAUGE,
+    "Records whose result later input may change.",
+    ("pipeline", "input"),
+)
 
 
 def table_console() -> OutputConsole:
@@ -48,13 +68,22 @@ def table_console() -> OutputConsole:
 @click.argument("name", required=False)
 @home_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def status(name: str | None, home: str, as_json: bool) -> None:
-    """Show the last batch of each pipeline, with its rates and its lag."""
+@click.option(
+    "--metrics",
+    "as_metrics",
+    is_flag=True,
+    help="Print the accounts in Prometheus' text format, such as for a textfile collector.",
+)
+def status(name: str | None, home: str, as_json: bool, as_metrics: bool) -> None:
+    """Show the last batch of each pipeline, with its rates and its lag, and the account of all its runs."""
     found = [record for record in runs(home) if name is None or record.name == name]
     if name is not None and not found:
         raise click.ClickException(f"{name} has never run in {home}")
     if as_json:
         click.echo(json.dumps({"runs": [asdict(record) for record in found]}))
+        return
+    if as_metrics:
+        click.echo(_metrics(found), nl=False)
         return
     if not found:
         click.echo(f"No pipeline has run in {home} yet. `nilometer pipeline list` shows the pipelines.")
@@ -71,6 +100,18 @@ def status(name: str | None, home: str, as_json: bool) -> None:
             click.echo("\n".join(account.lines(f"{record.name}: {name_of_input or 'records'}")))
         if record.problem:
             click.echo(f"{record.name}: {record.problem}")
+
+
+def _metrics(records: Sequence[RunRecord]) -> str:
+    text = {family: header(family) for family in (READ, BECAME, OPEN)}
+    for record in records:
+        for name, account in accounts_of(record.progress.get("totals") or {}).items():
+            labels = (record.name, name or record.topics[0])
+            text[READ] += series_text(READ, labels, account.read)
+            text[OPEN] += series_text(OPEN, labels, account.open)
+            for fate in FATES:
+                text[BECAME] += series_text(BECAME, (*labels, fate), account.of(fate))
+    return "".join(text.values())
 
 
 def _state(record: RunRecord) -> str:

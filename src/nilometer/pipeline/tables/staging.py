@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from nilometer.pipeline.errors import in_record
 from nilometer.pipeline.tables.arrow_types import arrow_schema
 from nilometer.pipeline.tables.avro_schemas import AvroSchemas
 from nilometer.pipeline.tables.avro_values import avro_decoder
@@ -100,7 +101,8 @@ def _stage_batch(
     for record in records:
         counts.read += 1
         try:
-            row = _row_of(plan, decode, record)
+            with in_record(record):
+                row = _row_of(plan, decode, record)
         except RejectedValue as error:
             yield Rejected(record, error.reason, error.detail)
             continue

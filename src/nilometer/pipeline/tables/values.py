@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Protocol, cast
 import msgspec
 from msgspec import Meta
 
+from nilometer.pipeline.errors import RejectedValue
 from nilometer.pipeline.tables.value_types import BOM, RESERVED, Field, Others, ValueType
 
 _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
@@ -48,16 +49,6 @@ class Decoder(Protocol):
     """What is to be said of rows that were returned, and of how many."""
 
     def __call__(self, value: bytes, /) -> dict[str, Any]: ...
-
-
-class RejectedValue(Exception):
-    """A value is no row of the table; the message is reason and detail, for the dead letter."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        """``reason`` is one of not many, by which such values are counted."""
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
-        self.detail = detail
 
 
 class _Decoder:
