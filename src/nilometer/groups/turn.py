@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
+from uuid import UUID
 
 import msgspec
 
 from nilometer.coordinators import effects, turn
-from nilometer.groups.consumer.assignment import Assignment
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import Reply
 
@@ -29,8 +29,9 @@ class AssignmentNeeded(msgspec.Struct, frozen=True):
     group_id: str
     epoch: int
     """The group epoch that it is for."""
-    compute: Callable[[], dict[str, Assignment]]
-    """Returns the assignment by member id. It shares nothing with the shard: any thread may call it."""
+    compute: Callable[[], Mapping[str, Mapping[UUID, frozenset[int]]]]
+    """Returns, by member id, the partitions of each topic. Any thread may call it: it shares nothing with the
+    shard."""
 
 
 class MatchesNeeded(msgspec.Struct, frozen=True):

@@ -96,7 +96,7 @@ class EncodedItems:
         self._recent_bytes = 0
 
     def append(self, piece: bytes) -> None:
-        """Append a part of an element. Small ones are joined: whoever walks over all pieces has few."""
+        """Append a part of an element. Small ones are joined, so that there are few to walk over."""
         self._recent.append(piece)
         self._recent_bytes += len(piece)
         if len(self._recent) >= PIECES_MAX or self._recent_bytes >= SLICE_BYTES:

@@ -103,7 +103,10 @@ class LogDisposal:
         while folders:
             due_ms, folder = folders[0]
             await asyncio.sleep(max(0, due_ms - self._runtime.clock.monotonic_ms()) / 1000)
-            await self._carry_out(folder, functools.partial(self._runtime.disk.remove_tree, folder))
+            try:
+                await self._carry_out(folder, functools.partial(self._runtime.disk.remove_tree, folder))
+            except Exception:  # the others must still be removed
+                logger.exception("The folder %s cannot be removed", folder)
             folders.popleft()
 
     def _remove_due(self, paths: Sequence[str], deletion: object) -> None:
