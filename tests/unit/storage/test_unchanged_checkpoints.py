@@ -117,3 +117,14 @@ def test_the_cleaner_checkpoint_is_replaced_once_it_has_offsets() -> None:
     assert files.write(cleaned) == [names.CLEANER_OFFSET_CHECKPOINT]
     assert files.write(offsets(3, 4)) == [names.CLEANER_OFFSET_CHECKPOINT]
     assert files.read()[CLEANED] == {}
+
+
+def test_files_that_are_read_are_durable_although_their_writer_was_killed_before_it_synced_the_folder() -> (
+    None
+):
+    files = Files()
+    files.write(offsets(3, 4))
+    verbs: list[tuple[str, str]] = []
+    files.disk.fails = lambda _number, verb, path: verbs.append((verb, path))
+    files.open()
+    assert verbs[0] == ("sync", "/data")

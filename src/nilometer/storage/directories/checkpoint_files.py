@@ -90,7 +90,12 @@ class CheckpointFiles:
         """Number of the newest plan that began to write."""
 
     def load(self) -> None:
-        """Read the four files; a damaged one is treated as empty (see :attr:`errors`). Raises OSError."""
+        """Read the four files; a damaged one is treated as empty (see :attr:`errors`). Raises OSError.
+
+        They are durable then: the last process may have been killed before it synced the folder of a file it
+        had renamed. A power loss would bring back the former one, whose offsets no log waits for any more.
+        """
+        self._disk.sync_directory(self.directory)
         self._written = {name: self._read(name) for name in FILES}
 
     def trusted(self, name: str) -> dict[TopicPartition, int]:
