@@ -21,7 +21,7 @@ from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline.declared.project import CONF, DECLARED, SPEC_NAME, write_project
 from nilometer.pipeline.run.samples import sample_records
 from support.pipeline.expected_rollups import expected_rollups
-from support.pipeline.runs import run_pipeline, send_values
+from support.pipeline.runs import AFTER_SAMPLES_MS, run_pipeline, send_values
 from support.ports import free_ports
 
 pytestmark = pytest.mark.spark
@@ -72,7 +72,7 @@ def values_in(topics, topic: str) -> list[bytes]:
 @pytest.mark.long
 def test_tables_view_and_alerts_equal_those_made_in_plain_python(topics, tmp_path):
     values = [one.value for one in sample_records("metrics", 12_000)]
-    topic, alerts = send_values(topics, [b"no json", *values]), topics.create(2)
+    topic, alerts = send_values(topics, [b"no json", *values], timestamp=AFTER_SAMPLES_MS), topics.create(2)
     write_project("metrics", tmp_path / "p", topics.bootstrap, {"measurements": topic, "alerts": alerts})
     set_up_for_one_run(tmp_path / "p")
     run_project(tmp_path / "p")
@@ -123,11 +123,11 @@ def test_a_second_run_goes_on_and_the_tables_are_those_of_the_shipped_job(
     spark, topics, tmp_path, name, rows, parts
 ):
     values = [one.value for one in sample_records(name, 3_000)]
-    topic = send_values(topics, values[:1_700])
+    topic = send_values(topics, values[:1_700], timestamp=AFTER_SAMPLES_MS)
     project, job = tmp_path / name, tmp_path / "job"
     write_project(name, project, topics.bootstrap, {"access" if name == "activity" else name: topic})
     run_project(project)
-    send_values(topics, values[1_700:], topic)
+    send_values(topics, values[1_700:], topic, timestamp=AFTER_SAMPLES_MS)
     run_project(project)
     run_pipeline(spark, topics, name, topic, job)
     for declared, shipped in rows.items():

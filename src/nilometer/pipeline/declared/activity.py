@@ -18,12 +18,14 @@ RECORDS = {
     "subscribe": str(spark.conf.get("spark.nilometer.topic.access")),
     "startingOffsets": "earliest",
 }
+# Outside of the functions: Spark analyses what maps rows by Python, and refuses to within them.
+REQUESTS = parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False)
 
 
 @dp.table
 def visits() -> DataFrame:
     """One row per session with its requests, once the watermark shows that the session is over."""
-    return sessions_of(parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False))
+    return sessions_of(REQUESTS)
 
 
 @dp.materialized_view

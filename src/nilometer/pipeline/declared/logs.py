@@ -18,12 +18,14 @@ RECORDS = {
     "subscribe": str(spark.conf.get("spark.nilometer.topic.logs")),
     "startingOffsets": "earliest",
 }
+# Outside of the function: Spark analyses what maps rows by Python, and refuses to within it.
+LINES = parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False)
 
 
 @dp.table
 def lines() -> DataFrame:
     """One row per record."""
-    return parse(spark.readStream.format("nilometer").options(**RECORDS).load(), files=False)
+    return LINES
 
 
 @dp.materialized_view

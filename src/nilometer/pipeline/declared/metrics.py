@@ -20,14 +20,14 @@ MEASUREMENTS = {
     "startingOffsets": "earliest",
 }
 ALERTS = {"topic": str(spark.conf.get("spark.nilometer.topic.alerts"))}
+# Outside of the functions: Spark analyses what maps rows by Python, and refuses to within them.
+MEASURED = parse(spark.readStream.format("nilometer").options(**SERVERS, **MEASUREMENTS).load(), files=False)
 
 
 @dp.table
 def rollups() -> DataFrame:
     """One row per minute, service and metric, once the watermark has passed the minute's end."""
-    return rollups_of(
-        parse(spark.readStream.format("nilometer").options(**SERVERS, **MEASUREMENTS).load(), files=False)
-    )
+    return rollups_of(MEASURED)
 
 
 dp.create_sink("alerts_topic", "nilometer", {**SERVERS, **ALERTS})
