@@ -93,12 +93,17 @@ async def _look_up(
             bound = partition.log.log_end_offset
         else:
             bound = partition.latest_offset(read_committed=read_committed)
+        leader_epoch = partition.leader_epoch
         if timestamp == LATEST:
-            return ErrorCode.none, (-1, bound, partition.leader_epoch)
+            return ErrorCode.none, (-1, bound, leader_epoch)
         try:
             found = await services.record_reading.run(partition.find_by_time(timestamp, bound))
         except OSError as error:
             raise partition.on_read_error(error) from error
+        # It may have found damage meanwhile, and truncated its log: then another replica leads.
+        partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
+        if partition.leader_epoch != leader_epoch:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
         return ErrorCode.none, found or _UNKNOWN
     except KafkaError as error:
         if isinstance(error, CorruptRecordFound):  # or batches that their producer made unreadable
