@@ -136,3 +136,14 @@ class GrowingFile:
 
     def close(self) -> None:
         pass
+
+
+def test_lines_that_are_values_keep_every_byte() -> None:
+    values = b"\xef\xbb\xbfmark\r\n\0\0hole\n\0\n\r\nrest\r"
+    splitter = LineSplitter(is_exact=True)
+    assert splitter.feed(values) == [b"\xef\xbb\xbfmark\r", b"\0\0hole", b"\0", b"\r"]
+    assert splitter.finish() == b"rest\r"
+    endless = LineSplitter(limit=4, is_exact=True)
+    assert endless.feed(b"\0" * 5) == [LinePart(b"\0" * 5, is_last=False)], "not a hole of any size"
+    assert endless.feed(b"\r") == [LinePart(b"\r", is_last=False)]
+    assert (endless.hole_bytes, splitter.hole_bytes) == (0, 0)

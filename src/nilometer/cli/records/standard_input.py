@@ -17,7 +17,7 @@ async def input_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 
     Raises LineTooLong, OSError.
     """
-    splitter = LineSplitter()
+    splitter = LineSplitter(is_exact=True)
     async for chunk in input_chunks(descriptor):
         if lines := whole_lines(splitter.feed(chunk)):
             yield lines

@@ -2,7 +2,8 @@
 
 A line ends with LF or CRLF, which is not part of it; any other CR is. Two things around lines are no lines
 either: a byte order mark at the beginning of a file, and NULs before a line. Those are a hole: a writer that
-does not append leaves it in a file that was truncated. Nothing else is changed. A line longer than a limit is
+does not append leaves it in a file that was truncated. Nothing else is changed, and with ``is_exact`` nothing
+at all: only LF ends a line then. A line longer than a limit is
 not kept in memory: it is returned in parts as they arrive. Invariant: the returned lines and parts, with what
 is named here, and the incomplete rest are the bytes fed, in order.
 """
@@ -33,15 +34,26 @@ class LinePart:
 
 
 class LineSplitter:
-    __slots__ = ("_is_above", "_is_begin", "_parts", "_rest_bytes", "_size", "hole_bytes", "limit")
+    __slots__ = (
+        "_is_above",
+        "_is_begin",
+        "_is_exact",
+        "_parts",
+        "_rest_bytes",
+        "_size",
+        "hole_bytes",
+        "limit",
+    )
 
-    def __init__(self, limit: int = LINE_BYTES_MAX, *, is_begin: bool = True) -> None:
-        """``is_begin``: the first bytes are those of a file, which may be a byte order mark."""
+    def __init__(self, limit: int = LINE_BYTES_MAX, *, is_begin: bool = True, is_exact: bool = False) -> None:
+        """``is_begin``: the first bytes are those of a file, which may be a byte order mark. ``is_exact``:
+        the lines are values, and no byte of them is left out."""
         self.limit = limit
         """The maximum size, in bytes, of a line that is kept until it is complete."""
         self.hole_bytes = 0
         """The number of NULs that were left out so far."""
-        self._is_begin = is_begin
+        self._is_begin = is_begin and not is_exact
+        self._is_exact = is_exact
         self._parts: list[bytes] = []
         self._size = 0
         self._rest_bytes = 0
@@ -60,7 +72,7 @@ class LineSplitter:
         rest = lines.pop()
         found: list[bytes | LinePart] = [self._complete(lines[0])]
         if b"\r" in data or b"\0" in data:
-            found += [self._without_hole(line).removesuffix(b"\r") for line in lines[1:]]
+            found += [self._without_end(self._without_hole(line)) for line in lines[1:]]
         else:
             found += lines[1:]
         found += self._keep(rest)
@@ -75,8 +87,8 @@ class LineSplitter:
         line = self._taken(data if self._size else self._without_hole(data))
         self._rest_bytes = 0
         if isinstance(line, LinePart):
-            return LinePart(line.data.removesuffix(b"\r"), is_last=True)
-        return line.removesuffix(b"\r")
+            return LinePart(self._without_end(line.data), is_last=True)
+        return self._without_end(line)
 
     def _taken(self, data: bytes) -> bytes | LinePart:
         parts, is_above = self._parts, self._is_above
@@ -95,12 +107,17 @@ class LineSplitter:
             return []
         whole = b"".join(self._parts) if self._is_above else self._without_mark(b"".join(self._parts))
         self._is_above = True
-        self._parts = [whole[-1:]] if whole.endswith(b"\r") else []  # it may belong to the line's end
-        return [LinePart(whole.removesuffix(b"\r"), is_last=False)]
+        part = self._without_end(whole)
+        self._parts = [] if part is whole else [whole[-1:]]  # it may belong to the line's end
+        return [LinePart(part, is_last=False)]
+
+    def _without_end(self, line: bytes) -> bytes:
+        """Return a line without the CR of its end; the same object if there is none."""
+        return line if self._is_exact or not line.endswith(b"\r") else line[:-1]
 
     def _without_hole(self, data: bytes) -> bytes:
         """Return ``data``, the beginning of a line, without the NULs before it."""
-        if not data.startswith(b"\0"):
+        if self._is_exact or not data.startswith(b"\0"):
             return data
         line = data.lstrip(b"\0")
         self.hole_bytes += len(data) - len(line)
