@@ -100,6 +100,7 @@ def with_rows(broker, count):
 
 
 @pytest.mark.long
+@pytest.mark.soak  # three JVMs of a cluster, beside those of other tests
 def test_a_table_is_written_by_workers_that_have_nothing_of_the_driver_but_a_shared_folder(
     remote, broker, tmp_path
 ):
@@ -142,6 +143,7 @@ def test_a_table_is_exact_after_worker_broker_and_driver_were_killed(remote, bro
 
 
 @pytest.mark.long
+@pytest.mark.soak  # three JVMs of a cluster, beside those of other tests
 def test_a_folder_that_the_workers_do_not_share_is_refused_by_name(remote, broker, machine):
     topic = with_rows(broker, 30)
     done = table_run(remote, broker, topic, machine.private / "home")
