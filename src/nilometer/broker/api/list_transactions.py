@@ -18,7 +18,6 @@ from nilometer.coordinators.client_patterns import (
     HEAVIEST,
     PATTERN_ERRORS,
     compile_pattern,
-    matching,
     weight,
 )
 from nilometer.transactions.requests import (
@@ -75,7 +74,7 @@ async def _list(services: Services, request: Request) -> Reply:
         ids = [each.transactional_id for each in shown]
         if weight(pattern, ids) > HEAVIEST:
             return _refuse(request, ErrorCode.invalid_regular_expression)
-        matched = set(await services.runtime.disk.offload(lambda: matching(pattern, ids)))
+        matched = set(await services.transactions.matching(pattern, ids))
         shown = [each for each in shown if each.transactional_id in matched]
     return request.respond(
         throttle_time_ms=0,

@@ -25,6 +25,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
 from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
+from nilometer.coordinators.client_patterns import Pattern, matching
 from nilometer.runtime import Runtime
 from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
 from nilometer.transactions.error_replies import refusal
@@ -66,8 +67,11 @@ class TransactionCoordinator:
         producer_ids: ProducerIds,
         markers: MarkerSender,
     ) -> None:
+        self._runtime = runtime
         self._tasks = tasks
         self._topics = topics
+        self._matching = asyncio.Lock()
+        """Held while ids are matched: other threads are left for the disks."""
         self._producer_ids = producer_ids
         self._markers = markers
         kind: CoordinatorKind[TransactionRequest, TransactionReply, TransactionRecord, TransactionAction]
@@ -126,6 +130,11 @@ class TransactionCoordinator:
     def answer_all(self, request: ListTransactions) -> Iterator[asyncio.Future[TransactionReply]]:
         """Submit ``request`` to each shell on this broker when the next future is taken."""
         return self._shells.answer_all(request)
+
+    async def matching(self, pattern: Pattern, ids: Sequence[str]) -> list[str]:
+        """Return the transactional ids that ``pattern`` matches as a whole, computed on another thread."""
+        async with self._matching:
+            return await self._runtime.disk.offload(lambda: matching(pattern, ids))
 
     async def answer(self, request: TransactionRequest) -> TransactionReply:
         """Return the reply to a request about one transactional id, with a new producer id if it needs
