@@ -128,8 +128,11 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
     try:
         target = open_target(source)
         orphans = find_orphans(target, topics or None, time.time() - hours * 3600)
-        for one in orphans if remove else ():
-            target.remove(one.path)
+        for one in orphans:
+            if not as_json:  # named before it is removed: the next one may fail
+                click.echo(f"{one.path}  {one.bytes:,} bytes, {_time(int(one.modified_s * 1000))}")
+            if remove:
+                target.remove(one.path)
     except PipelineError as error:
         raise click.ClickException(str(error)) from None
     size = sum(one.bytes for one in orphans)
@@ -140,8 +143,6 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
         ]
         print_json({"files": files, "bytes": size, "removed": remove})
         return
-    for one in orphans:
-        click.echo(f"{one.path}  {one.bytes:,} bytes, {_time(int(one.modified_s * 1000))}")
     done = "were removed" if remove else "can be removed, with --remove" if orphans else "are to be removed"
     click.echo(f"{len(orphans):,} files with {size:,} bytes {done}.")
 
