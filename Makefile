@@ -28,7 +28,7 @@ java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, applicat
 	@KAFKA_VERSION=$(KAFKA_VERSION) tests/java/build.sh
 
 # Where docs/vocabulary.txt is enforced.
-VOCABULARY := README.md CHANGELOG.md CONTRIBUTING.md Makefile bench docs src tests
+VOCABULARY := README.md CHANGELOG.md CONTRIBUTING.md Makefile bench docs src tests tools
 
 lint: setup  ## style, words, import layers, types
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""What changes the project's own source."""
