@@ -5,6 +5,7 @@ A plan is a TOML file::
     [[module]]
     name = "nilometer.groups.offsets"           # the module that is written
     docstring = "..."                           # what it is about
+    docstring_of = "nilometer.groups.table"     # or this: the part whose docstring it keeps
     parts = ["nilometer.groups.table", "nilometer.groups.expiry"]
     sections = true   # each part's docstring becomes a comment above its text; without it they go
     rename = {"nilometer.groups.expiry:_run" = "_run_expiry"}   # names that two parts bind
@@ -57,6 +58,7 @@ class Target:
     rename: dict[tuple[str, str], str]
     subject: dict[str, str]
     has_sections: bool
+    docstring_of: str | None
 
     @property
     def base(self) -> str:
@@ -87,6 +89,7 @@ def read_plan(path: Path) -> list[Target]:
             rename=rename,
             subject=entry.get("subject", {}),
             has_sections=entry.get("sections", False),
+            docstring_of=entry.get("docstring_of"),
         )
         for part in target.parts:
             if part in seen:
@@ -96,7 +99,9 @@ def read_plan(path: Path) -> list[Target]:
         name_by_subject(target)
         if unknown := {module for module, _ in rename} - set(target.parts):
             raise PlanError(f"{target.name} renames in {sorted(unknown)}, which are no parts of it")
-        if len(target.parts) > 1 and not target.docstring:
+        if target.docstring_of not in (None, *target.parts):
+            raise PlanError(f"{target.docstring_of} is no part of {target.name}")
+        if len(target.parts) > 1 and not (target.docstring or target.docstring_of):
             raise PlanError(f"{target.name} has no docstring")
         targets.append(target)
     return targets
@@ -298,12 +303,22 @@ class Plan:
             return
         asname = alias.asname
         if asname is None and target.base != alias.name:
-            if target.base in _names_in(rewriting.source.tree):
+            if target.base in _names_in(rewriting.source.tree) and not self._imports(target, rewriting):
                 raise PlanError(
                     f"{rewriting.source.path}: {alias.name} becomes {target.base}, a name there already"
                 )
             rewriting.rebound[alias.name] = target.base
         found.append(Imported(target.package, target.base, asname))
+
+    def _imports(self, target: Target, rewriting: Rewriting) -> bool:
+        """Return whether the file has imported another part of ``target`` under the target's own name."""
+        return any(
+            isinstance(node, ast.ImportFrom)
+            and (alias.asname or alias.name) == target.base
+            and self.home.get(f"{node.module}.{alias.name}") is target
+            for node in ast.walk(rewriting.source.tree)
+            for alias in getattr(node, "names", ())
+        )
 
 
 @cache
@@ -585,7 +600,10 @@ def merged(target: Target, parts: Sequence[Part]) -> str:
             above.append(f"{comments}{text}")
     checking = sorted({line for part in parts for line in part.checking})
     exported = [name for part in parts for name in _exported(part)]
-    pieces = [_wrapped(target.docstring) if target.docstring else _docstring(parts[0].source)]
+    speaker = next((part for part in parts if part.module == target.docstring_of), None)
+    if speaker is None and not target.docstring:
+        speaker = parts[0]
+    pieces = [_wrapped(target.docstring) if speaker is None else _docstring(speaker.source)]
     pieces.append("\n".join(above))
     if checking:
         pieces.append("if TYPE_CHECKING:\n" + "\n".join(f"    {line}" for line in checking))
@@ -594,7 +612,7 @@ def merged(target: Target, parts: Sequence[Part]) -> str:
     for part in parts:
         body = _without(part.body, repeated.get(part.module, set()) | {"__all__"})
         if body:
-            pieces.append(_section(part) + body if target.has_sections else body)
+            pieces.append(_section(part) + body if target.has_sections and part is not speaker else body)
     return "\n\n\n".join(pieces) + "\n"
 
 
@@ -604,8 +622,16 @@ def _section(part: Part) -> str:
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
         is_wide = any(len(line) > LINE - 2 for line in paragraph.splitlines())
-        lines += ["", *(textwrap.wrap(paragraph, LINE - 2) if is_wide else paragraph.splitlines())]
+        lines += ["", *(_wrapped_items(paragraph) if is_wide else paragraph.splitlines())]
     return "".join(f"# {line}".rstrip() + "\n" for line in lines[1:]) + "\n" if text else ""
+
+
+def _wrapped_items(paragraph: str) -> Iterator[str]:
+    """Yield the lines of a paragraph or of a list, wrapped for a comment."""
+    for item in re.split(r"\n(?=- |\d+\. )", paragraph):
+        mark = re.match(r"- |\d+\. |", item)
+        assert mark is not None
+        yield from textwrap.wrap(" ".join(item.split()), LINE - 2, subsequent_indent=" " * len(mark[0]))
 
 
 def _wrapped(docstring: str) -> str:
