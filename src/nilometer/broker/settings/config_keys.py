@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nilometer.broker.settings.authorizer_config_keys import AUTHORIZER_KEYS
 from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
-from nilometer.broker.settings.declaration import setting
+from nilometer.broker.settings.declaration import BOOLEAN, INT, LIST, LONG, STRING, setting
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.log_settings import LOG_KEYS
@@ -20,74 +20,70 @@ from nilometer.broker.settings.storage_config_keys import CLEANER, LOGS
 from nilometer.broker.settings.token_config_keys import TOKEN_KEYS
 from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
-from nilometer.config import ConfigKind
 from nilometer.security.protocol import SecurityProtocol
 
-_BOOLEAN, _INT, _LONG = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG
-_STRING, _LIST = ConfigKind.STRING, ConfigKind.LIST
-
 IDENTITY = [
-    setting("node.id", _INT, -1, "The id of this broker, unique in its cluster.", minimum=-1),
-    setting("broker.id", _INT, -1, "The older name of node.id.", minimum=-1),
+    setting("node.id", INT, -1, "The id of this broker, unique in its cluster.", minimum=-1),
+    setting("broker.id", INT, -1, "The older name of node.id.", minimum=-1),
     setting(
         "process.roles",
-        _LIST,
+        LIST,
         (),
         "The roles of the process: broker, with or without controller, which any broker may become.",
         choices=("broker", "controller"),
     ),
-    setting("broker.rack", _STRING, None, "The rack of this broker; replicas are spread over racks."),
+    setting("broker.rack", STRING, None, "The rack of this broker; replicas are spread over racks."),
 ]
 
 NETWORK = [
     setting(
         "listeners",
-        _LIST,
+        LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "Where to listen, as NAME://host:port,…; one listener for each name.",
     ),
     setting(
         "advertised.listeners",
-        _LIST,
+        LIST,
         (),
         "The addresses that clients connect to, by listener name; by default the listeners.",
     ),
     setting(
         "listener.security.protocol.map",
-        _LIST,
+        LIST,
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "The security protocol of each listener, as LISTENER:PROTOCOL.",
     ),
     setting(
         "inter.broker.listener.name",
-        _STRING,
+        STRING,
         None,
         "The name of the listener by which brokers connect to each other; by default the one named "
         "PLAINTEXT, or the only one.",
     ),
     setting(
         "controller.listener.names",
-        _LIST,
+        LIST,
         (),
         "The listeners of controllers. They are not opened: any broker may become the controller.",
     ),
     setting(
         "security.inter.broker.protocol",
-        _STRING,
+        STRING,
         "PLAINTEXT",
         "The name of the listener between brokers, if it is named after its security protocol.",
         choices=tuple(protocol.value for protocol in SecurityProtocol),
     ),
     setting(
         "socket.request.max.bytes",
-        _INT,
+        INT,
         104_857_600,
         "The largest request accepted; a connection that sends a larger one is closed.",
         minimum=1,
     ),
     setting(
         "queued.max.request.bytes",
-        _LONG,
+        LONG,
         128 * 1024 * 1024,
         "The memory for clients' requests that have not been handled yet. Once it is used up, connections "
         "that hold a part of it are not read on. At least socket.request.max.bytes; -1, the default of "
@@ -96,21 +92,21 @@ NETWORK = [
     ),
     setting(
         "connections.max.idle.ms",
-        _LONG,
+        LONG,
         600_000,
         "A connection that is idle for this long is closed; -1: never.",
         minimum=-1,
     ),
     setting(
         "max.incremental.fetch.session.cache.slots",
-        _INT,
+        INT,
         1000,
         "The maximum number of incremental fetch sessions (KIP-227).",
         minimum=0,
     ),
     setting(
         "fetch.max.bytes",
-        _INT,
+        INT,
         57_671_680,
         "The maximum bytes of records in one fetch response.",
         minimum=1024,
@@ -120,19 +116,19 @@ NETWORK = [
 COORDINATION = [
     setting(
         "nilometer.coordination",
-        _STRING,
+        STRING,
         "local",
         "The coordination store: local (a folder in the first log directory), local:/path, or zookeeper://host:port,…",
     ),
     setting(
         "zookeeper.connect",
-        _STRING,
+        STRING,
         None,
         "ZooKeeper as host:port,…; the older form of nilometer.coordination.",
     ),
     setting(
         "zookeeper.session.timeout.ms",
-        _INT,
+        INT,
         6_000,
         "A broker whose session has no heartbeat for this long is fenced.",
         minimum=100,
@@ -142,14 +138,14 @@ COORDINATION = [
 MONITORING = [
     setting(
         "metrics.listener",
-        _STRING,
+        STRING,
         None,
         "Where metrics and health are served over HTTP, as host:port, or as a port on 127.0.0.1; by default "
         "nowhere. Paths: /metrics, /healthz, /readyz.",
     ),
     setting(
         "metrics.per.partition.enable",
-        _BOOLEAN,
+        BOOLEAN,
         False,
         "Whether /metrics has series of single partitions: about ten for each replica.",
     ),

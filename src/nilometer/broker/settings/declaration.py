@@ -1,9 +1,12 @@
-"""Declares a key of the broker's settings, in the tables of keys."""
+"""What the tables of keys are written with: kinds of values by their bare names, and one key in a line or two."""
 
 from __future__ import annotations
 
 from nilometer.config import ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
+
+BOOLEAN, INT, LONG, SHORT = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.LONG, ConfigKind.SHORT
+DOUBLE, LIST, STRING = ConfigKind.DOUBLE, ConfigKind.LIST, ConfigKind.STRING
 
 
 def setting(

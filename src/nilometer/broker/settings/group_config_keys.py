@@ -6,12 +6,8 @@ module defines names and bounds; ``groups`` uses the values.
 
 from __future__ import annotations
 
-from nilometer.broker.settings.declaration import setting
-from nilometer.config import ConfigKind
+from nilometer.broker.settings.declaration import INT, LIST, LONG, SHORT, STRING, setting
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
-
-_INT, _LONG, _SHORT = ConfigKind.INT, ConfigKind.LONG, ConfigKind.SHORT
-_STRING, _LIST = ConfigKind.STRING, ConfigKind.LIST
 
 INT_MAX = (1 << 31) - 1
 
@@ -27,115 +23,113 @@ ASSIGNORS = {
 CLASSIC_GROUPS = [
     setting(
         "group.min.session.timeout.ms",
-        _INT,
+        INT,
         6_000,
         "The shortest session.timeout.ms that a member of a classic group may request.",
     ),
     setting(
         "group.max.session.timeout.ms",
-        _INT,
+        INT,
         1_800_000,
         "The longest session.timeout.ms that a member of a classic group may request.",
     ),
     setting(
         "group.initial.rebalance.delay.ms",
-        _INT,
+        INT,
         3_000,
         "How long an empty classic group waits for more members before its first rebalance.",
     ),
-    setting(
-        "group.max.size", _INT, INT_MAX, "The maximum number of members of one classic group.", minimum=1
-    ),
+    setting("group.max.size", INT, INT_MAX, "The maximum number of members of one classic group.", minimum=1),
 ]
 
 CONSUMER_GROUPS = [
     setting(
         "group.coordinator.rebalance.protocols",
-        _LIST,
+        LIST,
         ("classic", "consumer", "streams"),
         "The enabled rebalance protocols; streams and share are accepted but not supported.",
         choices=("classic", "consumer", "share", "streams"),
     ),
     setting(
         "group.consumer.session.timeout.ms",
-        _INT,
+        INT,
         45_000,
         "A member of a consumer group without a heartbeat for this long is removed.",
         minimum=1,
     ),
     setting(
         "group.consumer.min.session.timeout.ms",
-        _INT,
+        INT,
         45_000,
         "The lowest session timeout allowed for a consumer group.",
         minimum=1,
     ),
     setting(
         "group.consumer.max.session.timeout.ms",
-        _INT,
+        INT,
         60_000,
         "The highest session timeout allowed for a consumer group.",
         minimum=1,
     ),
     setting(
         "group.consumer.heartbeat.interval.ms",
-        _INT,
+        INT,
         5_000,
         "The heartbeat interval of members of a consumer group.",
         minimum=1,
     ),
     setting(
         "group.consumer.min.heartbeat.interval.ms",
-        _INT,
+        INT,
         5_000,
         "The lowest heartbeat interval allowed for a consumer group.",
         minimum=1,
     ),
     setting(
         "group.consumer.max.heartbeat.interval.ms",
-        _INT,
+        INT,
         15_000,
         "The highest heartbeat interval allowed for a consumer group.",
         minimum=1,
     ),
     setting(
         "group.consumer.assignment.interval.ms",
-        _INT,
+        INT,
         1_000,
         "The minimum time between two target assignments of one consumer group.",
         minimum=0,
     ),
     setting(
         "group.consumer.min.assignment.interval.ms",
-        _INT,
+        INT,
         0,
         "The lowest assignment interval allowed for a consumer group.",
         minimum=0,
     ),
     setting(
         "group.consumer.max.assignment.interval.ms",
-        _INT,
+        INT,
         15_000,
         "The highest assignment interval allowed for a consumer group.",
         minimum=0,
     ),
     setting(
         "group.consumer.max.size",
-        _INT,
+        INT,
         INT_MAX,
         "The maximum number of members of one consumer group.",
         minimum=1,
     ),
     setting(
         "group.consumer.assignors",
-        _LIST,
+        LIST,
         ("uniform", "range"),
         "The server-side assignors; the first is used if members name none.",
         choices=tuple(ASSIGNORS),
     ),
     setting(
         "group.consumer.migration.policy",
-        _STRING,
+        STRING,
         "bidirectional",
         "Whether groups with members may change from the classic to the consumer protocol (upgrade), back"
         " (downgrade), both (bidirectional), or neither (disabled).",
@@ -146,34 +140,34 @@ CONSUMER_GROUPS = [
 OFFSETS = [
     setting(
         "offset.metadata.max.bytes",
-        _INT,
+        INT,
         4_096,
         "The maximum bytes of metadata that may be committed with an offset.",
     ),
     setting(
         "offsets.load.buffer.size",
-        _INT,
+        INT,
         5 << 20,
         "Bytes of a partition of __consumer_offsets that are read at once when its groups are loaded.",
         minimum=1,
     ),
     setting(
         "offsets.retention.minutes",
-        _INT,
+        INT,
         10_080,
         "How long the offsets of a group without members are kept.",
         minimum=1,
     ),
     setting(
         "offsets.retention.check.interval.ms",
-        _LONG,
+        LONG,
         600_000,
         "How often the coordinator checks for offsets that have expired.",
         minimum=1,
     ),
     setting(
         "offsets.commit.timeout.ms",
-        _INT,
+        INT,
         5_000,
         "How long a request to a group coordinator may wait until its change is committed.",
         minimum=1,
@@ -181,24 +175,24 @@ OFFSETS = [
 ]
 
 OFFSETS_TOPIC = [
-    setting("offsets.topic.num.partitions", _INT, 50, "Partitions of __consumer_offsets.", minimum=1),
+    setting("offsets.topic.num.partitions", INT, 50, "Partitions of __consumer_offsets.", minimum=1),
     setting(
         "offsets.topic.replication.factor",
-        _SHORT,
+        SHORT,
         3,
         "Replicas of __consumer_offsets; fewer if the cluster has fewer brokers.",
         minimum=1,
     ),
     setting(
         "offsets.topic.segment.bytes",
-        _INT,
+        INT,
         104_857_600,
         "segment.bytes of __consumer_offsets.",
         minimum=SEGMENT_BYTES_MIN,
     ),
     setting(
         "offsets.topic.compression.codec",
-        _INT,
+        INT,
         0,
         "The codec of the coordinator's batches: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
         minimum=0,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from nilometer.broker.settings.declaration import BOOLEAN, INT, SHORT
 from nilometer.config import ConfigKey, ConfigKind
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 
-_BOOLEAN, _INT, _SHORT = ConfigKind.BOOLEAN, ConfigKind.INT, ConfigKind.SHORT
 
-
-def _number(name: str, default: int, doc: str, *, kind: ConfigKind = _INT, minimum: int = 1) -> ConfigKey:
+def _number(name: str, default: int, doc: str, *, kind: ConfigKind = INT, minimum: int = 1) -> ConfigKey:
     return ConfigKey(name=name, kind=kind, default=default, doc=doc, minimum=minimum)
 
 
@@ -35,7 +34,7 @@ TRANSACTION_KEYS = [
     ),
     ConfigKey(
         name="transaction.partition.verification.enable",
-        kind=_BOOLEAN,
+        kind=BOOLEAN,
         default=True,
         doc="Whether the leader verifies with the coordinator before it appends the first batch of a "
         "transaction.",
@@ -57,7 +56,7 @@ TRANSACTION_KEYS = [
         "transaction.state.log.replication.factor",
         3,
         "Replicas of __transaction_state; fewer if the cluster has fewer brokers.",
-        kind=_SHORT,
+        kind=SHORT,
     ),
     _number("transaction.state.log.min.isr", 2, "min.insync.replicas of __transaction_state."),
     _number(
