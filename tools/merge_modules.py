@@ -29,7 +29,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, repeat
@@ -303,45 +303,75 @@ class Plan:
             return
         asname = alias.asname
         if asname is None and target.base != alias.name:
-            if target.base in _names_in(rewriting.source.tree) and not self._imports(target, rewriting):
-                raise PlanError(
-                    f"{rewriting.source.path}: {alias.name} becomes {target.base}, a name there already"
-                )
+            if target.base in _names_in(rewriting.source.tree) and not self._is_target_there(
+                target, rewriting
+            ):
+                self._import_names(dotted, bound, rewriting, found)
+                return
             rewriting.rebound[alias.name] = target.base
         found.append(Imported(target.package, target.base, asname))
 
-    def _imports(self, target: Target, rewriting: Rewriting) -> bool:
-        """Return whether the file has imported another part of ``target`` under the target's own name."""
+    def _is_target_there(self, target: Target, rewriting: Rewriting) -> bool:
+        """Return whether the file calls a part of ``target`` as the target is called."""
         return any(
-            isinstance(node, ast.ImportFrom)
-            and (alias.asname or alias.name) == target.base
-            and self.home.get(f"{node.module}.{alias.name}") is target
+            self.home.get(f"{node.module}.{alias.name}") is target
             for node in ast.walk(rewriting.source.tree)
-            for alias in getattr(node, "names", ())
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if (alias.asname or alias.name) == target.base
         )
+
+    def _import_names(self, part: str, bound: str, rewriting: Rewriting, found: list[Imported]) -> None:
+        """Import what the file uses of ``part`` by name: the new name of the module is taken there."""
+        tree, target = rewriting.source.tree, self.home[part]
+        uses = [
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == bound
+        ]
+        number = sum(isinstance(node, ast.Name) and node.id == bound for node in ast.walk(tree))
+        names = sorted({self.new_name(part, attribute) for attribute in uses})
+        taken = _names_in(tree) | {name for node in tree.body for name in bound_names(node)}
+        if number != len(uses) or set(names) & taken:
+            raise PlanError(
+                f"{rewriting.source.path}: {bound} becomes {target.base}, a name there already, "
+                f"as are some of {names}"
+            )
+        rewriting.unqualified.add(bound)
+        found += [Imported(target.name, name, None) for name in names]
 
 
 @cache
 def _imported_from(module: str) -> dict[str, tuple[str, str]]:
-    """By its name in a module that is no package: what that module imports from others of Nilometer."""
-    path = path_of(module)
-    if path.name == "__init__.py":
+    """By its name in a module: what that module imports from others of Nilometer."""
+    try:
+        tree = ast.parse(path_of(module).read_bytes())
+    except PlanError:
         return {}
     return {
         alias.asname or alias.name: (node.module, alias.name)
-        for node in ast.parse(path.read_bytes()).body
+        for node in tree.body
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nilometer.")
         for alias in node.names
     }
 
 
-def origin(module: str, name: str) -> tuple[str, str]:
-    """Return the module that defines what ``module`` calls ``name``, and its name there."""
+def origin(module: str, name: str, through_packages: bool = False) -> tuple[str, str]:
+    """Return the module that defines what ``module`` calls ``name``, and its name there.
+
+    A package is asked only if ``through_packages``: what it offers is meant to be imported from it.
+    """
     while (found := _imported_from(module).get(name)) is not None:
-        if (SOURCE / Path(*found[0].split("."), found[1])).with_suffix(".py").exists():
+        is_package = (SOURCE / Path(*module.split("."))).is_dir()
+        if (is_package and not through_packages) or _is_module(f"{found[0]}.{found[1]}"):
             break
         module, name = found
     return module, name
+
+
+def _is_module(dotted: str) -> bool:
+    stem = SOURCE / Path(*dotted.split("."))
+    return stem.with_suffix(".py").exists() or (stem / "__init__.py").exists()
 
 
 def bound_names(node: ast.stmt) -> Iterator[str]:
@@ -532,7 +562,8 @@ def _import_text(
     if isinstance(node, ast.Import):
         for alias in node.names:
             if part is not None:
-                part.imported[alias.asname or alias.name.partition(".")[0]] = alias.name
+                bound = alias.asname or alias.name.partition(".")[0]
+                part.imported[bound] = alias.name if alias.asname else bound
         start, end = source.span(node)
         return source.raw[start:end].decode() + trailing
     found = plan.rewrite_import(node, rewriting)
@@ -548,7 +579,7 @@ def _import_text(
         new = plan.new_name(rewriting.part or "", one.bound)
         one.asname = new if new != one.name else None
     if part is not None:
-        part.imported |= {one.bound: f"{one.module}.{one.name}" for one in found}
+        part.imported |= {one.bound: ":".join(origin(one.module, one.name, True)) for one in found}
     return "\n".join(statement([one], "") + trailing for one in found)
 
 
@@ -595,9 +626,14 @@ def merged(target: Target, parts: Sequence[Part]) -> str:
     if problems:
         raise PlanError(f"{target.name}: names that stand for two things:\n  " + "\n  ".join(problems))
     above = [FUTURE, ""]
+    seen: set[str] = set()
     for part in parts:
         for comments, text in part.imports:
-            above.append(f"{comments}{text}")
+            # One import of what two parts import from different places: a package and its module.
+            lines = [line for line in text.splitlines() if _bound_by(line) not in seen]
+            seen |= {_bound_by(line) for line in lines if line.startswith("from ")}
+            if lines:
+                above.append(comments + "\n".join(lines))
     checking = sorted({line for part in parts for line in part.checking})
     exported = [name for part in parts for name in _exported(part)]
     speaker = next((part for part in parts if part.module == target.docstring_of), None)
@@ -648,6 +684,12 @@ def _docstring(source: Source) -> str:
     first = source.tree.body[0]
     start, end = source.span(first)
     return source.raw[start:end].decode()
+
+
+def _bound_by(line: str) -> str:
+    """Return the name that a line of an import statement of one name binds."""
+    words = line.partition("  #")[0].split()
+    return words[-1]
 
 
 def _exported(part: Part) -> list[str]:
@@ -716,6 +758,51 @@ class Texts:
         return found[0]
 
 
+def circles(written: dict[Path, str], removed: set[Path]) -> list[str]:
+    """Return a sentence for each circle of modules that would import each other when they are loaded."""
+    needs: dict[str, set[tuple[str, str]]] = {}
+    for path in {*SOURCE.rglob("*.py"), *written} - (removed - set(written)):
+        if path.is_relative_to(SOURCE):
+            needs[module_of(path)] = {
+                (node.module, alias.name)
+                for node in ast.parse(written.get(path) or path.read_bytes()).body
+                if isinstance(node, ast.ImportFrom) and node.module
+                for alias in node.names
+            }
+    modules = {
+        module: {
+            name for name in (_module_of_import(*pair, needs) for pair in pairs) if name and name != module
+        }
+        for module, pairs in needs.items()
+    }
+    reached = {module: _reached(modules, module) for module in modules}
+    found = {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in modules
+        if module in reached[module]
+    }
+    return [
+        "modules would import each other: "
+        + "; ".join(f"{module} -> {', '.join(sorted(modules[module] & circle))}" for module in sorted(circle))
+        for circle in found
+    ]
+
+
+def _module_of_import(module: str, name: str, known: Container[str]) -> str | None:
+    return next((found for found in (f"{module}.{name}", module) if found in known), None)
+
+
+def _reached(needs: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    left = list(needs[start])
+    while left:
+        module = left.pop()
+        if module not in seen:
+            seen.add(module)
+            left += needs[module]
+    return seen
+
+
 def carry_out(targets: Sequence[Target]) -> list[Path]:
     """Write every module of the plan and follow what names its parts; return the Python files written."""
     plan = Plan(targets)
@@ -735,6 +822,7 @@ def carry_out(targets: Sequence[Target]) -> list[Path]:
             if text != rewriting.source.raw.decode():
                 written[path] = text
     removed = [path_of(part) for part in plan.home]
+    problems: list[str] = []
     for target in targets:
         path = SOURCE / Path(*target.name.split(".")).with_suffix(".py")
         folder = path.with_suffix("")
@@ -742,7 +830,13 @@ def carry_out(targets: Sequence[Target]) -> list[Path]:
             path = folder / "__init__.py"
             if path not in removed and path in left:
                 raise PlanError(f"{target.name} is a package whose __init__ is no part: {sorted(left)[:3]}")
-        written[path] = texts.follow(merged(target, in_order([parts[part] for part in target.parts])))
+        try:
+            written[path] = texts.follow(merged(target, in_order([parts[part] for part in target.parts])))
+        except PlanError as error:
+            problems.append(str(error))
+    problems += circles(written, set(removed))
+    if problems:
+        raise PlanError("\n".join(problems))
     for path in text_files():
         before = path.read_text(encoding="utf-8")
         if "tools/moves" not in path.as_posix() and (after := texts.follow(before)) != before:
@@ -778,13 +872,18 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     for path in given.plan:
         try:
-            written = carry_out(read_plan(path))
+            plan = read_plan(path)
+            written = carry_out(plan)
         except PlanError as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 1
         names = [str(path) for path in written]
         ruff = [str(Path(sys.executable).parent / "ruff")]
-        subprocess.run([*ruff, "check", "-q", "--select", "I", "--fix", *names], cwd=TOP, check=False)
+        subprocess.run([*ruff, "check", "-q", "--select", "I,RUF022", "--fix", *names], cwd=TOP, check=False)
+        targets = [
+            str(path_of(target.name)) for target in plan if not path_of(target.name).match("__init__.py")
+        ]
+        subprocess.run([*ruff, "check", "-q", "--select", "F401", "--fix", *targets], cwd=TOP, check=False)
         subprocess.run([*ruff, "format", "-q", *names], cwd=TOP, check=True)
         print(f"{path.name}: {len(written)} files written")
     return 0
