@@ -1,4 +1,4 @@
-"""What the tables of keys are written with: kinds of values by their bare names, and one key in a line or two."""
+"""What the tables of keys are written with: kinds of values by bare names, and a key in a line or two."""
 
 from __future__ import annotations
 
