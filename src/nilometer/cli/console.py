@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from nilometer.cli.standard_streams import printable
+from nilometer.cli.process import printable
 
 PIPED_WIDTH = 200
 """The width of a table that is written to a file or a pipe: rows do not wrap."""

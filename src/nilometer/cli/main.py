@@ -20,12 +20,81 @@ import sys
 from typing import NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
 from nilometer.cli import commands
-from nilometer.cli.error_texts import explain, is_wrong_usage
-from nilometer.cli.standard_streams import drop_unwritten_output, prepare_standard_streams
+from nilometer.cli.process import drop_unwritten_output, prepare_standard_streams
 from nilometer.version import __version__
+
+# The messages of errors that reach the command line: what was wrong, where, and what to do.
+#
+# Nothing heavy is imported before there is an error.
+
+EXTRAS = {
+    "spark": (
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "numpy",
+        "numba",
+        "google",
+        "matplotlib",
+        "grpc",
+        "grpc_status",
+        "yaml",
+    ),
+    "postgres": ("psycopg",),
+    "secure": ("cryptography",),
+    "console": ("starlette", "uvicorn", "jinja2"),
+}
+"""The extras of the package, and the modules that come with each: the base package does not need them."""
+
+_ADVICE = {
+    "NETWORK_EXCEPTION": "`nilometer up` starts a broker; --bootstrap-server is for one that runs elsewhere.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "`nilometer topic list` shows the topics.",
+    "UNKNOWN_TOPIC_ID": "`nilometer topic list` shows the topics.",
+    "INVALID_TOPIC_EXCEPTION": "A topic's name has 1 to 249 letters, digits, dots, underscores and hyphens.",
+    "MESSAGE_TOO_LARGE": "The topic's max.message.bytes and the producer's max.request.size limit a record.",
+    "GROUP_ID_NOT_FOUND": "`nilometer group list` shows the groups.",
+    "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas: start stopped brokers.",
+}
+
+
+def explain(error: Exception) -> str | None:
+    """Return the message of an error that the user or the environment caused; None for a bug."""
+    from nilometer.config import ConfigError
+    from nilometer.runtime import LockHeld
+    from nilometer.wire.errors import KafkaError
+
+    if isinstance(error, KafkaError):
+        advice = _ADVICE.get(error.name)
+        return str(error) + (f"\n{advice}" if advice else "")
+    if isinstance(error, ModuleNotFoundError):
+        return missing_extra(error.name)
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!r} is not UTF-8 text"
+    if isinstance(error, (LockHeld, ConfigError)):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return None
+
+
+def is_wrong_usage(error: Exception) -> bool:
+    """Whether the command line itself was wrong, rather than what it met."""
+    from nilometer.config import ConfigError
+
+    return isinstance(error, (ConfigError, UnicodeEncodeError))
+
+
+def missing_extra(module: str | None) -> str | None:
+    """Return how to install the extra that ``module`` belongs to; None if it belongs to none."""
+    top = (module or "").partition(".")[0]
+    for extra, modules in EXTRAS.items():
+        if top in modules:
+            return f"this command needs {top}, which is not installed: pip install 'nilometer[{extra}]'"
+    return None
+
 
 FAILED = 1
 USED_WRONGLY = 2
@@ -44,78 +113,64 @@ class _Lazy(NamedTuple):
 
 COMMANDS: dict[str, _Lazy] = {
     "up": _Lazy(
-        "cluster.broker_commands",
+        "brokers",
         "up",
         "Start a cluster on this machine. Brokers that already run are left alone.",
     ),
-    "down": _Lazy("cluster.broker_commands", "down", "Stop the brokers of a data folder."),
-    "status": _Lazy("cluster.status_command", "status", "Show a cluster's health and its brokers."),
-    "broker": _Lazy(
-        "cluster.broker_commands", "broker", "Run one broker in the foreground; list and configure brokers."
-    ),
+    "down": _Lazy("brokers", "down", "Stop the brokers of a data folder."),
+    "status": _Lazy("status", "status", "Show a cluster's health and its brokers."),
+    "broker": _Lazy("brokers", "broker", "Run one broker in the foreground; list and configure brokers."),
     "topic": _Lazy(
-        "topics.topic_commands",
+        "topics",
         "topic",
         "Create, list, describe, alter and delete topics; their offsets and settings.",
     ),
-    "produce": _Lazy("records.produce_command", "produce", "Write lines, JSON lines or files to a topic."),
-    "consume": _Lazy("records.consume_command", "consume", "Print the records of a topic."),
-    "group": _Lazy(
-        "groups.group_commands", "group", "List, describe and delete consumer groups, reset their offsets."
-    ),
+    "produce": _Lazy("produce", "produce", "Write lines, JSON lines or files to a topic."),
+    "consume": _Lazy("consume", "consume", "Print the records of a topic."),
+    "group": _Lazy("groups", "group", "List, describe and delete consumer groups, reset their offsets."),
     "transaction": _Lazy(
-        "transactions.transaction_commands",
+        "transactions",
         "transaction",
         "List, describe and abort transactions, and find hanging ones.",
     ),
-    "acl": _Lazy("acls.acl_commands", "acl", "List, add and remove ACLs: who may do what."),
-    "user": _Lazy("users.user_commands", "user", "List, add and remove the users of SCRAM."),
-    "token": _Lazy("tokens.token_commands", "token", "Create, describe, renew and expire delegation tokens."),
-    "quota": _Lazy(
-        "quotas.quota_commands", "quota", "List, set and remove quotas: how much clients may ask of a broker."
-    ),
-    "ingest": _Lazy("records.ingest_command", "ingest", "Write the lines of files to a topic, each once."),
-    "replicas": _Lazy(
-        "replicas.replicas_commands", "replicas", "Show every replica's log end, high watermark and epochs."
-    ),
-    "log": _Lazy("records.log_commands", "log", "Print the contents of log files."),
-    "reassign": _Lazy("replicas.reassign_commands", "reassign", "Move partitions to other brokers."),
-    "elect-leaders": _Lazy("replicas.elect_leaders_commands", "elect_leaders", "Elect partition leaders."),
+    "acl": _Lazy("acls", "acl", "List, add and remove ACLs: who may do what."),
+    "user": _Lazy("users", "user", "List, add and remove the users of SCRAM."),
+    "token": _Lazy("tokens", "token", "Create, describe, renew and expire delegation tokens."),
+    "quota": _Lazy("quotas", "quota", "List, set and remove quotas: how much clients may ask of a broker."),
+    "ingest": _Lazy("ingest", "ingest", "Write the lines of files to a topic, each once."),
+    "replicas": _Lazy("replicas", "replicas", "Show every replica's log end, high watermark and epochs."),
+    "log": _Lazy("log", "log", "Print the contents of log files."),
+    "reassign": _Lazy("reassign", "reassign", "Move partitions to other brokers."),
+    "elect-leaders": _Lazy("elect_leaders", "elect_leaders", "Elect partition leaders."),
     "rotate-secret": _Lazy(
-        "cluster.secret_commands",
+        "metadata",
         "rotate_secret",
         "Rotate the secret that brokers authenticate each other with.",
     ),
     "exporter": _Lazy(
-        "cluster.exporter_command",
+        "exporter",
         "exporter",
         "Serve the lag of consumer groups as metrics, with kafka_exporter's names.",
     ),
-    "console": _Lazy(
-        "cluster.console_command", "console", "Serve a web console that shows the cluster live."
-    ),
-    "metadata": _Lazy("cluster.metadata_commands", "metadata", "Read the cluster's metadata log."),
-    "scenario": _Lazy(
-        "simulation.scenario_commands", "scenario", "Play replication scenarios, step by step."
-    ),
+    "console": _Lazy("console_command", "console", "Serve a web console that shows the cluster live."),
+    "metadata": _Lazy("metadata", "metadata", "Read the cluster's metadata log."),
+    "scenario": _Lazy("scenario", "scenario", "Play replication scenarios, step by step."),
     "model-check": _Lazy(
-        "simulation.model_check_commands",
+        "model_check",
         "model_check",
         "Check the replication core in every order of events of a small cluster.",
     ),
-    "simulate": _Lazy(
-        "simulation.simulate_commands", "simulate", "Simulate whole clusters under faults, by seed."
-    ),
+    "simulate": _Lazy("simulate", "simulate", "Simulate whole clusters under faults, by seed."),
     "audit": _Lazy(
-        "pipelines.audit_command", "audit", "Check every replica's files, and compare the replicas."
+        "pipelines.folder_commands", "audit", "Check every replica's files, and compare the replicas."
     ),
     "archive": _Lazy(
         "pipelines.archive_command", "archive", "Copy sealed segments into an archive; list what it has."
     ),
-    "export": _Lazy("pipelines.export_command", "export_command", "Write topics to Parquet files."),
+    "export": _Lazy("pipelines.folder_commands", "export_command", "Write topics to Parquet files."),
     "pipeline": _Lazy("pipelines.pipeline_commands", "pipeline", "Run the shipped Spark pipelines."),
     "spark": _Lazy("pipelines.spark_commands", "spark", "Run your own Spark jobs on topics."),
-    "completion": _Lazy("completion_command", "completion", "Print the script for completion in a shell."),
+    "completion": _Lazy("main", "completion", "Print the script for completion in a shell."),
 }
 
 
@@ -221,3 +276,26 @@ def _report(error: Exception) -> int:
         return BUG
     click.echo(f"Error: {message}", err=True, color=True)
     return USED_WRONGLY if is_wrong_usage(error) else FAILED
+
+
+# ``nilometer completion``: the script with which a shell completes the command's words.
+
+PROGRAM = "nilometer"
+VARIABLE = "_NILOMETER_COMPLETE"
+SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+
+@commands.command()
+@click.argument("shell", type=click.Choice(list(SHELLS)))
+def completion(shell: str) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    \b
+    bash: eval "$(nilometer completion bash)"             in ~/.bashrc; bash 4.4 or newer
+    zsh:  eval "$(nilometer completion zsh)"              in ~/.zshrc, after compinit
+    fish: nilometer completion fish > ~/.config/fish/completions/nilometer.fish
+    """
+    root = click.get_current_context().find_root().command
+    maker = SHELLS[shell](root, {}, PROGRAM, VARIABLE)
+    # Not maker.source(): for bash it starts one to learn its version, and this one may not be the user's.
+    click.echo(maker.source_template % maker.source_vars())

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from nilometer.cli.pipelines import audit_command as command
+from nilometer.cli.pipelines import folder_commands as command
 from nilometer.pipeline.audit.audit import audit
 from nilometer.pipeline.audit.audit_report import to_html, to_json, write_report
 from nilometer.pipeline.audit.findings import Kind

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.pipelines.export_command import COMPRESSIONS, export_command
+from nilometer.cli.pipelines.folder_commands import COMPRESSIONS, export_command
 from nilometer.pipeline.spark import spark_session
 from support.brokers.nilometer_broker import NilometerBroker
 from support.pipeline.checkpoints import wait_for_checkpoint

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import nilometer
+from nilometer.cli.pipelines.pipeline_choice import named_topics
 from nilometer.cli.pipelines.pipeline_commands import pipeline
-from nilometer.cli.pipelines.pipeline_results import print_tables
-from nilometer.cli.pipelines.pipeline_topics import named_topics
+from nilometer.cli.pipelines.pipeline_run_command import print_tables
 from nilometer.cli.pipelines.spark_commands import spark as spark_group
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, readable
 from nilometer.pipeline.run.catalogue import SHIPPED
@@ -225,7 +225,7 @@ def test_one_process_at_a_time_runs_a_pipeline(tmp_path):
 @pytest.mark.parametrize("how", [None, signal.SIGINT, signal.SIGTERM])
 def test_what_a_session_puts_on_disk_goes_when_its_process_does(how):
     program = (
-        "from nilometer.cli.signals import exit_on_sigterm\n"
+        "from nilometer.cli.process import exit_on_sigterm\n"
         "from nilometer.pipeline.spark.spark_session import work_folder\n"
         "exit_on_sigterm()\n"
         "print(work_folder(), flush=True)\n"

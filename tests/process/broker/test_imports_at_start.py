@@ -37,9 +37,9 @@ OF_FEATURES = {
     "starlette",
 }
 COMMANDS = {
-    "nilometer.cli.cluster.broker_commands": {"nilometer.cluster", "nilometer.coordination", "rich"},
-    "nilometer.cli.cluster.status_command": {"nilometer.cluster", "nilometer.coordination"},
-    "nilometer.cli.topics.topic_commands": {"nilometer.cluster", "nilometer.storage", "rich"},
+    "nilometer.cli.brokers": {"nilometer.cluster", "nilometer.coordination", "rich"},
+    "nilometer.cli.status": {"nilometer.cluster", "nilometer.coordination"},
+    "nilometer.cli.topics": {"nilometer.cluster", "nilometer.storage", "rich"},
     "nilometer.cli.main": {"asyncio", "kio", "msgspec", "nilometer.client", "rich"},
 }
 """By the module of a command, what it has no use for."""

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nilometer.cli.consume import consume
 from nilometer.cli.main import COMMANDS, cli
-from nilometer.cli.records.consume_command import consume
-from nilometer.cli.records.record_format import BadFormat, as_json, json_lines, template, value_lines
+from nilometer.cli.record_format import BadFormat, as_json, json_lines, template, value_lines
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 
 HEAVY = ("pyspark", "pandas", "pyarrow", "numba", "uvloop", "kio", "rich", "asyncio")

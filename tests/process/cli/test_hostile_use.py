@@ -309,7 +309,7 @@ class TestStreams:
         ("module", "ended"),
         [
             ("click", (-signal.SIGINT, "")),
-            ("nilometer.cli.topics.topic_commands", (130, "Interrupted.")),
+            ("nilometer.cli.topics", (130, "Interrupted.")),
             ("atexit", (-signal.SIGINT, "")),
         ],
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cli.error_texts import EXTRAS
+from nilometer.cli.main import EXTRAS
 
 WITHOUT = """
 import sys

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cli.simulation.parallel import play_in_processes
-from nilometer.cli.simulation.seed_report import SeedOptions, SeedReport, play_seed
-from nilometer.cli.simulation.simulate_commands import Summary
+from nilometer.cli.simulate import Summary
+from nilometer.cli.simulated_seeds import SeedOptions, SeedReport, play_in_processes, play_seed
 from support.eventually import eventually
 
 OPTIONS = SeedOptions(minutes=0.1)

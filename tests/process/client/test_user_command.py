@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 
 from nilometer.cli.main import run
-from nilometer.cli.users.password_input import PASSWORD_VARIABLE
+from nilometer.cli.users import PASSWORD_VARIABLE
 from support.brokers.sasl_broker import PASSWORDS, SaslBroker, sasl_broker
 from support.command_line import Nilometer, Outcome
 from support.eventually import eventually

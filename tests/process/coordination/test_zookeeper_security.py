@@ -18,8 +18,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from nilometer.broker.control.secret_keeper import find_or_make_secrets
-from nilometer.cli.cluster.metadata_commands import metadata
-from nilometer.cli.cluster.secret_commands import rotate_secret
+from nilometer.cli.metadata import metadata, rotate_secret
 from nilometer.coordination import CoordinationStore, StoreRefused, StoreUnavailable, make_store, open_reader
 from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
 from nilometer.runtime import Runtime

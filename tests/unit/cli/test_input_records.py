@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.cli.records.input_records import BadInput, InputRecord, PlainLines, json_record
-from nilometer.cli.records.record_format import json_lines
+from nilometer.cli.produce import BadInput, InputRecord, PlainLines, json_record
+from nilometer.cli.record_format import json_lines
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 
 JSON = st.recursive(

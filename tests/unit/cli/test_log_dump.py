@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from nilometer.cli.log import dump_file, is_known
 from nilometer.cli.main import cli
-from nilometer.cli.records.log_dump import dump_file, is_known
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import checkpoints
 from nilometer.storage.segments.offset_index import OffsetIndex

@@ -7,8 +7,8 @@ import io
 import click
 import pytest
 
-from nilometer.cli.users import password_input
-from nilometer.cli.users.password_input import LENGTH_MAX, PASSWORD_VARIABLE, read_password
+from nilometer.cli import users
+from nilometer.cli.users import LENGTH_MAX, PASSWORD_VARIABLE, read_password
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +42,14 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = ["secret", "misspelt", "secret", "secret"]
-    monkeypatch.setattr(password_input.sys, "stdin", Terminal())
+    monkeypatch.setattr(users.sys, "stdin", Terminal())
     monkeypatch.setattr(click.termui, "hidden_prompt_func", lambda _prompt: answers.pop(0))
     assert read_password(None) == "secret"
     assert answers == []
 
 
 def test_there_is_no_prompt_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(password_input.sys, "stdin", io.StringIO("secret\n"))
+    monkeypatch.setattr(users.sys, "stdin", io.StringIO("secret\n"))
     with pytest.raises(click.UsageError, match="give --password-file, or NILOMETER_USER_PASSWORD"):
         read_password(None)
 

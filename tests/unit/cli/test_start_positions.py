@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from nilometer.cli.records.start_positions import Start, parse_places, resolve
+from nilometer.cli.consume import Start, parse_places, resolve
 from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.client.consumer.log_ranges import LogRange
 from nilometer.client.consumer.tail import newest

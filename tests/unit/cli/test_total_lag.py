@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nilometer.cli.groups.group_view import total_lag
+from nilometer.cli.groups import total_lag
 from nilometer.client.admin.group_offsets import PartitionLag
 from nilometer.client.network.cluster_metadata import TopicPartition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nilometer.cli.cluster.up_options import (
+from nilometer.cli.brokers import (
     UpOptions,
     endpoint,
     ids,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from nilometer.cli.cluster.status_view import document, picture
+from nilometer.cli.status import document, picture
 from nilometer.client.admin.transaction_admin import ActiveProducer, OpenTransaction
 from nilometer.client.health.cluster_health import (
     DOWN,

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from nilometer.cli.pipelines.pipeline_lines import (
+from nilometer.cli.pipelines.pipeline_run_command import (
     account_of_run,
     check_any_recognised,
     open_note,

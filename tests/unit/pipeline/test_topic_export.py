@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.pipelines.export_command import export_command
+from nilometer.cli.pipelines.folder_commands import export_command
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, SourceError
 from nilometer.pipeline.export import exported_folder, slice_files, topic_export
 from nilometer.pipeline.export.slice_files import write_slice

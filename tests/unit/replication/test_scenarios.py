@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nilometer.cli.simulation.model_check_commands import model_check
-from nilometer.cli.simulation.scenario_commands import scenario
+from nilometer.cli.model_check import model_check
+from nilometer.cli.scenario import scenario
 from nilometer.replication import TruncationRule
 from nilometer.simulation.recording.format import Kind, read_recording
 from nilometer.simulation.scenarios import SCENARIOS

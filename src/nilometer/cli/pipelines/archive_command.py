@@ -15,10 +15,10 @@ import click
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import json_option, print_json, print_table
+from nilometer.cli.commands import FiniteRange
 from nilometer.cli.console import OutputConsole
-from nilometer.cli.number_types import FiniteRange
-from nilometer.cli.pipelines.log_folder_options import chosen_places, data_dir_option, log_dirs_option
-from nilometer.cli.signals import exit_on_sigterm
+from nilometer.cli.pipelines.folder_commands import chosen_places, data_dir_option, log_dirs_option
+from nilometer.cli.process import exit_on_sigterm
 from nilometer.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Parses what chooses a pipeline and changes it: NAME or a file, ``--formats``, ``--set``, ``--settings``."""
+"""Parses what chooses a pipeline and changes it: NAME or a file, ``--formats``, ``--set``, ``--settings``,
+``--topic``.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ from nilometer.pipeline.recognition import Formats
 from nilometer.pipeline.run.catalogue import SHIPPED, PipelineModule, Shipped
 from nilometer.pipeline.run.own_pipelines import load_own
 from nilometer.pipeline.run.pipeline_settings import given_settings, make_settings
+
+# Parses what chooses a pipeline and changes it: NAME or a file, ``--formats``, ``--set``, ``--settings``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +99,29 @@ def settings_of(module: PipelineModule, given: dict[str, Any]) -> Any:
             raise PipelineError(f"this pipeline has no settings, and no {', '.join(given)}")
         return None
     return make_settings(settings_type, given)
+
+
+# Parses ``--topic``: the topics that replace a shipped pipeline's default input topics.
+
+
+def named_topics(shipped: Shipped, given: tuple[str, ...]) -> dict[str, str]:
+    """Return the topics to read, by the pipeline's names for them and in its order. Raises UsageError."""
+    chosen = dict(zip(shipped.inputs, shipped.inputs, strict=True))
+    seen: set[str] = set()
+    for item in given:
+        name, separator, topic = item.rpartition("=")
+        if separator and name not in chosen:
+            raise click.UsageError(f"--topic: {shipped.name} reads {', '.join(chosen)}, and no {name}")
+        if "," in topic:
+            raise click.UsageError(
+                f"--topic {item}: an input is one topic; give another run to the other one with --name NAME"
+            )
+        if not separator and len(chosen) > 1:
+            raise click.UsageError(
+                f"--topic: {shipped.name} reads several topics; give INPUT=TOPIC, not {item!r}"
+            )
+        if (name := name or shipped.inputs[0]) in seen:
+            raise click.UsageError(f"--topic is given twice for {name}, which is read from one topic")
+        seen.add(name)
+        chosen[name] = topic
+    return chosen

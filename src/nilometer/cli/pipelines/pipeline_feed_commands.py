@@ -26,11 +26,11 @@ from nilometer.cli.cluster_options import (
     run_async,
     yes_option,
 )
+from nilometer.cli.commands import Seconds
 from nilometer.cli.console import OutputConsole
-from nilometer.cli.number_types import Seconds
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
-from nilometer.cli.signals import exit_on_sigterm
+from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster

@@ -1,48 +1,246 @@
 """``nilometer pipeline run``: runs a pipeline on Spark, until it is stopped or has read everything.
 
-Nothing of Spark is imported before it runs.
+It prints the progress, the result tables and the position, and what became of the records: the account, and
+the lines read, recognised and skipped by file.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import command_config_option, given_client_config, parse_pairs
 from nilometer.cli.console import OutputConsole
-from nilometer.cli.pipelines.pipeline_choice import choice_options, choose
+from nilometer.cli.pipelines.pipeline_choice import choice_options, choose, named_topics
 from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_CODE
-from nilometer.cli.pipelines.pipeline_lines import (
-    RunAccount,
-    account_of_run,
-    check_any_recognised,
-    check_finish,
-    open_note,
-    print_account,
-    print_tally,
-    rejected_text,
-    too_many_text,
-)
-from nilometer.cli.pipelines.pipeline_results import print_position, print_tables, progress_line, tables_of
 from nilometer.cli.pipelines.pipeline_state_commands import home_option, open_page, render_report
-from nilometer.cli.pipelines.pipeline_topics import named_topics
-from nilometer.cli.signals import exit_on_sigterm, stop_on_signals
+from nilometer.cli.process import exit_on_sigterm, stop_on_signals
+from nilometer.pipeline.account import Accounts, accounts_json, accounts_since
 from nilometer.pipeline.csv_table import check_table
 from nilometer.pipeline.errors import PipelineError, readable
-from nilometer.pipeline.formats.tally import Tally
-from nilometer.pipeline.run.catalogue import DEAD_LETTERS
+from nilometer.pipeline.formats.tally import Tally, share
+from nilometer.pipeline.recognition import Formats
+from nilometer.pipeline.run.catalogue import DEAD_LETTERS, PipelineModule, Shipped
 from nilometer.pipeline.run.run_record import FAILED, FINISHED, STOPPED, RunFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nilometer.pipeline.run.runner import Progress
+    from nilometer.pipeline.batches import Done
+    from nilometer.pipeline.run.runner import Job, Progress
+
+
+# Prints a pipeline's progress, its result tables and its position.
+
+
+def progress_line(progress: Progress) -> str:
+    offsets = ", ".join(
+        f"{topic} {sum(partitions.values())}" for topic, partitions in sorted(progress.end_offsets.items())
+    )
+    rates = f"in {progress.input_rows_per_second:,.0f}/s, processed {progress.rows_per_second:,.0f}/s"
+    line = f"batch {progress.batch_id}: {progress.rows:,} records, {rates}, lag {progress.lag:,}"
+    line += f", read up to {offsets}"
+    if progress.event_time_watermark is not None:
+        line += f", event-time watermark {progress.event_time_watermark:%Y-%m-%d %H:%M}"
+    return line
+
+
+def tables_of(results: dict[str, DataFrame]) -> dict[str, list[dict[str, object]]]:
+    """Return the rows of each result table, as Python values, by title."""
+    return {title: [row.asDict() for row in frame.collect()] for title, frame in results.items()}
+
+
+def print_tables(console: Console, tables: dict[str, list[dict[str, object]]]) -> None:
+    for title, rows in tables.items():
+        if not rows:
+            console.print(f"{title}\nnone yet\n", highlight=False)
+            continue
+        table = Table(title=title, title_justify="left")
+        for column in rows[0]:
+            table.add_column(column, justify="right" if column == "lines" else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*[f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()])
+        console.print(table)
+
+
+def print_position(console: Console, last: Progress) -> None:
+    """Print the position of the job: the offsets read, and the event-time watermark."""
+    for topic, partitions in sorted(last.end_offsets.items()):
+        offsets = ", ".join(
+            f"{number}: {offset:,}" for number, offset in sorted(partitions.items(), key=_number)
+        )
+        console.print(f"Read {topic} up to offsets {offsets}", highlight=False)
+    if last.event_time_watermark is not None:
+        console.print(
+            f"Event-time watermark {last.event_time_watermark:%Y-%m-%d %H:%M:%S}: "
+            "minutes before it count as complete",
+            highlight=False,
+        )
+
+
+def _number(item: tuple[str, int]) -> int:
+    return int(item[0])
+
+
+# What a run says about its records: the account, and lines read, recognised and skipped by file.
+
+FILES_SHOWN = 10
+REASONS_SHOWN = 3
+WIDTH = 140
+
+
+def check_any_recognised(tally: Tally | None, shipped: Shipped, job: Job) -> None:
+    """Raise PipelineError, with what was tried, if there are lines and none was recognised."""
+    if tally is None or tally.recognised or not tally.unrecognised:
+        return
+    tried = dict.fromkeys(one.name for one in (job.formats or Formats()).definitions())
+    samples = "".join(f"\n  {line}" for line in tally.samples())
+    raise PipelineError(
+        f"none of the {tally.unrecognised:,} lines of {job.topic} is of a format that {shipped.name} reads. "
+        f"Tried: {', '.join(tried)}. The lines are such as:{samples}\n"
+        "`nilometer pipeline formats test FILE` shows which format takes which line, and proposes formats "
+        "for --formats"
+    )
+
+
+def check_finish(
+    finish: bool, shipped: Shipped, module: PipelineModule, output: str, *, available_now: bool
+) -> None:
+    """Raise UsageError if ``--finish`` cannot be done."""
+    if not finish:
+        return
+    if not hasattr(module, "finish"):
+        raise click.UsageError(f"--finish: {shipped.name} leaves nothing open that could be closed")
+    if not available_now:
+        raise click.UsageError("--finish needs --available-now: input without an end leaves something open")
+    if "://" in output:
+        raise click.UsageError("--finish needs an --output on this machine")
+
+
+def too_many_text(tally: Tally, most: float) -> str:
+    return (
+        f"WARNING: {tally.unrecognised:,} of {tally.lines - tally.blank:,} lines "
+        f"({tally.unrecognised_share:.1%}) are of no known format and were skipped; --max-unrecognised is "
+        f"{most:g} %. `nilometer pipeline formats test FILE` proposes formats for them"
+    )
+
+
+def print_tally(tally: Tally) -> None:
+    """Print lines read, recognised and skipped, by file, with samples of the skipped ones."""
+    console = OutputConsole(WIDTH)
+    console.print(
+        f"{tally.lines:,} lines: {tally.recognised:,} recognised, {tally.blank:,} blank, "
+        f"{tally.unrecognised:,} of no known format ({tally.unrecognised_share:.1%})"
+    )
+    files = tally.files()
+    if any(file["path"] for file in files):
+        table = Table(title="Lines by file", title_justify="left")
+        table.add_column("file", overflow="fold")
+        for column in ("lines", "recognised", "no format", "share"):
+            table.add_column(column, justify="right")
+        for file in files[:FILES_SHOWN]:
+            lost = share(file["unrecognised"], file["lines"] - file["blank"])
+            numbers = (f"{file[key]:,}" for key in ("lines", "recognised", "unrecognised"))
+            table.add_row(Text(file["path"] or "(not from ingest)"), *numbers, f"{lost:.1%}")
+        console.print(table)
+        if len(files) > FILES_SHOWN:
+            console.print(f"... and {len(files) - FILES_SHOWN:,} more files (--json lists them)")
+    if tally.unrecognised:
+        console.print("Lines of no known format are such as:")
+        for line in tally.samples():
+            console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAccount:
+    """What became of the records of a run, and of all runs of its checkpoint."""
+
+    run: Accounts
+    totals: Accounts
+    notes: Mapping[str, int]
+    watermark: datetime | None
+    letters: str
+    """The topic of dead letters."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": accounts_json(self.run),
+            "all_runs": accounts_json(self.totals),
+            "notes": dict(self.notes),
+            "dead_letters": self.letters,
+        }
+
+
+def account_of_run(began: Done | None, last: Done | None, letters: str) -> RunAccount | None:
+    """Return the account of what came after ``began``; None if the pipeline keeps none."""
+    if last is None:
+        return None
+    run = accounts_since(began.totals if began is not None else {}, last.totals)
+    return RunAccount(run, last.totals, last.notes, last.watermark, letters)
+
+
+def print_account(account: RunAccount) -> None:
+    """Print what became of every record: of this run, and of all runs if there were others."""
+    console = OutputConsole(WIDTH)
+    parts = [("Account of all runs", account.totals)]
+    if accounts_json(account.run) != accounts_json(account.totals):
+        parts.insert(0, ("Account of this run", account.run))
+    for title, accounts in parts:
+        console.print(title)
+        for name, one in accounts.items():
+            for line in one.lines(name or "records"):
+                console.print(Text(f"  {line}"), soft_wrap=True)
+    if any(one.of("rejected") for one in account.totals.values()):
+        console.print(Text(f"  Rejected records are in topic {account.letters}, each with the reason"))
+    for note, rows in account.notes.items():
+        console.print(Text(f"  {rows:,} {note}"), soft_wrap=True)
+
+
+def rejected_text(account_of_run: RunAccount, most: float) -> str | None:
+    """Return a warning if more than ``most`` percent of an input's records were rejected; else None."""
+    for name, account in account_of_run.run.items():
+        if account.rejected_share * 100 > most:
+            reasons = sorted(account.became["rejected"].items(), key=lambda one: -one[1])
+            said = "; ".join(f"{records:,} {reason}" for reason, records in reasons[:REASONS_SHOWN])
+            return (
+                f"WARNING: {account.of('rejected'):,} of {account.read:,} {name or 'records'} "
+                f"({account.rejected_share:.1%}) were rejected; --max-rejected is {most:g} %. They are in "
+                f"topic {account_of_run.letters}: {said}"
+            )
+    return None
+
+
+def open_note(account: RunAccount, *, finished: bool) -> list[str]:
+    """Return what is said of records whose results are not written yet."""
+    still_open = sum(one.open for one in account.totals.values())
+    if not still_open:
+        return []
+    if finished:
+        return [
+            f"--finish has written the results of {still_open:,} open records too. They stay open for later "
+            "input, and are written again when they end"
+        ]
+    at = f" ({account.watermark:%Y-%m-%d %H:%M:%S})" if account.watermark is not None else ""
+    return [
+        f"The results of {still_open:,} records are still open: they are written when the event-time "
+        f"watermark{at} has passed their end"
+    ]
+
+
+# ``nilometer pipeline run``: runs a pipeline on Spark, until it is stopped or has read everything.
+#
+# Nothing of Spark is imported before it runs.
 
 TOP_MAX = 1_000
 RESULTS_WIDTH = 80

@@ -16,7 +16,7 @@ from nilometer.cli.cluster_options import (
     json_option,
     yes_option,
 )
-from nilometer.cli.signals import exit_on_sigterm
+from nilometer.cli.process import exit_on_sigterm
 from nilometer.pipeline.declared.project import SPEC_NAME
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.spark.executors import (

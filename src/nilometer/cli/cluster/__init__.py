@@ -1,1 +1,0 @@
-"""Commands for brokers on this machine, and for the cluster's metadata log and secret."""

@@ -1,1 +1,0 @@
-"""Commands for consumer groups: members, lag, offsets."""

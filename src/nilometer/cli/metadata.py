@@ -1,0 +1,305 @@
+"""``nilometer metadata dump | image`` and ``rotate-secret``: what brokers share in the coordination store.
+
+The first two read the cluster's metadata log; the last one creates a new secret with which the brokers
+authenticate each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nilometer.broker.settings.zookeeper_settings import security_from
+from nilometer.cli import commands
+from nilometer.cli.cluster_options import (
+    always_json_option,
+    json_option,
+    print_json,
+    run_async,
+    stop_on_signals,
+)
+from nilometer.cluster.entries import BadEntry
+from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
+from nilometer.config import ConfigError, parse_properties
+from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, make_store, open_reader
+from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
+from nilometer.invariants import InvariantBroken
+from nilometer.runtime import Runtime
+
+# ``nilometer metadata dump | image``: reads the cluster's metadata log from the coordination store.
+#
+# Reads the store without a session, so brokers do not notice it and need not run.
+
+DEFAULT_DATA_DIR = ".nilometer/data"
+READ_ENTRIES_MAX = 256
+COORDINATION_CONFIG_VARIABLE = "NILOMETER_COORDINATION_CONFIG"
+FOLLOW_POLL_S = 0.1
+
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"The folder of `nilometer up`, or a broker's log folder.  [default: {DEFAULT_DATA_DIR}]",
+)
+coordination_option = click.option(
+    "--coordination",
+    metavar="STORE",
+    help="The brokers' nilometer.coordination: local:/folder or zookeeper://host:port[,…][/chroot].",
+)
+coordination_config_option = click.option(
+    "--coordination-config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=COORDINATION_CONFIG_VARIABLE,
+    show_envvar=True,
+    help="A properties file with the settings of connections to ZooKeeper: a broker's server.properties.",
+)
+
+
+@commands.group()
+def metadata() -> None:
+    """Read the cluster's metadata log: what its controllers decided, entry by entry."""
+
+
+@metadata.command()
+@data_dir_option
+@coordination_option
+@coordination_config_option
+@click.option(
+    "--from", "first", type=click.IntRange(0), default=0, help="Start at the entry with this number."
+)
+@click.option("--follow", is_flag=True, help="Print new entries as they are appended, until Ctrl-C.")
+@json_option
+def dump(
+    data_dir: Path | None,
+    coordination: str | None,
+    coordination_config: Path | None,
+    first: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print the metadata log, a line for each record; with --json, a document for each entry.
+
+    A snapshot is one line. An entry marked "void" was written by a controller that had been deposed, and
+    changed nothing.
+    """
+    setting, security = store_setting(data_dir, coordination), store_security(coordination_config)
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        if follow:
+            stop_on_signals(stop.set)
+        log = _Log(await open_reader(setting, Runtime.system(), security))
+        try:
+            async for item in log.entries(stop, follow=follow):
+                _print(item, log, first, as_json)
+        finally:
+            await log.close()
+
+    _run(work)
+
+
+@metadata.command()
+@data_dir_option
+@coordination_option
+@coordination_config_option
+@click.option(
+    "--at",
+    "number",
+    type=click.IntRange(0),
+    help="The metadata up to the entry with this number. [default: the newest]",
+)
+@always_json_option
+def image(
+    data_dir: Path | None, coordination: str | None, coordination_config: Path | None, number: int | None
+) -> None:
+    """Print the metadata that the log results in, as JSON: brokers, topics, partitions, settings."""
+    setting, security = store_setting(data_dir, coordination), store_security(coordination_config)
+
+    async def work() -> dict[str, Any]:
+        log = _Log(await open_reader(setting, Runtime.system(), security))
+        try:
+            async for item in log.entries(asyncio.Event(), follow=False):
+                if number is not None and isinstance(item, DecodedEntry) and item.number >= number:
+                    break
+        finally:
+            await log.close()
+        return snapshot_fields(log.history.image)
+
+    found = _run(work)
+    if number is not None and found["number"] != number:
+        raise click.ClickException(
+            f"there is no entry {number}: the newest one of this image is {found['number']}"
+        )
+    print_json(found)
+
+
+class _Log:
+    """Reads the entries of a store in order, and applies them to ``history``."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+        self.history = MetadataHistory()
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    async def entries(self, stop: asyncio.Event, *, follow: bool) -> AsyncIterator[DecodedEntry | int]:
+        """Yield the entries until the newest; with ``follow``, wait for more until ``stop`` is set.
+
+        If a number n is yielded, a snapshot has replaced the entries below n.
+        """
+        while not stop.is_set():
+            try:
+                found = await self._reader.read(self.history.next_number, READ_ENTRIES_MAX)
+            except EntriesRetired:
+                snapshot = await self._reader.read_snapshot()
+                if snapshot is not None:
+                    self.history.load_snapshot(snapshot.data)
+                    yield snapshot.number
+                continue
+            for item in self.history.apply((entry.number, entry.data) for entry in found):
+                yield item
+            if found:
+                continue
+            if not follow:
+                return
+            try:
+                async with asyncio.timeout(FOLLOW_POLL_S):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+
+def _print(item: DecodedEntry | int, log: _Log, first: int, as_json: bool) -> None:
+    if isinstance(item, int):
+        snapshot = log.history.image.snapshot()
+        if as_json:
+            click.echo(json.dumps({"snapshot_below": item, "image": snapshot_fields(log.history.image)}))
+        else:
+            click.echo(
+                f"snapshot  replaces all entries below {item}: {len(snapshot.brokers)} brokers, "
+                f"{len(snapshot.topics)} topics, {log.history.image.partitions_count} partitions"
+            )
+    elif item.number >= first:
+        click.echo(json.dumps(_entry_document(item)) if as_json else "\n".join(_entry_lines(item)))
+
+
+def _entry_document(item: DecodedEntry) -> dict[str, Any]:
+    entry = item.entry
+    return {
+        "number": item.number,
+        "accepted": item.accepted,
+        "controller_id": entry.controller_id,
+        "controller_epoch": entry.controller_epoch,
+        "controller_incarnation": entry.controller_incarnation,
+        "records": [record_fields(record) for record in entry.records],
+    }
+
+
+def _entry_lines(item: DecodedEntry) -> list[str]:
+    entry = item.entry
+    void = "" if item.accepted else " void"
+    head = f"{item.number:>8}  controller {entry.controller_id} epoch {entry.controller_epoch}{void}"
+    lines: list[str] = []
+    for record in entry.records:
+        fields = record_fields(record)
+        kind = fields.pop("type")
+        topic_id = getattr(record, "topic_id", None)
+        named = item.topics.get(topic_id) if topic_id is not None else None
+        topic = f" topic={named}" if named is not None and "name" not in fields else ""
+        shown = " ".join(f"{name}={_value(value)}" for name, value in fields.items())
+        lines.append(f"{head}  {kind}{topic} {shown}".rstrip())
+    return lines
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str) and value and not any(sign in value for sign in ' ="'):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def store_setting(data_dir: Path | None, coordination: str | None) -> str:
+    """Return the coordination store, as a value of the brokers' setting ``nilometer.coordination``.
+
+    Raises ClickException if ``data_dir`` contains no store.
+    """
+    if coordination is not None:
+        if data_dir is not None:
+            raise click.UsageError("give either --data-dir or --coordination")
+        return coordination
+    folder = Path(DEFAULT_DATA_DIR) if data_dir is None else data_dir
+    tried = [folder / "coordination", folder / ".coordination", folder]
+    for candidate in tried:
+        if (candidate / "store").is_file():
+            return f"local:{candidate.absolute()}"
+    raise click.ClickException(
+        f"no coordination store in {folder}: give --data-dir, or --coordination as the brokers have it"
+    )
+
+
+def store_security(config: Path | None) -> ZooKeeperSecurity:
+    """Return how to connect to ZooKeeper by the settings in a file. Raises BadParameter."""
+    if config is None:
+        return OPEN
+    try:
+        return security_from(parse_properties(config.read_text(encoding="utf-8"), str(config)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {config}: {error}") from None
+    except ConfigError as error:
+        raise click.BadParameter(f"{config}: {error}") from None
+
+
+def _run(work: Any) -> Any:
+    try:
+        return run_async(work())
+    except (CoordinationError, BadEntry, InvariantBroken) as error:
+        raise click.ClickException(str(error)) from None
+
+
+# ``nilometer rotate-secret``: creates a new secret with which the brokers authenticate each other.
+
+
+@commands.command("rotate-secret")
+@data_dir_option
+@coordination_option
+@coordination_config_option
+@json_option
+def rotate_secret(
+    data_dir: Path | None, coordination: str | None, coordination_config: Path | None, as_json: bool
+) -> None:
+    """Create a new secret that the brokers of a cluster authenticate each other with.
+
+    Brokers read it within seconds, without a restart. The previous secret stays accepted until the next
+    rotation. To exclude a process that may have read it, rotate twice, with half a minute in between.
+    Connections that are open already stay open: restart the brokers one by one to close them.
+    """
+    setting, security = store_setting(data_dir, coordination), store_security(coordination_config)
+    try:
+        number = run_async(_rotate(setting, security))
+    except CoordinationError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        print_json({"current": number, "previous": number - 1})
+        return
+    click.echo(f"Secret {number} is current now; secret {number - 1} is accepted until the next rotation.")
+
+
+async def _rotate(setting: str, security: ZooKeeperSecurity) -> int:
+    from nilometer.broker.control.secret_keeper import rotate_secrets
+
+    runtime = Runtime.system()
+    reader = await open_reader(
+        setting, runtime, security
+    )  # raises if there is no store: none must be created here
+    await reader.close()
+    store = make_store(setting, runtime, local_folder="", zookeeper=security)
+    await store.open()
+    try:
+        return (await rotate_secrets(store, runtime.entropy)).current.number
+    finally:
+        await store.close()

@@ -1,1 +1,0 @@
-"""Commands that produce and consume records, ingest files, and print log files."""

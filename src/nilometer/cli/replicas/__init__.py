@@ -1,1 +1,0 @@
-"""Commands that show replicas, elect leaders, and move partitions to other brokers."""

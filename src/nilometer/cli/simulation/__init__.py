@@ -1,1 +1,0 @@
-"""Commands for simulated clusters, the model check, and the scenarios of replication."""

@@ -1,1 +1,0 @@
-"""Commands that create, list, describe, alter and delete topics."""

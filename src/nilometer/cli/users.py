@@ -1,0 +1,258 @@
+"""``nilometer user``: list, add and remove the users of SCRAM.
+
+A password is read from a file, the environment or a prompt; never from the command line, which other users of
+the machine can see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+import click
+
+from nilometer.cli import commands
+from nilometer.cli.cluster_clients import admin_of
+from nilometer.cli.cluster_options import (
+    confirm,
+    connection_options,
+    given_client_config,
+    json_option,
+    print_json,
+    print_table,
+    run_async,
+    yes_option,
+)
+from nilometer.cli.metadata import (
+    DEFAULT_DATA_DIR,
+    coordination_config_option,
+    coordination_option,
+    data_dir_option,
+)
+from nilometer.client.admin.user_admin import UserAdmin, UserCredential
+from nilometer.local.secure_cluster import BROKER, DEMO, MECHANISM, SecureFolder
+from nilometer.runtime import Runtime
+from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+# Where a command reads a password: a file, the environment, or a prompt; never the command line, which other
+# processes and the shell's history can show.
+
+PASSWORD_VARIABLE = "NILOMETER_USER_PASSWORD"
+LENGTH_MAX = 1024
+"""In characters: a longer text is a wrong file."""
+
+password_file_option = click.option(
+    "--password-file",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help=f"A file with the password as its only line; - is standard input. Without it the password is in "
+    f"{PASSWORD_VARIABLE}, or is asked for.",
+)
+
+
+def read_password(file: TextIO | None) -> str:
+    """Return the password. Raises UsageError, which does not repeat it."""
+    given = os.environ.get(PASSWORD_VARIABLE)
+    if file is not None:
+        return _checked(_line_of(file), "--password-file")
+    if given:
+        return _checked(given, PASSWORD_VARIABLE)
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"give --password-file, or {PASSWORD_VARIABLE} in the environment")
+    return _checked(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True), "Password")
+
+
+def _line_of(file: TextIO) -> str:
+    try:
+        text = file.read(LENGTH_MAX + len("\r\n") + 1)
+    except UnicodeDecodeError:
+        raise click.UsageError("--password-file is not UTF-8 text") from None
+    line, _, rest = text.partition("\n")
+    if rest:
+        raise click.UsageError("--password-file has more than one line")
+    return line
+
+
+def _checked(password: str, where: str) -> str:
+    try:
+        password.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{where} is not UTF-8 text") from None
+    if not password:
+        raise click.UsageError(f"{where} is empty")
+    if len(password) > LENGTH_MAX:
+        raise click.UsageError(f"{where} has more than {LENGTH_MAX} characters")
+    return password
+
+
+# ``nilometer user``: list, add and remove the users of SCRAM.
+
+TIMEOUT_MS = 15_000
+_FOR_A_FILE = re.compile(r"""[!#-\[\]-~]+""")
+"""Passwords that a file of settings can have: Java and this program read them alike."""
+MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
+T = TypeVar("T")
+
+
+@commands.group()
+def user() -> None:
+    """List, add and remove the users of SASL's SCRAM mechanisms.
+
+    They log in on listeners whose sasl.enabled.mechanisms have SCRAM-SHA-256 or SCRAM-SHA-512. Users of PLAIN
+    are in the brokers' settings instead.
+    """
+
+
+def _mechanism_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--mechanism",
+        "mechanisms",
+        type=click.Choice(MECHANISMS, case_sensitive=False),
+        multiple=True,
+        help=text,
+    )
+
+
+def _run(bootstrap: str, work: Callable[[UserAdmin], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with admin_of(bootstrap) as admin:
+            return await work(UserAdmin(Runtime.system(), admin.client, TIMEOUT_MS))
+
+    try:
+        return run_async(main())
+    except KafkaError as error:
+        if error.code is not ErrorCode.resource_not_found:
+            raise
+        raise click.ClickException(f"{error}\n`nilometer user list` shows the users.") from None
+
+
+@user.command("list")
+@click.argument("names", nargs=-1, metavar="[NAME…]")
+@json_option
+@connection_options
+def list_users(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """List users with their mechanisms and iterations: those named, or all."""
+    wanted = tuple(dict.fromkeys(names))
+    _show(_run(bootstrap, lambda admin: admin.list_credentials(wanted)), as_json)
+
+
+@user.command()
+@click.argument("name")
+@_mechanism_option("Only for this mechanism; repeatable. [default: both]")
+@click.option(
+    "--iterations",
+    type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
+    default=ITERATIONS_MIN,
+    show_default=True,
+    help="How often the password is hashed: more makes guessing, and each login, slower.",
+)
+@password_file_option
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Write to the coordination store while no broker runs: the first users of a cluster. The store is "
+    "named by --data-dir or --coordination, and created if it does not exist.",
+)
+@data_dir_option
+@coordination_option
+@coordination_config_option
+@json_option
+@connection_options
+def add(
+    name: str,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    password_file: TextIO | None,
+    offline: bool,
+    data_dir: Path | None,
+    coordination: str | None,
+    coordination_config: Path | None,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Add a user, or change its password and iterations. Connections that are open stay open.
+
+    The password is hashed before it is sent: no broker sees it.
+    """
+    if not offline and (data_dir is not None or coordination is not None):
+        raise click.UsageError("--data-dir and --coordination are for --offline")
+    wanted = _chosen(mechanisms) or tuple(ScramMechanism)
+    folder = SecureFolder(data_dir or Path(DEFAULT_DATA_DIR)) if offline else _folder()
+    file = folder.file_of(name) if folder is not None and folder.exists and MECHANISM in wanted else None
+    if file is not None and name == BROKER:
+        raise click.ClickException(_needed(name, file))
+    password = read_password(password_file)
+    if file is not None and not _FOR_A_FILE.fullmatch(password):
+        raise click.UsageError(
+            f"{file} has the password of {name}, too, and can have only letters, digits and signs of ASCII "
+            'without spaces, " and \\'
+        )
+    if offline:
+        from nilometer.cli.first_users import add_offline
+        from nilometer.local.first_users import NewUser
+
+        user = NewUser(name=name, password=password, mechanisms=wanted, iterations=iterations)
+        add_offline(user, data_dir, coordination, coordination_config)
+    else:
+        _run(bootstrap, lambda admin: admin.set_password(name, password, wanted, iterations))
+    if folder is not None and file is not None:
+        folder.change_password(name, password)
+        click.echo(f"{file} has the new password.", err=True)
+    _show([UserCredential(name, mechanism.value, iterations) for mechanism in wanted], as_json)
+
+
+@user.command()
+@click.argument("name")
+@_mechanism_option("Only of this mechanism; repeatable. [default: all that the user has]")
+@yes_option
+@json_option
+@connection_options
+def remove(name: str, mechanisms: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> None:
+    """Remove a user, and print what was removed. Connections that are open stay open."""
+    known = _run(bootstrap, lambda admin: admin.list_credentials([name]))
+    wanted = _chosen(mechanisms) or _chosen([each.mechanism for each in known])
+    names = [mechanism.value for mechanism in wanted]
+    lost = [f"password of user {name} for {each}" for each in names]
+    folder = _folder()
+    file = folder.file_of(name) if folder is not None and MECHANISM in wanted else None
+    if file is not None:
+        if name != DEMO:
+            raise click.ClickException(_needed(name, file))
+        lost.append(f"{file} is of no use then")
+    confirm("Remove it?", lost, yes=yes)
+    _run(bootstrap, lambda admin: admin.remove(name, wanted))
+    _show([each for each in known if each.mechanism in names], as_json)
+
+
+def _folder() -> SecureFolder | None:
+    """Return the folder of `nilometer up --secure` whose cluster this command connects to, if it is here."""
+    authority = given_client_config().get("ssl.truststore.location")
+    return None if authority is None else SecureFolder.of_authority(authority)
+
+
+def _needed(name: str, file: Path) -> str:
+    who = "the brokers log in to each other" if name == BROKER else "`nilometer up` and `status` log in"
+    return (
+        f"{who} as {name}, with the password in {file}, and could not any more. Nothing was changed. "
+        f"For yourself make a user of your own: nilometer user add NAME"
+    )
+
+
+def _chosen(names: Sequence[str]) -> tuple[ScramMechanism, ...]:
+    return tuple(mechanism for mechanism in ScramMechanism if mechanism.value in names)
+
+
+def _show(credentials: Sequence[UserCredential], as_json: bool) -> None:
+    if not as_json:
+        print_table(UserCredential._fields, credentials)
+        return
+    by_user: dict[str, list[dict[str, object]]] = {}
+    for each in credentials:
+        shown: dict[str, object] = {"mechanism": each.mechanism, "iterations": each.iterations}
+        by_user.setdefault(each.user, []).append(shown)
+    print_json({"users": [{"name": name, "credentials": found} for name, found in by_user.items()]})
