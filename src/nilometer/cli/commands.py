@@ -15,10 +15,6 @@ from typing import Any, TypeVar
 
 import click
 
-# The commands and groups of the command line: an option is given once, unless it takes several values.
-#
-# click lets the last of repeated options win: the others would have no effect, and the user would not know.
-
 
 class _Strict(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -60,7 +56,7 @@ def _shown(option: click.Option) -> str:
     return "/".join((option.opts[-1], *option.secondary_opts))
 
 
-# Numbers on the command line, within what the protocol can carry: a larger one is wrong usage.
+# --- numbers
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -102,9 +98,8 @@ class Minutes(FiniteRange):
         super().__init__(smallest, MINUTES_MAX)
 
 
-# Parses timestamps given on the command line.
+# --- timestamps
 
-TIME_MAX_MS = (1 << 63) - 1
 _MILLISECONDS = re.compile("[0-9]{1,19}")
 
 
@@ -117,7 +112,7 @@ def parse_time(text: str) -> int:
         found = int(text) if _MILLISECONDS.fullmatch(text) else _from_iso(text)
     except (ValueError, OverflowError):
         found = -1
-    if not 0 <= found <= TIME_MAX_MS:
+    if not 0 <= found <= INT64_MAX:
         raise ValueError(
             f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00"
         )
@@ -131,7 +126,7 @@ def _from_iso(text: str) -> int:
     return round(time.timestamp() * 1000)
 
 
-# The options of commands that show something once, or again and again.
+# --- the options of commands that show something once, or again and again
 
 F = TypeVar("F", bound=Callable[..., Any])
 

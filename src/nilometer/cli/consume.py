@@ -130,6 +130,10 @@ LOOK_MS = 200
 RECORDS_PER_POLL = 2_000
 
 
+def _limit(left: int | None) -> int:
+    return RECORDS_PER_POLL if left is None else min(left, RECORDS_PER_POLL)
+
+
 async def consume_in_group(
     topic: str, count: int | None, exit_at_end: bool, render: Formatter, config: GivenConfig
 ) -> None:
@@ -144,8 +148,7 @@ async def consume_in_group(
             click.echo(f"Topic {topic} does not exist yet: waiting for it.", err=True)
         await consumer.subscribe([topic])
         while left is None or left > 0:
-            limit = RECORDS_PER_POLL if left is None else min(left, RECORDS_PER_POLL)
-            records = await consumer.poll(limit, timeout_ms=LOOK_MS if exit_at_end else POLL_MS)
+            records = await consumer.poll(_limit(left), timeout_ms=LOOK_MS if exit_at_end else POLL_MS)
             if consumer.closed:
                 break
             output.write(b"".join(map(render, records)))
@@ -252,10 +255,6 @@ async def _read_to_end(consumer: Consumer, partitions: Sequence[TopicPartition],
         consumer.pause(*(one for one in partitions if one not in unfinished))
 
 
-def _limit(left: int | None) -> int:
-    return RECORDS_PER_POLL if left is None else min(left, RECORDS_PER_POLL)
-
-
 def _write(records: Sequence[ConsumerRecord], render: Formatter) -> None:
     sys.stdout.buffer.write(b"".join(map(render, records)))
     sys.stdout.buffer.flush()
@@ -274,7 +273,7 @@ async def _partitions(consumer: Consumer, topic: str, wanted: tuple[int, ...]) -
     return [one for one in partitions if one.partition in wanted] if wanted else partitions
 
 
-# ``nilometer consume``: prints the records of a topic.
+# The command.
 
 TAIL_MAX = 1_000_000
 

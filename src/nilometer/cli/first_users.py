@@ -1,5 +1,4 @@
-"""The users of a cluster before its first broker starts: ``user add --offline``, and those of ``up
---secure``.
+"""The users of a cluster before its first broker starts: ``user add --offline`` and ``up --secure``.
 
 Both write to a coordination store that no broker uses; it is created if it does not exist.
 """
@@ -19,8 +18,6 @@ from nilometer.local.first_users import NewUser, write_first_users
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.secure_cluster import SecureFolder
 from nilometer.local.secure_users import write_users
-
-# ``nilometer user add --offline``: the first users of a cluster, before its first broker starts.
 
 
 def add_offline(
@@ -53,9 +50,6 @@ def _has_store(data_dir: Path | None) -> bool:
     except click.ClickException:
         return False
     return True
-
-
-# ``nilometer up --secure``: what it prepares before the brokers of a new cluster start.
 
 
 def create_secure(security: SecureFolder, coordination: str) -> None:

@@ -104,7 +104,7 @@ def parse_topic(text: str) -> tuple[str, list[int]]:
     return name, found
 
 
-# Formats groups: as tables for people, and as JSON documents for programs.
+# Groups as tables for people, and as JSON documents for programs.
 
 NONE = "-"
 OFFSET_COLUMNS = (
@@ -490,7 +490,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool, as_json: bool,
     finish({str(one): error for one, error in outcomes.items() if error is not None})
 
 
-# ``nilometer group``: list, describe and delete groups; also adds the commands for offsets.
+# The group of commands: list, describe, delete, and those for offsets.
 
 GROUP_TYPES = ("classic", "consumer")
 

@@ -209,7 +209,7 @@ def _plain_file(disk: Disk, path: str, name: str) -> Iterator[Entry]:
             }
 
 
-# ``nilometer log``: prints and checks files of a log; lists and deletes stray logs.
+# The commands.
 
 _PATH = click.Path(exists=True)
 

@@ -31,8 +31,6 @@ from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
 from nilometer.runtime import Runtime
 
-# ``nilometer metadata dump | image``: reads the cluster's metadata log from the coordination store.
-#
 # Reads the store without a session, so brokers do not notice it and need not run.
 
 DEFAULT_DATA_DIR = ".nilometer/data"

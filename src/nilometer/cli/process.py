@@ -16,11 +16,7 @@ import signal
 import sys
 from typing import Any, TextIO, cast
 
-# The standard streams of the `nilometer` process: closed, full and non-UTF-8 ones, and what they print.
-#
-# Invariant: text that a client of the cluster chose (ids, names, messages, values) never controls the
-# terminal. Bytes that a command writes to the buffer itself, as ``consume`` does with values, are left as
-# they are.
+# --- standard streams: closed, full and non-UTF-8 ones, and what they print
 
 _closed: set[int] = set()
 """The numbers of the standard streams that were closed when the process started."""
@@ -98,9 +94,7 @@ def drop_unwritten_output() -> None:
         os.close(nowhere)
 
 
-# Signal handlers for Ctrl-C and SIGTERM, for commands that run brokers or Spark.
-#
-# With them a process exits normally and removes its temporary files; a process killed by a signal does not.
+# --- signals
 
 
 def exit_on_sigterm() -> None:

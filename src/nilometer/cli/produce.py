@@ -30,7 +30,7 @@ from nilometer.cli.cluster_options import (
     print_json,
     run_async,
 )
-from nilometer.cli.commands import PARTITION
+from nilometer.cli.commands import INT32_MAX, INT64_MAX, PARTITION
 from nilometer.client.ingest.line_splitter import LINE_BYTES_MAX, LineSplitter, LineTooLong, whole_lines
 from nilometer.client.network.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.producer.delivery import Delivery
@@ -46,9 +46,6 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 # headers, timestamps and nulls; the fields that only a broker can set are ignored.
 
 Headers = tuple[tuple[str, bytes | None], ...]
-TIMESTAMP_MAX = (1 << 63) - 1
-PARTITION_MAX = (1 << 31) - 1
-
 _DECODER = json.JSONDecoder()
 _OF_THE_BROKER = ("topic", "offset", "timestamp_type", "leader_epoch")
 _FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp")
@@ -112,8 +109,8 @@ def json_record(line: bytes) -> InputRecord:
         _bytes_of_field(document, text, "key"),
         _bytes_of_field(document, text, "value"),
         _headers(document.get("headers"), text),
-        _number(document, "partition", PARTITION_MAX),
-        _number(document, "timestamp", TIMESTAMP_MAX),
+        _number(document, "partition", INT32_MAX),
+        _number(document, "timestamp", INT64_MAX),
     )
 
 
@@ -434,7 +431,7 @@ async def _create(producer: Producer, topic: str) -> None:
     click.echo(f"Created topic {topic} with {count} partition{'' if count == 1 else 's'}.", err=True)
 
 
-# ``nilometer produce``: sends lines, JSON lines, whole files or a tombstone as records.
+# The command.
 
 
 @commands.command()

@@ -255,8 +255,6 @@ async def _usable_brokers(
     return [UsableBroker(BrokerId(one), None if ignore_racks else live[one].rack) for one in wanted]
 
 
-# ``nilometer reassign plan | execute | status | cancel``: moves partitions to other brokers.
-#
 # Files are in the format of Kafka's own tool. Exit codes: 0 done (for ``status`` with a file: every move is
 # complete), 1 not.
 

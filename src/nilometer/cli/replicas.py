@@ -33,8 +33,6 @@ from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, R
 from nilometer.wire.describe_replicas import LEADER, NOT_HELD, OFFLINE, LeaderState, ReplicaState
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-# Formats a survey of replicas: as a table for people, and as a JSON document for programs. Pure.
-
 EPOCHS_SHOWN = 3
 
 _COLUMNS = (
@@ -215,8 +213,6 @@ def _replica_document(row: ReplicaRow) -> dict[str, Any]:
     }
 
 
-# ``nilometer replicas``: shows the state of every replica, as its own broker reports it; once or repeatedly.
-#
 # Exit codes: 0 if every replica was reported by its broker, 1 if one was not (its row says why).
 
 

@@ -36,9 +36,7 @@ from nilometer.simulation.recording.writer import RecordingWriter
 from nilometer.simulation.run import Record, run
 from nilometer.simulation.verdict import Exit, Verdict
 
-# Simulates one seed and makes its report: findings, replay command, minimised faults, last log lines.
-#
-# A report is plain data, so that a child process can send it to the parent, which prints it.
+# --- one seed: a report is plain data, so that a child process can send it to the parent, which prints it.
 
 FINDINGS_SHOWN = 10
 OUTCOMES = {
@@ -208,13 +206,7 @@ def replay_command(seed: int, options: SeedOptions) -> str:
     return command
 
 
-# Simulates seeds in several processes at once, and reports them in the order of their numbers.
-#
-# Each child process simulates one seed at a time and is replaced after some, so that memory left over from
-# runs does not add up. Seeds are independent, so the process in which one runs does not change its result.
-#
-# Invariants: after a seed has failed no further seed is started, unless ``keep_going``; when the caller stops
-# reading reports, for any reason, all child processes are ended.
+# --- several processes
 
 SEEDS_OF_A_PROCESS = 25
 """The number of seeds after which a child process is replaced."""

@@ -45,8 +45,6 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.runtime import Runtime
 
-# Formats a cluster's health: as text for people, and as a JSON document for programs. Pure.
-#
 # The fields of the document are described in ``docs/operations.md``: fields may be added, none changes.
 
 _STYLES = {
@@ -208,8 +206,6 @@ def _partition_documents(found: Sequence[PartitionHealth]) -> list[dict[str, Any
     ]
 
 
-# ``nilometer status``: the health of a cluster, once or repeatedly.
-#
 # Exit codes: 0 healthy; 1 degraded, or there is no cluster; 3 unavailable; 4 the brokers refuse to say.
 # (2 is wrong usage.)
 

@@ -271,7 +271,7 @@ def _report_deleted_records(outcomes: Mapping[TopicPartition, int | KafkaError],
         raise click.exceptions.Exit(1)
 
 
-# ``nilometer topic``: create, list, describe, alter, delete.
+# The group of commands: create, list, describe, alter, delete.
 
 
 @commands.group()

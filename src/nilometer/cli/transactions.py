@@ -38,7 +38,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 
-# Prints transactions as tables, and converts them to JSON documents.
+# Transactions as tables, and as JSON documents.
 
 
 def listing_document(one: TransactionListing) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _time(milliseconds: int | None) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
-# ``nilometer transaction``: list, describe and abort transactions, and find hanging ones.
+# The commands.
 
 TIMEOUT_MS = 15_000
 DEFAULT_OLDER_THAN_S = 15 * 60

@@ -1,7 +1,7 @@
 """``nilometer user``: list, add and remove the users of SCRAM.
 
-A password is read from a file, the environment or a prompt; never from the command line, which other users of
-the machine can see.
+A password is read from a file, the environment or a prompt; never from the command line, which other
+processes and the shell's history can show.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from nilometer.runtime import Runtime
 from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-# Where a command reads a password: a file, the environment, or a prompt; never the command line, which other
-# processes and the shell's history can show.
+# --- the password
 
 PASSWORD_VARIABLE = "NILOMETER_USER_PASSWORD"
 LENGTH_MAX = 1024
@@ -90,7 +89,7 @@ def _checked(password: str, where: str) -> str:
     return password
 
 
-# ``nilometer user``: list, add and remove the users of SCRAM.
+# --- the commands
 
 TIMEOUT_MS = 15_000
 _FOR_A_FILE = re.compile(r"""[!#-\[\]-~]+""")

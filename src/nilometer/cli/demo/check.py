@@ -284,7 +284,7 @@ def _alternatives(line: str) -> Verdict | None:
     return Verdict("alternatives", word, "update-alternatives", _minute(time)) if word else None
 
 
-# Compares the pipeline's numbers with an independent count of the same files.
+# --- the comparison
 
 
 def counting(files: Sequence[Path]) -> Callable[[], Census]:

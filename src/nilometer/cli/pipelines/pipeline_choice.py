@@ -19,8 +19,6 @@ from nilometer.pipeline.run.catalogue import SHIPPED, PipelineModule, Shipped
 from nilometer.pipeline.run.own_pipelines import load_own
 from nilometer.pipeline.run.pipeline_settings import given_settings, make_settings
 
-# Parses what chooses a pipeline and changes it: NAME or a file, ``--formats``, ``--set``, ``--settings``.
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

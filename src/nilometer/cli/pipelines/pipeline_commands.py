@@ -26,8 +26,6 @@ from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED
 from nilometer.pipeline.run.own_pipelines import write_copy
 
-# ``nilometer pipeline declare | new``: writes a shipped pipeline as a project, or as a file to change.
-
 
 @commands.command()
 @click.argument("name", metavar="NAME", type=click.Choice(DECLARED))
@@ -104,9 +102,7 @@ def new(name: str, origin: str, folder: Path) -> None:
     click.echo(f"  pytest {test}")
 
 
-# ``nilometer pipeline``: the group of the commands for the shipped pipelines, and ``list``.
-#
-# Nothing of Spark is imported before a pipeline runs.
+# The group, and ``list``.
 
 
 @commands.group()

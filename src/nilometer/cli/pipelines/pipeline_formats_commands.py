@@ -163,7 +163,7 @@ def _split(file: IO[bytes]) -> Iterator[bytes]:
         yield line.removesuffix(b"\n")
 
 
-# ``nilometer pipeline formats``: shows formats, and what they find in files. Needs no Spark.
+# The commands.
 
 UNRECOGNISED_EXIT_CODE = 3
 PROPOSED_SHARE_MIN = 0.95

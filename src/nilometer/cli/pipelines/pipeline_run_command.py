@@ -238,7 +238,7 @@ def open_note(account: RunAccount, *, finished: bool) -> list[str]:
     ]
 
 
-# ``nilometer pipeline run``: runs a pipeline on Spark, until it is stopped or has read everything.
+# The command.
 #
 # Nothing of Spark is imported before it runs.
 
