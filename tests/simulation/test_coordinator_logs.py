@@ -13,9 +13,8 @@ from nilometer.simulation.checkers.transactions.coordinator_logs import (
 )
 from nilometer.simulation.checkers.transactions.partition_logs import ProducerBatch
 from nilometer.storage import TopicPartition
-from nilometer.transactions.record_format import encode_value
-from nilometer.transactions.state import TransactionState
-from nilometer.transactions.transaction import Transaction
+from nilometer.transactions.records import encode_value
+from nilometer.transactions.transaction import Transaction, TransactionState
 
 ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT = 1, 2, 4
 

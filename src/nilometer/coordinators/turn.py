@@ -1,11 +1,52 @@
-"""A *turn*: one call of a shard, with its time, and the records, replies and actions collected so far."""
+"""A *turn*: one call of a shard, with its time, and the records, replies and actions collected so far.
+
+Its effects are records to append, and replies and actions that wait for them. A coordinator's log has entries
+besides plain records: a transaction's records, and its end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Generic
+from typing import Generic, NamedTuple, NewType, TypeVar
 
-from nilometer.coordinators.effects import ActionT, Effects, Producer, RecordT, ReplyT, Token
+import msgspec
+
+Token = NewType("Token", int)
+"""Identifies a request that waits for its reply. The shell creates it; the shard returns it with the
+reply."""
+
+RecordT = TypeVar("RecordT")
+ReplyT = TypeVar("ReplyT")
+ActionT = TypeVar("ActionT")
+
+
+class Producer(NamedTuple):
+    """The producer in whose transaction records are written."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Effects(msgspec.Struct, Generic[RecordT, ReplyT, ActionT], frozen=True):
+    records: tuple[RecordT, ...] = ()
+    replies: tuple[tuple[Token, ReplyT], ...] = ()
+    actions: tuple[ActionT, ...] = ()
+    """To be carried out after the replies, in order."""
+    producer: Producer | None = None
+    """The records are part of this producer's transaction, and count once it is committed. None: the records
+    are not transactional."""
+
+
+class TransactionalRecord(msgspec.Struct, Generic[RecordT], frozen=True):
+    """A record that counts once the producer's transaction is committed."""
+
+    producer_id: int
+    record: RecordT
+
+
+class TransactionEnd(msgspec.Struct, frozen=True):
+    producer_id: int
+    committed: bool
 
 
 class Turn(Generic[RecordT, ReplyT, ActionT]):

@@ -1,18 +1,17 @@
-"""Commits, fetches and deletes offsets of groups.
+"""The offsets of groups: commits, fetches and deletions, the newest offset of each partition, and its expiry.
 
-The group checks a commit: by member and generation, or member epoch. Groups without members accept commits
-from clients that name no generation; if there is no group of that id, such a commit creates a *simple* group.
-A topic that was deleted and created again is another topic: offsets committed with the id of the earlier one
-are not returned for it.
+Offsets that are committed in a transaction are pending until the marker of its producer ends it. Offsets
+expire after a while or go with their topic, and then groups without members and offsets go, too.
 """
 
 from __future__ import annotations
 
-from nilometer.coordinators.effects import Token
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from nilometer.coordinators.turn import Token
 from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.group import Group
-from nilometer.groups.offsets_table import OffsetsTable, tombstone
-from nilometer.groups.pending_offsets import PendingOffsets
+from nilometer.groups.classic.groups import ClassicGroups
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
     OffsetCommit,
@@ -32,9 +31,127 @@ from nilometer.groups.requests import (
     OffsetFetchTopic,
     OffsetFetchTopicReply,
 )
-from nilometer.groups.shard_state import ShardState
-from nilometer.groups.turn import Turn
+from nilometer.groups.turn import Group, RetentionStart, ShardState, TimerKey, TimerKind, Turn
+from nilometer.identifiers import TopicId, topic_id_of
 from nilometer.wire.errors import ErrorCode
+
+PartitionOffsets = Mapping[int, OffsetCommitValue]
+
+
+class OffsetsTable:
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self._topics: Counter[str] = Counter()
+        """By topic, the number of groups that have offsets of it."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        """The number of offsets."""
+        return self._count
+
+    def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        if value is None:
+            self._remove(key)
+            return
+        partitions = self._groups.setdefault(key.group, {}).setdefault(key.topic, {})
+        if not partitions:
+            self._topics[key.topic] += 1
+        self._count += key.partition not in partitions
+        partitions[key.partition] = value
+
+    def _remove(self, key: OffsetCommitKey) -> None:
+        topics = self._groups.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        if partitions.pop(key.partition, None) is None:
+            return
+        self._count -= 1
+        if partitions:
+            return
+        del topics[key.topic]
+        self._topics[key.topic] -= 1
+        if not self._topics[key.topic]:
+            del self._topics[key.topic]
+        if not topics:
+            del self._groups[key.group]
+
+    def get(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
+        return self._groups.get(group_id, {}).get(topic, {}).get(partition)
+
+    def of_group(self, group_id: str) -> Mapping[str, PartitionOffsets]:
+        return self._groups.get(group_id, {})
+
+    def of_topic(self, topic: str) -> Iterator[tuple[str, PartitionOffsets]]:
+        """Yield (group id, offsets by partition) of each group with offsets of the topic. Checks all
+        groups."""
+        for group_id, topics in self._groups.items():
+            if topic in topics:
+                yield group_id, topics[topic]
+
+    def group_ids(self) -> list[str]:
+        return list(self._groups)
+
+    def topics(self) -> list[str]:
+        """Return all topics of which a group has offsets."""
+        return list(self._topics)
+
+    def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+        """Return the tombstones of all offsets of the group."""
+        return [
+            tombstone(group_id, topic, partition)
+            for topic, partitions in self.of_group(group_id).items()
+            for partition in partitions
+        ]
+
+
+def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    return CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
+
+
+class PendingOffsets:
+    """Invariant: both tables hold the same keys and producers."""
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, dict[OffsetCommitKey, OffsetCommitValue | None]] = {}
+        """By producer id; a value of None: still unstable, but a later ordinary commit has replaced it."""
+        self._by_group: dict[str, dict[OffsetCommitKey, dict[int, None]]] = {}
+
+    def add(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
+        self._by_producer.setdefault(producer_id, {})[key] = value
+        self._by_group.setdefault(key.group, {}).setdefault(key, {})[producer_id] = None
+
+    def is_pending(self, key: OffsetCommitKey) -> bool:
+        return key in self._by_group.get(key.group, {})
+
+    def of_group(self, group_id: str) -> list[OffsetCommitKey]:
+        return list(self._by_group.get(group_id, {}))
+
+    def on_plain_record(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        """Note a record for the key that was written outside of a transaction: a commit, or a tombstone."""
+        for producer_id in list(self._by_group.get(key.group, {}).get(key, {})):
+            if value is None:
+                self._remove(producer_id, key)
+            else:
+                self._by_producer[producer_id][key] = None
+
+    def end(self, producer_id: int) -> list[tuple[OffsetCommitKey, OffsetCommitValue]]:
+        """Remove the pending offsets of a producer whose transaction has ended, and return those that count
+        if it was committed."""
+        pending = dict(self._by_producer.get(producer_id, {}))
+        for key in pending:
+            self._remove(producer_id, key)
+        return [(key, value) for key, value in pending.items() if value is not None]
+
+    def _remove(self, producer_id: int, key: OffsetCommitKey) -> None:
+        offsets = self._by_producer[producer_id]
+        del offsets[key]
+        if not offsets:
+            del self._by_producer[producer_id]
+        keys = self._by_group[key.group]
+        del keys[key][producer_id]
+        if not keys[key]:
+            del keys[key]
+        if not keys:
+            del self._by_group[key.group]
 
 
 class Offsets:
@@ -243,3 +360,112 @@ def _unstable(partition: int) -> OffsetFetchPartitionReply:
 
 def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionReply:
     return OffsetFetchPartitionReply(partition, value.offset, value.leader_epoch, value.metadata)
+
+
+TOMBSTONES_PER_CALL_MAX = 1_000
+_EXPIRY = TimerKey(TimerKind.OFFSETS_EXPIRY)
+_PURGE = TimerKey(TimerKind.OFFSETS_PURGE)
+
+
+class OffsetExpiry:
+    def __init__(self, state: ShardState, offsets: Offsets, classic: ClassicGroups) -> None:
+        self._state = state
+        self._offsets = offsets
+        self._classic = classic
+        self._topic_ids: dict[str, TopicId] = {}
+        """The ids, in the last image, of topics with offsets: a changed id shows that a topic was deleted."""
+        self._deleted: dict[str, TopicId | None] = {}
+        """The deleted topics whose offsets are to be removed, with the id of a new topic of that name."""
+
+    def on_loaded(self, turn: Turn) -> None:
+        self._schedule(turn)
+        self.on_image(turn)
+
+    def _schedule(self, turn: Turn) -> None:
+        interval_ms = self._state.config.offsets_retention_check_interval_ms
+        self._state.timers.schedule(_EXPIRY, turn.now_ms + interval_ms)
+
+    # -- by age ----------------------------------------------------------------------------------------
+
+    def on_expiry(self, turn: Turn) -> None:
+        budget = TOMBSTONES_PER_CALL_MAX
+        for group in list(self._state.groups.values()):
+            budget -= self._expire(turn, group, budget)
+            if budget <= 0:
+                self._state.timers.schedule(_EXPIRY, turn.now_ms)
+                return
+        self._schedule(turn)
+
+    def _expire(self, turn: Turn, group: Group, budget: int) -> int:
+        """Write tombstones for at most ``budget`` expired offsets of the group; remove the group if it is
+        empty then. Returns the number of records."""
+        start = group.retention_start()
+        if start is None:
+            return 0
+        expired = [
+            (topic, partition)
+            for topic, partitions in self._offsets.table.of_group(group.group_id).items()
+            if not group.is_subscribed_to(topic)
+            for partition, value in partitions.items()
+            if self._is_expired(value, start, turn.wall_ms)
+            and not self._offsets.pending.is_pending(OffsetCommitKey(group.group_id, topic, partition))
+        ][:budget]
+        for topic, partition in expired:
+            self._offsets.write(turn, tombstone(group.group_id, topic, partition))
+        if group.is_empty and not self._offsets.has_any(group.group_id):
+            return len(expired) + self._remove(turn, group)
+        return len(expired)
+
+    def _is_expired(self, value: OffsetCommitValue, start: RetentionStart, wall_ms: int) -> bool:
+        if value.expire_timestamp != -1:
+            return wall_ms >= value.expire_timestamp
+        since_ms = value.commit_timestamp if start.wall_ms is None else start.wall_ms
+        return wall_ms - since_ms >= self._state.config.offsets_retention_ms
+
+    def _remove(self, turn: Turn, group: Group) -> int:
+        """Remove the group, unless a member is joining; return the number of records."""
+        if isinstance(group, ClassicGroup) and group.pending_members:
+            return 0
+        self._classic.remove(turn, group)
+        return 1
+
+    # -- with their topic --------------------------------------------------------------------------------
+
+    def on_image(self, turn: Turn) -> None:
+        for name in self._offsets.table.topics():
+            topic = self._state.image.topic(name)
+            known = self._topic_ids.get(name)
+            if topic is not None:
+                self._topic_ids[name] = topic.id
+            else:
+                self._topic_ids.pop(name, None)
+            if known is not None and (topic is None or topic.id != known):
+                self._deleted[name] = None if topic is None else topic.id
+        self.on_purge(turn)
+
+    def note_commit(self, topics: list[str]) -> None:
+        for name in topics:
+            topic = self._state.image.topic(name)
+            if topic is not None:
+                self._topic_ids.setdefault(name, topic.id)
+
+    def on_purge(self, turn: Turn) -> None:
+        budget = TOMBSTONES_PER_CALL_MAX
+        while self._deleted and budget > 0:
+            name, new_id = next(iter(self._deleted.items()))
+            budget -= self._purge(turn, name, new_id, budget)
+            if budget > 0:
+                del self._deleted[name]
+        if self._deleted:
+            self._state.timers.schedule(_PURGE, turn.now_ms)
+
+    def _purge(self, turn: Turn, name: str, new_id: TopicId | None, budget: int) -> int:
+        outdated = [
+            (group_id, partition)
+            for group_id, partitions in self._offsets.table.of_topic(name)
+            for partition, value in partitions.items()
+            if new_id is None or value.topic_id is None or topic_id_of(value.topic_id) != new_id
+        ][:budget]
+        for group_id, partition in outdated:
+            self._offsets.write(turn, tombstone(group_id, name, partition))
+        return len(outdated)

@@ -1,21 +1,24 @@
 """Kafka's binary format of ``__consumer_offsets`` records: all versions are read, Kafka's are written.
 
-A key begins with its type, a value with its version. Values are written in the versions that Kafka writes:
-offset commits in 4 (in 1 if they have an expiry time), group metadata in 3, all others in 0. Keys of unknown
-types (such as share and streams groups) are read as None.
+The values of a consumer group's records (KIP-848) are all of version 0, all flexible. An offset commit as it
+is usually written is read in a few calls: most records are such.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
-from typing import TypeVar, assert_never
+from functools import lru_cache
+from typing import TypeAlias, TypeVar, assert_never
+from uuid import UUID
 
 import msgspec
 
-from nilometer.coordinators.record_bytes import Reader, Writer
-from nilometer.groups import record_format_consumer as consumer
-from nilometer.groups.offset_commit_format import read_offset_commit
+from nilometer.coordinators.record_bytes import Reader, Writer, int32s, nested
 from nilometer.groups.records import (
+    AssignedTopicPartitions,
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -36,10 +39,277 @@ from nilometer.groups.records import (
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    PartitionRacks,
     RecordKey,
     RecordValue,
+    TopicMetadata,
 )
+from nilometer.groups.requests import TopicPartitions
 from nilometer.wire.errors import MalformedMessage
+
+_TYPE = b"\x00\x01"
+_LENGTH_BYTES = 2
+_LENGTH_MAX = 0x7FFF
+_VALUE = struct.Struct(">hqiBqB")
+"""Version, offset, leader epoch, the length of the metadata plus one, commit timestamp, number of tags."""
+_VERSION = 4
+_TOPIC_ID_BYTES = 16
+_TOPIC_ID_TAG = bytes((0, _TOPIC_ID_BYTES))
+
+
+@lru_cache(maxsize=1024)
+def _topic_id(data: bytes) -> UUID:
+    return UUID(bytes=data)
+
+
+def read_offset_commit(key: bytes, value: bytes) -> CoordinatorRecord | None:
+    """Decode an offset commit of version 4 without metadata; None if the record is anything else."""
+    if key[:2] != _TYPE or len(value) < _VALUE.size:
+        return None
+    version, offset, leader_epoch, metadata, timestamp, tags = _VALUE.unpack_from(value)
+    if version != _VERSION or metadata != 1:
+        return None
+    topic_id = None
+    rest = value[_VALUE.size :]
+    if tags == 1 and rest[:2] == _TOPIC_ID_TAG and len(rest) == 2 + _TOPIC_ID_BYTES:
+        topic_id = _topic_id(rest[2:])
+    elif tags or rest:
+        return None
+    found = _read_key(key)
+    if found is None:
+        return None
+    return CoordinatorRecord(found, OffsetCommitValue(offset, "", timestamp, leader_epoch, -1, topic_id))
+
+
+def _read_key(key: bytes) -> OffsetCommitKey | None:
+    group_at = 2 + _LENGTH_BYTES
+    group_length = int.from_bytes(key[2:group_at])
+    topic_at = group_at + group_length + _LENGTH_BYTES
+    topic_length = int.from_bytes(key[topic_at - _LENGTH_BYTES : topic_at])
+    end = topic_at + topic_length
+    if end + 4 != len(key) or group_length > _LENGTH_MAX or topic_length > _LENGTH_MAX:
+        return None
+    try:
+        group, topic = key[group_at : group_at + group_length].decode(), key[topic_at:end].decode()
+    except UnicodeDecodeError:
+        return None
+    return OffsetCommitKey(group, topic, int.from_bytes(key[end:], signed=True))
+
+
+ConsumerValue: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+_FIRST_TAG = 0
+"""No value has more than one tagged field. A default is not written."""
+_PRESENT = 1
+"""The first byte of a nullable structure in a tagged field, if it is not null."""
+_NULL = b"\x00"
+_EMPTY_CLASSIC = ClassicMemberMetadata(0, ())
+
+
+def encode_consumer_value(value: ConsumerValue) -> bytes:
+    writer = Writer(0, flexible=True)
+    match value:
+        case ConsumerGroupMetadataValue():
+            writer.int32(value.epoch)
+            _end_with_int64(writer, value.metadata_hash)
+        case ConsumerGroupPartitionMetadataValue():
+            _write_partition_metadata(writer, value)
+        case ConsumerGroupMemberMetadataValue():
+            _write_member(writer, value)
+        case ConsumerGroupTargetAssignmentMetadataValue():
+            writer.int32(value.assignment_epoch)
+            _end_with_int64(writer, value.assignment_timestamp)
+        case ConsumerGroupTargetAssignmentMemberValue():
+            writer.array(value.topic_partitions, lambda topic: _write_partitions(writer, topic))
+            writer.tags()
+        case ConsumerGroupCurrentMemberAssignmentValue():
+            writer.int32(value.member_epoch)
+            writer.int32(value.previous_member_epoch)
+            writer.int8(value.state)
+            for topics in (value.assigned_partitions, value.partitions_pending_revocation):
+                writer.array(topics, lambda topic: _write_assigned(writer, topic))
+            writer.tags()
+        case ConsumerGroupRegularExpressionValue():
+            writer.strings(value.topics)
+            writer.int64(value.version)
+            writer.int64(value.timestamp)
+            writer.tags()
+        case _:
+            assert_never(value)
+    return writer.done()
+
+
+def _end_with_int64(writer: Writer, value: int) -> None:
+    writer.tags(*([(_FIRST_TAG, nested(lambda field: field.int64(value)))] if value else []))
+
+
+def _write_partitions(writer: Writer, topic: TopicPartitions) -> None:
+    writer.uuid(topic.topic_id)
+    writer.int32s(topic.partitions)
+    writer.tags()
+
+
+def _write_assigned(writer: Writer, topic: AssignedTopicPartitions) -> None:
+    writer.uuid(topic.topic_id)
+    writer.int32s(topic.partitions)
+    writer.tags(*([(_FIRST_TAG, int32s(topic.assignment_epochs))] if topic.assignment_epochs else []))
+
+
+def _write_partition_metadata(writer: Writer, value: ConsumerGroupPartitionMetadataValue) -> None:
+    def write_racks(partition: PartitionRacks) -> None:
+        writer.int32(partition.partition)
+        writer.strings(partition.racks)
+        writer.tags()
+
+    def write_topic(topic: TopicMetadata) -> None:
+        writer.uuid(topic.topic_id)
+        writer.string(topic.topic_name)
+        writer.int32(topic.num_partitions)
+        writer.array(topic.partition_metadata, write_racks)
+        writer.tags()
+
+    writer.array(value.topics, write_topic)
+    writer.tags()
+
+
+def _write_member(writer: Writer, value: ConsumerGroupMemberMetadataValue) -> None:
+    writer.string(value.instance_id)
+    writer.string(value.rack_id)
+    writer.string(value.client_id)
+    writer.string(value.client_host)
+    writer.strings(value.subscribed_topic_names)
+    writer.string(value.subscribed_topic_regex)
+    writer.int32(value.rebalance_timeout_ms)
+    writer.string(value.server_assignor)
+    classic = value.classic_member_metadata
+    # The default is not null but an empty structure: null is written, the empty structure left out.
+    if classic is None:
+        writer.tags((_FIRST_TAG, _NULL))
+    elif classic == _EMPTY_CLASSIC:
+        writer.tags()
+    else:
+        writer.tags((_FIRST_TAG, nested(lambda field: _write_classic(field, classic))))
+
+
+def _write_classic(writer: Writer, value: ClassicMemberMetadata) -> None:
+    def write_protocol(protocol: ClassicProtocol) -> None:
+        writer.string(protocol.name)
+        writer.blob(protocol.metadata)
+        writer.tags()
+
+    writer.int8(_PRESENT)
+    writer.int32(value.session_timeout_ms)
+    writer.array(value.supported_protocols, write_protocol)
+    writer.tags()
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────
+def read_metadata(reader: Reader) -> ConsumerGroupMetadataValue:
+    return ConsumerGroupMetadataValue(reader.int32(), _int64_at_the_end(reader))
+
+
+def read_target_metadata(reader: Reader) -> ConsumerGroupTargetAssignmentMetadataValue:
+    return ConsumerGroupTargetAssignmentMetadataValue(reader.int32(), _int64_at_the_end(reader))
+
+
+def _int64_at_the_end(reader: Reader) -> int:
+    field = reader.tags().get(_FIRST_TAG)
+    return 0 if field is None else field.int64()
+
+
+def read_partition_metadata(reader: Reader) -> ConsumerGroupPartitionMetadataValue:
+    def read_racks() -> PartitionRacks:
+        racks = PartitionRacks(reader.int32(), reader.strings())
+        reader.tags()
+        return racks
+
+    def read_topic() -> TopicMetadata:
+        topic = TopicMetadata(reader.uuid(), reader.string(), reader.int32(), reader.array(read_racks))
+        reader.tags()
+        return topic
+
+    value = ConsumerGroupPartitionMetadataValue(reader.array(read_topic))
+    reader.tags()
+    return value
+
+
+def read_member(reader: Reader) -> ConsumerGroupMemberMetadataValue:
+    instance_id = reader.nullable_string()
+    rack_id = reader.nullable_string()
+    client_id = reader.string()
+    client_host = reader.string()
+    topics = reader.strings()
+    regex = reader.nullable_string()
+    rebalance_timeout_ms = reader.int32()
+    server_assignor = reader.nullable_string()
+    classic = reader.tags().get(_FIRST_TAG)
+    return ConsumerGroupMemberMetadataValue(
+        instance_id,
+        rack_id,
+        client_id,
+        client_host,
+        topics,
+        regex,
+        rebalance_timeout_ms,
+        server_assignor,
+        _EMPTY_CLASSIC if classic is None else _read_classic(classic),
+    )
+
+
+def _read_classic(reader: Reader) -> ClassicMemberMetadata | None:
+    def read_protocol() -> ClassicProtocol:
+        protocol = ClassicProtocol(reader.string(), reader.blob())
+        reader.tags()
+        return protocol
+
+    if reader.int8() != _PRESENT:
+        return None
+    value = ClassicMemberMetadata(reader.int32(), reader.array(read_protocol))
+    reader.tags()
+    return value
+
+
+def read_target_member(reader: Reader) -> ConsumerGroupTargetAssignmentMemberValue:
+    def read_topic() -> TopicPartitions:
+        topic = TopicPartitions(reader.uuid(), reader.int32s())
+        reader.tags()
+        return topic
+
+    value = ConsumerGroupTargetAssignmentMemberValue(reader.array(read_topic))
+    reader.tags()
+    return value
+
+
+def read_current_assignment(reader: Reader) -> ConsumerGroupCurrentMemberAssignmentValue:
+    def read_topic() -> AssignedTopicPartitions:
+        topic_id = reader.uuid()
+        partitions = reader.int32s()
+        epochs = reader.tags().get(_FIRST_TAG)
+        return AssignedTopicPartitions(topic_id, partitions, () if epochs is None else epochs.int32s())
+
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        reader.int32(),
+        reader.int32(),
+        reader.int8(),
+        reader.array(read_topic),
+        reader.array(read_topic),
+    )
+    reader.tags()
+    return value
+
+
+def read_regular_expression(reader: Reader) -> ConsumerGroupRegularExpressionValue:
+    value = ConsumerGroupRegularExpressionValue(reader.strings(), reader.int64(), reader.int64())
+    reader.tags()
+    return value
+
 
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1
@@ -116,7 +386,7 @@ def encode_value(value: RecordValue) -> bytes:
             | ConsumerGroupCurrentMemberAssignmentValue()
             | ConsumerGroupRegularExpressionValue()
         ):
-            return consumer.encode_value(value)
+            return encode_consumer_value(value)
         case _:
             assert_never(value)
 
@@ -269,21 +539,21 @@ _TYPES: dict[int, _Type] = {
         versions=_HIGHEST_VERSION + 1,
         flexible_since=_FLEXIBLE_SINCE,
     ),
-    CONSUMER_GROUP_METADATA: _Type(_by_group(ConsumerGroupMetadataKey), consumer.read_metadata),
+    CONSUMER_GROUP_METADATA: _Type(_by_group(ConsumerGroupMetadataKey), read_metadata),
     CONSUMER_GROUP_PARTITION_METADATA: _Type(
-        _by_group(ConsumerGroupPartitionMetadataKey), consumer.read_partition_metadata
+        _by_group(ConsumerGroupPartitionMetadataKey), read_partition_metadata
     ),
-    CONSUMER_GROUP_MEMBER_METADATA: _Type(_by_two(ConsumerGroupMemberMetadataKey), consumer.read_member),
+    CONSUMER_GROUP_MEMBER_METADATA: _Type(_by_two(ConsumerGroupMemberMetadataKey), read_member),
     CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA: _Type(
-        _by_group(ConsumerGroupTargetAssignmentMetadataKey), consumer.read_target_metadata
+        _by_group(ConsumerGroupTargetAssignmentMetadataKey), read_target_metadata
     ),
     CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER: _Type(
-        _by_two(ConsumerGroupTargetAssignmentMemberKey), consumer.read_target_member
+        _by_two(ConsumerGroupTargetAssignmentMemberKey), read_target_member
     ),
     CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT: _Type(
-        _by_two(ConsumerGroupCurrentMemberAssignmentKey), consumer.read_current_assignment
+        _by_two(ConsumerGroupCurrentMemberAssignmentKey), read_current_assignment
     ),
     CONSUMER_GROUP_REGULAR_EXPRESSION: _Type(
-        _by_two(ConsumerGroupRegularExpressionKey), consumer.read_regular_expression
+        _by_two(ConsumerGroupRegularExpressionKey), read_regular_expression
     ),
 }

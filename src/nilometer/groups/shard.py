@@ -21,16 +21,11 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.effects import Token
-from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
+from nilometer.coordinators.turn import Token, TransactionalRecord, TransactionEnd
 from nilometer.groups.classic.group import ClassicGroup
 from nilometer.groups.classic.groups import ClassicGroups
-from nilometer.groups.config import GroupConfig
 from nilometer.groups.consumer.consumer_groups import ConsumerGroups
-from nilometer.groups.error_replies import refusal
-from nilometer.groups.group import Group, GroupType
-from nilometer.groups.offset_expiry import OffsetExpiry
-from nilometer.groups.offsets import Offsets
+from nilometer.groups.offsets import OffsetExpiry, Offsets
 from nilometer.groups.records import (
     CoordinatorRecord,
     GroupMetadataKey,
@@ -57,10 +52,21 @@ from nilometer.groups.requests import (
     OffsetDelete,
     OffsetFetch,
     SyncGroup,
+    refusal,
 )
-from nilometer.groups.shard_state import ConsumerGroupHandler, ShardState
-from nilometer.groups.timers import CLASSIC_KINDS, TimerKey, TimerKind
-from nilometer.groups.turn import Computation, Effects, Turn
+from nilometer.groups.settings import GroupConfig
+from nilometer.groups.turn import (
+    CLASSIC_KINDS,
+    Computation,
+    ConsumerGroupHandler,
+    Effects,
+    Group,
+    GroupType,
+    ShardState,
+    TimerKey,
+    TimerKind,
+    Turn,
+)
 from nilometer.wire.errors import ErrorCode
 
 RECORDS_PER_CALL_MAX = 1_000

@@ -1,16 +1,79 @@
-"""A turn of a group shard: one call, with the records, replies and notes it collects."""
+"""What the parts of one shard share: a turn, the timers, the groups, and the interface of a group of either
+protocol.
+
+A turn is one call of the shard, with the records, replies and notes that it collects.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from enum import Enum, auto
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from nilometer.coordinators import effects, turn
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.coordinators import timers, turn
+from nilometer.coordinators.turn import Token
 from nilometer.groups.records import CoordinatorRecord
-from nilometer.groups.requests import Reply
+from nilometer.groups.requests import (
+    ConsumerGroupHeartbeat,
+    DescribedConsumerGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ListedGroup,
+    OffsetCommit,
+    OffsetFetch,
+    Reply,
+    SyncGroup,
+)
+from nilometer.groups.settings import GroupConfig, config_of_group
+from nilometer.wire.errors import ErrorCode
+
+
+class TimerKind(Enum):
+    CLASSIC_HEARTBEAT = auto()
+    """The session timeout of a member, or of one that has an id but has not joined yet."""
+    CLASSIC_JOIN = auto()
+    """The end of the join phase: members that have not rejoined are removed."""
+    CLASSIC_INITIAL_JOIN = auto()
+    """The end of the initial rebalance delay, which may then be extended."""
+    CLASSIC_SYNC = auto()
+    """The end of the sync phase: members that have sent no SyncGroup are removed."""
+    CONSUMER_SESSION = auto()
+    CONSUMER_REBALANCE = auto()
+    """Until when a member must confirm that it has revoked partitions."""
+    CONSUMER_JOIN = auto()
+    """Until when a member of the classic protocol must rejoin."""
+    CONSUMER_SYNC = auto()
+    """Until when a member of the classic protocol that has joined must send SyncGroup."""
+    CONSUMER_ASSIGNMENT = auto()
+    CONSUMER_REGEX = auto()
+    OFFSETS_EXPIRY = auto()
+    OFFSETS_PURGE = auto()
+    """More offsets of deleted topics are to be removed than fit into one batch."""
+
+
+CLASSIC_KINDS = frozenset(
+    {
+        TimerKind.CLASSIC_HEARTBEAT,
+        TimerKind.CLASSIC_JOIN,
+        TimerKind.CLASSIC_INITIAL_JOIN,
+        TimerKind.CLASSIC_SYNC,
+    }
+)
+
+
+class TimerKey(NamedTuple):
+    kind: TimerKind
+    group_id: str = ""
+    member_id: str = ""
+
+
+Timers: TypeAlias = timers.Timers[TimerKey]
 
 
 class RebalanceNote(msgspec.Struct, frozen=True):
@@ -50,8 +113,121 @@ class MatchesNeeded(msgspec.Struct, frozen=True):
 
 Computation: TypeAlias = AssignmentNeeded | MatchesNeeded
 GroupAction: TypeAlias = RebalanceNote | Computation
-Effects: TypeAlias = effects.Effects[CoordinatorRecord, Reply, GroupAction]
+Effects: TypeAlias = turn.Effects[CoordinatorRecord, Reply, GroupAction]
 
 
 class Turn(turn.Turn[CoordinatorRecord, Reply, GroupAction]):
     __slots__ = ()
+
+
+class GroupType(Enum):
+    """The type of a group, with its name in ListGroups."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+class RetentionStart(msgspec.Struct, frozen=True):
+    """The time from which the retention of a group's offsets is counted."""
+
+    wall_ms: int | None
+    """Since the epoch; None: for each offset, the time of its commit."""
+
+
+SINCE_COMMIT = RetentionStart(None)
+
+
+class Group(Protocol):
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def type(self) -> GroupType: ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members: it may be deleted, or replaced by one of the other protocol."""
+        ...
+
+    def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
+        """Check that the sender is a member of this generation, or may commit without being one."""
+        ...
+
+    def check_offset_fetch(self, request: OffsetFetch) -> ErrorCode: ...
+
+    def check_offset_delete(self) -> ErrorCode: ...
+
+    def check_delete(self) -> ErrorCode: ...
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member is subscribed to ``topic``, or may be: its offsets neither expire nor may be
+        deleted."""
+        ...
+
+    def retention_start(self) -> RetentionStart | None:
+        """Return from when the retention of offsets is counted; None if none may expire in this state."""
+        ...
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """Return the tombstones of all records of the group, except its offsets."""
+        ...
+
+    def listed(self) -> ListedGroup: ...
+
+    def metadata_bytes(self) -> int:
+        """Return how much memory is taken by what the members have sent of themselves, about."""
+        ...
+
+
+class ShardState(msgspec.Struct):
+    config: GroupConfig
+    """The broker's settings; `config_of` has those in force for one group."""
+    new_member_id: Callable[[str], str]
+    """Makes a unique member id from a client id or a group instance id."""
+    image: ClusterImage
+    groups: dict[str, Group] = msgspec.field(default_factory=dict[str, Group])
+    """Classic and consumer groups, by group id."""
+    timers: Timers = msgspec.field(default_factory=Timers)
+
+    def config_of(self, group_id: str) -> GroupConfig:
+        """Return the settings in force for the group: its own, else the broker's."""
+        texts = self.image.config(ConfigResourceType.GROUP, group_id)
+        return config_of_group(self.config, texts) if texts else self.config
+
+
+class ConsumerGroupHandler(Protocol):
+    """Handles requests to groups of the consumer protocol (KIP-848).
+
+    A classic member's requests come here if their group is a consumer group; a JoinGroup only if the group
+    has members (an empty one is replaced by a classic group first).
+    """
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Apply a record of key type 3 to 8 or 16, while loading."""
+        ...
+
+    def on_loaded(self, turn: Turn) -> None: ...
+
+    def on_image(self, turn: Turn) -> None: ...
+
+    def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
+        """Process what ``needed.compute`` has returned, outside of the shard."""
+        ...
+
+    def on_timer(self, turn: Turn, key: TimerKey) -> None:
+        """Process a timer that is due, of one of the kinds whose name begins with CONSUMER."""
+        ...
+
+    def heartbeat(self, turn: Turn, token: Token, request: ConsumerGroupHeartbeat) -> None:
+        """Process a heartbeat; it may create the group, or upgrade a classic group."""
+        ...
+
+    def describe(self, group_id: str) -> DescribedConsumerGroup: ...
+
+    def classic_join(self, turn: Turn, token: Token, request: JoinGroup) -> None: ...
+
+    def classic_sync(self, turn: Turn, token: Token, request: SyncGroup) -> None: ...
+
+    def classic_heartbeat(self, turn: Turn, token: Token, request: Heartbeat) -> None: ...
+
+    def classic_leave(self, turn: Turn, token: Token, request: LeaveGroup) -> None: ...

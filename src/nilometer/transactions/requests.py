@@ -1,8 +1,11 @@
-"""The requests to a transaction shard, and their replies. Field names are Kafka's."""
+"""The requests to a transaction shard, and their replies. Field names are Kafka's.
+
+A reply with one error for a whole request has it in every error field of its API.
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -162,3 +165,25 @@ TransactionReply: TypeAlias = (
     | DescribeTransactionReply
     | ListTransactionsReply
 )
+
+
+def refusal(request: TransactionRequest, error_code: ErrorCode) -> TransactionReply:
+    match request:
+        case InitProducerId():
+            return InitProducerIdReply(error_code)
+        case AddPartitions():
+            return AddPartitionsReply(error_code)
+        case VerifyPartitions():
+            return VerifyPartitionsReply(tuple((each, error_code) for each in request.partitions))
+        case EndTransaction():
+            return EndTransactionReply(error_code)
+        case MarkersWritten():
+            return MarkersWrittenReply(completed=False)
+        case TimeOut():
+            return TimeOutReply(aborted=False)
+        case DescribeTransaction():
+            return DescribeTransactionReply(error_code, request.transactional_id)
+        case ListTransactions():
+            return ListTransactionsReply(error_code)
+        case _:
+            assert_never(request)

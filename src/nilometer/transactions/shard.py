@@ -1,58 +1,135 @@
 """One partition of ``__transaction_state``: the transactional ids kept there, and the requests to their
 coordinator.
 
-A shard is loaded (``replay`` for every record of the partition, then ``on_loaded``), processes requests and
-timers, and is dropped when the broker no longer leads the partition or an append has failed.
-
-Invariants:
-- the records it returns are in its state already; markers are sent, and a producer gets its reply, once the
-  record is committed (E-41);
-- a prepared transaction never changes its outcome: this coordinator or the next completes it;
-- the same calls with the same arguments give the same effects.
+What a shard cannot do itself it requests of its shell, as actions. DescribeTransactions and ListTransactions
+are views of its state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
+import msgspec
+
 from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators import effects, turn
-from nilometer.coordinators.effects import Token
+from nilometer.coordinators import turn
 from nilometer.coordinators.timers import Timers
-from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
-from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
+from nilometer.coordinators.turn import Token, TransactionalRecord, TransactionEnd
+from nilometer.storage import TopicPartition
 from nilometer.transactions.config import TransactionConfig
-from nilometer.transactions.ends import (
+from nilometer.transactions.decisions import (
+    decide_add_partitions,
     decide_completion,
     decide_end_transaction,
+    decide_init_producer_id,
     decide_time_out,
     fence,
+    verify_partitions,
 )
-from nilometer.transactions.partitions import decide_add_partitions, verify_partitions
-from nilometer.transactions.producers import decide_init_producer_id
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
+    DescribeTransactionReply,
     EndTransaction,
     InitProducerId,
+    ListedTransaction,
     ListTransactions,
+    ListTransactionsReply,
     MarkersWritten,
     TimeOut,
     TransactionReply,
     TransactionRequest,
     VerifyPartitions,
 )
-from nilometer.transactions.state import TransactionState
-from nilometer.transactions.transaction import Transaction
-from nilometer.transactions.views import describe_transaction, list_transactions
+from nilometer.transactions.transaction import BY_NAME, Transaction, TransactionState
+from nilometer.wire.errors import ErrorCode
+
+
+class SendMarkers(msgspec.Struct, frozen=True, kw_only=True):
+    """Send the marker that ends the transaction to the leader of each partition.
+
+    When all markers are committed, the shard gets :class:`~nilometer.transactions.requests.MarkersWritten`.
+    Until then the transaction stays prepared; a new coordinator sends the markers again.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    partitions: tuple[TopicPartition, ...]
+    version: int
+    """The ``transaction.version`` of this end; with 2 the marker's epoch is above that of the records."""
+
+
+class AllocateProducerId(msgspec.Struct, frozen=True):
+    """Allocate a producer id, and submit ``request``, the time-out of a transaction, again with that id.
+
+    The abort of the transaction bumps the producer epoch, to fence the producer. If the epoch cannot be
+    bumped any further, the producer must get a new id (``transaction.version`` 2).
+    """
+
+    request: TimeOut
+
+
+TransactionAction: TypeAlias = SendMarkers | AllocateProducerId
+
+
+def describe_transaction(
+    transaction: Transaction | None, request: DescribeTransaction
+) -> DescribeTransactionReply:
+    transactional_id = request.transactional_id
+    if not transactional_id:
+        return DescribeTransactionReply(ErrorCode.invalid_request, transactional_id)
+    if transaction is None:
+        return DescribeTransactionReply(ErrorCode.transactional_id_not_found, transactional_id)
+    return DescribeTransactionReply(
+        ErrorCode.none,
+        transactional_id,
+        transaction.state.kafka_name,
+        transaction.timeout_ms,
+        transaction.started_ms,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.ordered_partitions,
+    )
+
+
+def list_transactions(
+    transactions: Iterable[tuple[str, Transaction]], request: ListTransactions, wall_ms: int
+) -> ListTransactionsReply:
+    """Return the transactions that ``request`` asks for."""
+    producer_ids = frozenset(request.producer_id_filters)
+    states = {BY_NAME[name] for name in request.state_filters if name in BY_NAME}
+
+    def is_wanted(transactional_id: str, transaction: Transaction) -> bool:
+        return (
+            (not producer_ids or transaction.producer_id in producer_ids)
+            and (not request.state_filters or transaction.state in states)
+            and (
+                request.duration_filter_ms < 0
+                or wall_ms - transaction.started_ms > request.duration_filter_ms
+            )
+        )
+
+    return ListTransactionsReply(
+        ErrorCode.none,
+        tuple(name for name in request.state_filters if name not in BY_NAME),
+        tuple(
+            ListedTransaction(transactional_id, transaction.producer_id, transaction.state.kafka_name)
+            for transactional_id, transaction in transactions
+            if is_wanted(transactional_id, transaction)
+        ),
+    )
+
 
 RECORDS_PER_CALL_MAX = 1_000
 """A call writes one batch: after so many records the timers that are due wait for the next call."""
 
-Effects: TypeAlias = effects.Effects[TransactionRecord, TransactionReply, TransactionAction]
+Effects: TypeAlias = turn.Effects[TransactionRecord, TransactionReply, TransactionAction]
 
 
 class Turn(turn.Turn[TransactionRecord, TransactionReply, TransactionAction]):
@@ -168,7 +245,7 @@ class TransactionShard:
         """Note the finalized ``transaction.version``. Deleted partitions are noticed when markers are
         sent."""
         self._version = image.feature_level(TRANSACTION_VERSION)
-        return effects.Effects()
+        return turn.Effects()
 
     def next_deadline_ms(self) -> int | None:
         return self._timers.next_deadline_ms()

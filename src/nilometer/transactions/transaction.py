@@ -1,16 +1,10 @@
-"""One transactional id: its producer id and epoch, and its producer's open transaction.
-
-An immutable value: each transition returns the next one, which is written as a record before it has any other
-effect.
-
-Invariants:
-- the epoch of a producer id never falls; a producer id, once replaced, is not used again;
-- a producer never has an epoch above :data:`EPOCH_MAX`, so that the coordinator can always fence it: an epoch
-  that is exhausted is followed by epoch 0 of a new producer id (E-40);
-- there are partitions only while the transaction is ongoing or prepared.
+"""One transactional id: its producer id and epoch, its producer's open transaction, and the states that may
+follow each other.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +12,59 @@ from msgspec.structs import replace
 from nilometer.invariants import check
 from nilometer.storage import TopicPartition
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
-from nilometer.transactions.state import TransactionState
+
+
+class TransactionState(IntEnum):
+    """The state, with its number in records."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def kafka_name(self) -> str:
+        """The state's name in DescribeTransactions and ListTransactions."""
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the outcome is decided and the markers are being written."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no transaction is open or prepared: one may begin, the epoch may be bumped, the id may
+        expire."""
+        return self in (
+            TransactionState.EMPTY,
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_ABORT,
+        )
+
+    def may_become(self, after: TransactionState) -> bool:
+        return after in _AFTER[self]
+
+
+BY_NAME = {state.kafka_name: state for state in TransactionState}
+
+_S = TransactionState
+_AFTER_IDLE = frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT, _S.DEAD})
+_AFTER: dict[TransactionState, frozenset[TransactionState]] = {
+    _S.EMPTY: _AFTER_IDLE,
+    _S.ONGOING: frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
+    _S.PREPARE_COMMIT: frozenset({_S.COMPLETE_COMMIT}),
+    _S.PREPARE_ABORT: frozenset({_S.COMPLETE_ABORT}),
+    _S.COMPLETE_COMMIT: _AFTER_IDLE,
+    _S.COMPLETE_ABORT: _AFTER_IDLE,
+    _S.DEAD: frozenset(),
+    _S.PREPARE_EPOCH_FENCE: frozenset(),
+}
+
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1

@@ -13,7 +13,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
 from nilometer.broker.transactions.verification import Asker, TransactionVerification
 from nilometer.client.consumer.fetched_records import FetchedRecords
-from nilometer.coordinators.effects import Effects
+from nilometer.coordinators.turn import Effects
 from nilometer.groups.offsets import Offsets
 from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import OffsetFetch
@@ -27,14 +27,12 @@ from nilometer.storage.producers.producer_state import ProducerStateManager
 from nilometer.storage.producers.producer_updates import AppendOrigin, CompletedTxn, ProducerUpdates
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.transactions import ends, producers, shard
-from nilometer.transactions.actions import SendMarkers
-from nilometer.transactions.decision import Decision
+from nilometer.transactions import decisions, shard
+from nilometer.transactions.decisions import Decision
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import EndTransaction, InitProducerId, InitProducerIdReply
-from nilometer.transactions.shard import TransactionShard, Turn
-from nilometer.transactions.state import TransactionState
-from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction
+from nilometer.transactions.shard import SendMarkers, TransactionShard, Turn
+from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 from nilometer.wire.control_records import EndTxnMarker
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.record_batch import BatchHeader
@@ -131,8 +129,8 @@ def give_the_epoch_of_the_last_producer(patch: Patch) -> None:
         after = transaction.with_epoch(epoch, NO_EPOCH, timeout_ms, wall_ms)
         return Decision(InitProducerIdReply(ErrorCode.none, after.producer_id, epoch), after)
 
-    patch.setattr(producers, "fence", _fence_without_a_bump)
-    patch.setattr(producers, "_next_epoch", same_epoch)
+    patch.setattr(decisions, "fence", _fence_without_a_bump)
+    patch.setattr(decisions, "_next_epoch", same_epoch)
 
 
 def end_both_ways(patch: Patch) -> None:
@@ -147,14 +145,14 @@ def end_both_ways(patch: Patch) -> None:
 
 
 def end_again(patch: Patch) -> None:
-    end = ends._end_with_bump
+    end = decisions._end_with_bump
 
     def as_a_new_end(transaction: Transaction, request: EndTransaction, wall_ms: int) -> Decision:
         if transaction.state is TransactionState.COMPLETE_ABORT and not request.committed:
             request = structs.replace(request, producer_epoch=transaction.producer_epoch)
         return end(transaction, request, wall_ms)
 
-    patch.setattr(ends, "_end_with_bump", as_a_new_end)
+    patch.setattr(decisions, "_end_with_bump", as_a_new_end)
 
 
 # ── logs and their leaders ──────────────────────────────────────────────────────────────────────

@@ -14,8 +14,7 @@ from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
-from nilometer.groups.config import GroupConfig
-from nilometer.groups.group_settings import definition_of
+from nilometer.groups.settings import GroupConfig, definition_of
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
 from .code_blocks import DOCS

@@ -10,7 +10,7 @@ import pytest
 from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
 from nilometer.broker.coordinators.shells import CoordinatorShells
 from nilometer.coordinators.partitioning import partition_for_key
-from nilometer.coordinators.transactional import TransactionEnd
+from nilometer.coordinators.turn import TransactionEnd
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 CONFIGURED, CREATED = 50, 3

@@ -18,7 +18,7 @@ from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerCon
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.group_config_keys import GROUP_KEYS
 from nilometer.config import ConfigError, ConfigKey
-from nilometer.groups.config import GroupConfig
+from nilometer.groups.settings import GroupConfig
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG
 

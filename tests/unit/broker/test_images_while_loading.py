@@ -11,7 +11,7 @@ import pytest
 
 from nilometer.broker.coordinators import shell as shells
 from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
-from nilometer.coordinators.effects import Effects
+from nilometer.coordinators.turn import Effects
 
 CLOCK = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
 

@@ -16,8 +16,8 @@ from nilometer.broker.transactions import marker_sender
 from nilometer.broker.transactions.marker_sender import MarkerSender
 from nilometer.broker.transactions.markers import Marker
 from nilometer.storage import TopicPartition
-from nilometer.transactions.actions import SendMarkers
 from nilometer.transactions.requests import MarkersWritten
+from nilometer.transactions.shard import SendMarkers
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import ApiKey, api
 

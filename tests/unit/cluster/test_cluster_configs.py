@@ -21,13 +21,13 @@ from nilometer.cluster.records import (
     PartitionChanged,
     format_version_of,
 )
-from nilometer.groups import group_settings
-from nilometer.groups.config import GroupConfig
+from nilometer.groups import settings
+from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 DEFINITIONS = ConfigDefinitions(
-    topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=group_settings.definition_of(GroupConfig())
+    topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=settings.definition_of(GroupConfig())
 )
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
 ALL_BROKERS = ConfigResource(ConfigResourceType.BROKER, "")
@@ -199,7 +199,7 @@ def test_a_group_has_settings_of_its_own(world: ClusterWorld) -> None:
 def test_a_groups_session_must_be_longer_than_its_heartbeat_interval(world: ClusterWorld) -> None:
     bounds = GroupConfig(group_consumer_max_heartbeat_interval_ms=60_000)
     definitions = ConfigDefinitions(
-        topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=group_settings.definition_of(bounds)
+        topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=settings.definition_of(bounds)
     )
     for text, error in (("44999", ErrorCode.none), ("45000", ErrorCode.invalid_config)):
         change = ConfigAlteration("consumer.heartbeat.interval.ms", SET, text)

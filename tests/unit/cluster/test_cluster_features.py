@@ -45,8 +45,8 @@ from nilometer.cluster.records import (
     FeatureLevelChanged,
     SupportedFeature,
 )
-from nilometer.groups import group_settings
-from nilometer.groups.config import GroupConfig
+from nilometer.groups import settings
+from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
 UP, DOWN, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
@@ -214,7 +214,7 @@ def alter_group(
     cluster: ClusterWorld, operation: ConfigOperation = ConfigOperation.SET, *, validate_only: bool = False
 ) -> Outcome:
     definitions = ConfigDefinitions(
-        topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=group_settings.definition_of(GroupConfig())
+        topic=TOPIC_CONFIGS, broker=BROKER_CONFIGS, group=settings.definition_of(GroupConfig())
     )
     value = "50000" if operation is ConfigOperation.SET else None
     change = ConfigAlteration("consumer.session.timeout.ms", operation, value)

@@ -24,7 +24,7 @@ from nilometer.cluster.controller import (
     decide_create_topics,
 )
 from nilometer.config import ConfigError
-from nilometer.groups import group_settings
+from nilometer.groups import settings
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import LONG_MAX, TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode
@@ -34,7 +34,7 @@ FILE = BrokerConfig({"node.id": "1"})
 DEFINITIONS = ConfigDefinitions(
     topic=TOPIC_CONFIG,
     broker=BROKER_CONFIG_DEFINITION,
-    group=group_settings.definition_of(FILE.groups),
+    group=settings.definition_of(FILE.groups),
     inherited_of=FILE.topic_defaults,
 )
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.coordinators.effects import Effects, Token
 from nilometer.coordinators.partitioning import java_string_hash, partition_for_key
 from nilometer.coordinators.timers import Timers
-from nilometer.coordinators.turn import Turn
+from nilometer.coordinators.turn import Effects, Token, Turn
 from support.properties import examples
 
 A, B, C = "abc"

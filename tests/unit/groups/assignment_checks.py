@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.groups.consumer.assignment import Assignment, MemberSpec
+from nilometer.groups.consumer.assignors import Assignment, MemberSpec
 
 
 def count(assignment: Assignment) -> int:

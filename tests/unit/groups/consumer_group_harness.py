@@ -20,9 +20,7 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
-from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer.group import ConsumerGroup
-from nilometer.groups.consumer.member import Member
+from nilometer.groups.consumer.group import ConsumerGroup, Member
 from nilometer.groups.requests import (
     ConsumerGroupDescribe,
     ConsumerGroupDescribeReply,
@@ -32,6 +30,7 @@ from nilometer.groups.requests import (
     JoinGroupProtocol,
     TopicPartitions,
 )
+from nilometer.groups.settings import GroupConfig
 from nilometer.identifiers import (
     BrokerId,
     ControllerEpoch,

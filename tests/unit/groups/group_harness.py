@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.effects import Producer, Token
-from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
-from nilometer.groups.config import GroupConfig
+from nilometer.coordinators.turn import Producer, Token, TransactionalRecord, TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
 from nilometer.groups.requests import (
@@ -40,6 +38,7 @@ from nilometer.groups.requests import (
     SyncGroupAssignment,
     SyncGroupReply,
 )
+from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
 from nilometer.groups.turn import Computation, Effects, RebalanceNote
 from nilometer.wire.consumer_protocol import Subscription, encode_subscription

@@ -8,9 +8,7 @@ from group_harness import (
     group_record,
 )
 
-from nilometer.groups.requests import (
-    JoinGroupReply,
-)
+from nilometer.groups.requests import JoinGroupReply
 from nilometer.wire.errors import ErrorCode
 
 

@@ -12,8 +12,7 @@ from group_harness import (
     protocols,
 )
 
-from nilometer.coordinators.effects import Token
-from nilometer.groups.config import GroupConfig
+from nilometer.coordinators.turn import Token
 from nilometer.groups.requests import (
     JoinGroupReply,
     LeaveGroupReply,
@@ -21,6 +20,7 @@ from nilometer.groups.requests import (
     ListGroupsReply,
     SyncGroupReply,
 )
+from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
 

@@ -11,7 +11,7 @@ from group_harness import GroupWorld
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from nilometer.groups.config import GroupConfig
+from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
 

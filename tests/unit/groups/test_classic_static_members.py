@@ -11,9 +11,7 @@ from group_harness import (
     protocols,
 )
 
-from nilometer.groups.requests import (
-    JoinGroupReply,
-)
+from nilometer.groups.requests import JoinGroupReply
 from nilometer.wire.errors import ErrorCode
 
 

@@ -12,10 +12,9 @@ from itertools import product
 import pytest
 from group_harness import DELAY_MS, REBALANCE_MS, SESSION_MS, GroupWorld, protocols
 
-from nilometer.groups.classic.group import BrokenGroup, ClassicGroup
-from nilometer.groups.classic.state import VALID_PREVIOUS, ClassicGroupState
-from nilometer.groups.config import GroupConfig
+from nilometer.groups.classic.group import VALID_PREVIOUS, BrokenGroup, ClassicGroup, ClassicGroupState
 from nilometer.groups.requests import DeleteGroups, DeleteGroupsReply
+from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = (state.value for state in ClassicGroupState)

@@ -10,9 +10,13 @@ from assignment_checks import count, improvable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.groups.consumer.assignment import Assignment, Assignor, MemberSpec
-from nilometer.groups.consumer.range_assignor import assign_ranges
-from nilometer.groups.consumer.uniform import assign_uniformly
+from nilometer.groups.consumer.assignors import (
+    Assignment,
+    Assignor,
+    MemberSpec,
+    assign_ranges,
+    assign_uniformly,
+)
 from support.properties import examples
 
 TOPICS = [UUID(int=number) for number in range(1, 8)]

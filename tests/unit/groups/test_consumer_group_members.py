@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from consumer_group_harness import CONSUMER_SESSION_MS, ConsumerWorld, no_wait_config
 
-from nilometer.groups.consumer.member import MemberState
+from nilometer.groups.consumer.group import MemberState
 from nilometer.wire.errors import ErrorCode
 
 

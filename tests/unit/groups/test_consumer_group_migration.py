@@ -7,9 +7,9 @@ from consumer_group_harness import ClassicConsumer, Consumer, ConsumerWorld, no_
 from group_harness import REBALANCE_MS, SESSION_MS, protocols
 
 from nilometer.groups.classic.group import ClassicGroup
-from nilometer.groups.config import ConsumerGroupMigrationPolicy
-from nilometer.groups.group import GroupType
 from nilometer.groups.requests import JoinGroupProtocol, JoinGroupReply, SyncGroupReply
+from nilometer.groups.settings import ConsumerGroupMigrationPolicy
+from nilometer.groups.turn import GroupType
 from nilometer.wire.consumer_protocol import (
     Assignment,
     Subscription,

@@ -16,9 +16,8 @@ from group_harness import REBALANCE_MS, SESSION_MS
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nilometer.groups.config import ConsumerGroupMigrationPolicy
 from nilometer.groups.consumer import rebalance
-from nilometer.groups.consumer.assignment import MemberSpec
+from nilometer.groups.consumer.assignors import MemberSpec
 from nilometer.groups.consumer.group import ConsumerGroup
 from nilometer.groups.requests import (
     ConsumerGroupHeartbeatReply,
@@ -28,6 +27,7 @@ from nilometer.groups.requests import (
     OffsetCommitReply,
     OffsetCommitTopic,
 )
+from nilometer.groups.settings import ConsumerGroupMigrationPolicy
 from nilometer.wire.consumer_protocol import Subscription, decode_assignment, encode_subscription
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from consumer_group_harness import Consumer, ConsumerWorld
 from group_harness import REBALANCE_MS
 
-from nilometer.groups.consumer.member import MemberState
+from nilometer.groups.consumer.group import MemberState
 from nilometer.groups.record_format import encode_record
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,

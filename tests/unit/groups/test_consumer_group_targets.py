@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from consumer_group_harness import ConsumerWorld, no_wait_config
 
-from nilometer.groups.consumer import rebalance, topic_regex
+from nilometer.groups.consumer import rebalance, topics
 from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     CoordinatorRecord,
@@ -146,7 +146,7 @@ def test_an_expression_that_would_take_seconds_is_refused() -> None:
         world.create("a" * 200 + str(number), 1)
     assert world.enter("A", regex=heavy).error_code is ErrorCode.none
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(topic_regex, "HEAVIEST", 1_000_000)
+        patched.setattr(topics, "HEAVIEST", 1_000_000)
         reply = world.enter("B", regex=heavy + "|b")
     assert reply.error_code is ErrorCode.invalid_regular_expression
     assert "takes too long" in (reply.error_message or "")

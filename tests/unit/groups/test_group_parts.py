@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
+from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig
 
 
 # ── settings ───────────────────────────────────────────────────────────────────────────────────────

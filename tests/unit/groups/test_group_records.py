@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nilometer.groups.offset_commit_format import read_offset_commit
-from nilometer.groups.record_format import decode_by_type, decode_record, encode_key, encode_record
+from nilometer.groups.record_format import (
+    decode_by_type,
+    decode_record,
+    encode_key,
+    encode_record,
+    read_offset_commit,
+)
 from nilometer.groups.records import (
     CoordinatorRecord,
     GroupMetadataValue,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from consumer_group_harness import CONSUMER_SESSION_MS, ConsumerWorld
 
-from nilometer.groups.config import GroupConfig
-from nilometer.groups.group_settings import HEARTBEAT_INTERVAL as HEARTBEAT
-from nilometer.groups.group_settings import SESSION_TIMEOUT as SESSION
-from nilometer.groups.group_settings import config_of_group
+from nilometer.groups.settings import HEARTBEAT_INTERVAL as HEARTBEAT
+from nilometer.groups.settings import SESSION_TIMEOUT as SESSION
+from nilometer.groups.settings import GroupConfig, config_of_group
 
 
 def test_a_group_with_settings_of_its_own_goes_by_them(world: ConsumerWorld) -> None:

@@ -10,8 +10,7 @@ from group_harness import SESSION_MS, GroupWorld, protocols
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
-from nilometer.groups.config import GroupConfig
-from nilometer.groups.offset_expiry import TOMBSTONES_PER_CALL_MAX
+from nilometer.groups.offsets import TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
     DeleteGroups,
@@ -29,6 +28,7 @@ from nilometer.groups.requests import (
     OffsetFetchReply,
     OffsetFetchTopic,
 )
+from nilometer.groups.settings import GroupConfig
 from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation, topic_id_of
 from nilometer.wire.errors import ErrorCode
 

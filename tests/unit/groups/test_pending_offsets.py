@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from group_harness import GroupWorld
 
-from nilometer.coordinators.effects import Producer
-from nilometer.groups.config import GroupConfig
+from nilometer.coordinators.turn import Producer
 from nilometer.groups.requests import (
     DeleteGroups,
     DeleteGroupsReply,
@@ -17,6 +16,7 @@ from nilometer.groups.requests import (
     OffsetFetchReply,
     OffsetFetchTopic,
 )
+from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 
 ONE, TWO = Producer(11, 0), Producer(22, 3)

@@ -6,8 +6,7 @@ import pytest
 from transaction_harness import A, TransactionWorld
 
 from nilometer.transactions.config import TransactionConfig
-from nilometer.transactions.record_format import encode_record
-from nilometer.transactions.records import TransactionRecord
+from nilometer.transactions.records import TransactionRecord, encode_record
 from nilometer.transactions.requests import InitProducerId, InitProducerIdReply, ProducerIdNeeded
 from nilometer.transactions.transaction import Transaction
 from nilometer.wire.errors import ErrorCode

@@ -8,7 +8,7 @@ from transaction_harness import TIMEOUT_MS, A, B, TransactionWorld, image_with
 
 from nilometer.transactions import shard
 from nilometer.transactions.config import DAY_MS, TransactionConfig
-from nilometer.transactions.record_format import decode_record
+from nilometer.transactions.records import decode_record
 from nilometer.transactions.requests import (
     InitProducerIdReply,
     ListTransactions,

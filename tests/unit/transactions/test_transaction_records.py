@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nilometer.storage import TopicPartition
-from nilometer.transactions.record_format import decode_record, encode_record, encode_value
-from nilometer.transactions.records import TransactionRecord
-from nilometer.transactions.state import TransactionState
-from nilometer.transactions.transaction import Transaction
+from nilometer.transactions.records import TransactionRecord, decode_record, encode_record, encode_value
+from nilometer.transactions.transaction import Transaction, TransactionState
 from nilometer.wire.errors import MalformedMessage
 from support.properties import examples
 

@@ -13,11 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 from transaction_harness import TIMEOUT_MS, A, B, C, TransactionWorld
 
-from nilometer.coordinators.effects import Token
+from nilometer.coordinators.turn import Token
 from nilometer.storage import TopicPartition
-from nilometer.transactions.actions import AllocateProducerId, SendMarkers
-from nilometer.transactions.record_format import decode_record, encode_record
-from nilometer.transactions.records import TransactionRecord
+from nilometer.transactions.records import TransactionRecord, decode_record, encode_record
 from nilometer.transactions.requests import (
     AddPartitions,
     AddPartitionsReply,
@@ -29,8 +27,8 @@ from nilometer.transactions.requests import (
     TransactionReply,
     TransactionRequest,
 )
-from nilometer.transactions.state import TransactionState
-from nilometer.transactions.transaction import Transaction
+from nilometer.transactions.shard import AllocateProducerId, SendMarkers
+from nilometer.transactions.transaction import Transaction, TransactionState
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
 

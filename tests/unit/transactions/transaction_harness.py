@@ -21,11 +21,10 @@ from nilometer.cluster import (
 from nilometer.cluster.entries import sign
 from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.records import ControllerElected, FeatureLevelChanged
-from nilometer.coordinators.effects import Token
+from nilometer.coordinators.turn import Token
 from nilometer.storage import TopicPartition
-from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
 from nilometer.transactions.config import TransactionConfig
-from nilometer.transactions.record_format import decode_record, encode_record
+from nilometer.transactions.records import decode_record, encode_record
 from nilometer.transactions.requests import (
     AddPartitions,
     AddPartitionsReply,
@@ -41,7 +40,13 @@ from nilometer.transactions.requests import (
     TransactionReply,
     TransactionRequest,
 )
-from nilometer.transactions.shard import Effects, TransactionShard
+from nilometer.transactions.shard import (
+    AllocateProducerId,
+    Effects,
+    SendMarkers,
+    TransactionAction,
+    TransactionShard,
+)
 from nilometer.wire.errors import ErrorCode
 
 WALL_MS = 1_700_000_000_000

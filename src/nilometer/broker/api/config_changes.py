@@ -23,7 +23,7 @@ from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.groups import group_settings
+from nilometer.groups import settings
 from nilometer.storage.log_config import TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
@@ -71,7 +71,7 @@ def definitions_of(services: Services) -> ConfigDefinitions:
     return ConfigDefinitions(
         topic=TOPIC_CONFIG,
         broker=BROKER_CONFIG_DEFINITION,
-        group=group_settings.definition_of(services.config.groups),
+        group=settings.definition_of(services.config.groups),
         inherited_of=services.config.topic_defaults,
     )
 

@@ -14,11 +14,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.transactions.requests import (
-    DescribeTransaction,
-    DescribeTransactionReply,
-    TransactionReply,
-)
+from nilometer.transactions.requests import DescribeTransaction, DescribeTransactionReply, TransactionReply
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated

@@ -11,8 +11,7 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.groups.error_replies import refusal
-from nilometer.groups.requests import GroupRequest, JoinGroup, JoinGroupReply
+from nilometer.groups.requests import GroupRequest, JoinGroup, JoinGroupReply, refusal
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.errors import ErrorCode
 

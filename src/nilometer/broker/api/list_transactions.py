@@ -20,12 +20,8 @@ from nilometer.coordinators.client_patterns import (
     compile_pattern,
     weight,
 )
-from nilometer.transactions.requests import (
-    ListedTransaction,
-    ListTransactions,
-    ListTransactionsReply,
-)
-from nilometer.transactions.views import list_transactions
+from nilometer.transactions.requests import ListedTransaction, ListTransactions, ListTransactionsReply
+from nilometer.transactions.shard import list_transactions
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode

@@ -12,7 +12,7 @@ from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.cluster.controller.configs import CLUSTER_WIDE_KEYS
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.config import ConfigKey
-from nilometer.groups import group_settings
+from nilometer.groups import settings
 from nilometer.storage.log_config import TOPIC_CONFIG
 
 
@@ -69,7 +69,7 @@ def group_config(services: Services, group_id: str) -> list[EffectiveConfig]:
     """Return every setting of a group; one that is not its own is the broker's, with the prefix `group.`."""
     given = services.image.config(ConfigResourceType.GROUP, group_id)
     entries: list[EffectiveConfig] = []
-    for key in group_settings.definition_of(services.config.groups).keys.values():
+    for key in settings.definition_of(services.config.groups).keys.values():
         values = _broker_values(services, BROKER_CONFIG_DEFINITION.keys[f"group.{key.name}"])
         if key.name in given:
             values.insert(0, Synonym(key.name, given[key.name], ConfigSource.DYNAMIC_GROUP))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import msgspec
 
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.effects import Effects, Token
-from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
+from nilometer.coordinators.turn import Effects, Token, TransactionalRecord, TransactionEnd
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias
 
 from nilometer.broker.coordinators.kind import CoordinatorKind, RecordT
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
+from nilometer.coordinators.turn import TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.wire.compression import Bytes
 from nilometer.wire.control_records import ControlType, read_end_txn_marker

@@ -13,7 +13,7 @@ from typing import Any, Generic
 from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.coordinators.kind import ReplyT, RequestT
 from nilometer.broker.coordinators.shell import CoordinatorShell
-from nilometer.coordinators.effects import Token
+from nilometer.coordinators.turn import Token
 
 
 class PendingResponse(Generic[RequestT, ReplyT]):

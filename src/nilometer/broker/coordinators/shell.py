@@ -28,8 +28,7 @@ from nilometer.broker.coordinators.waiting_effects import WaitingEffects
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordinators.effects import Effects, Producer, Token
-from nilometer.coordinators.transactional import TransactionalRecord, TransactionEnd
+from nilometer.coordinators.turn import Effects, Producer, Token, TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo, AppendOrigin, CorruptRecordFound
 from nilometer.wire.errors import ErrorCode, KafkaError

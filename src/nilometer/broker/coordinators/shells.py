@@ -23,7 +23,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.partitioning import partition_for_key
-from nilometer.coordinators.transactional import TransactionEnd
+from nilometer.coordinators.turn import TransactionEnd
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo

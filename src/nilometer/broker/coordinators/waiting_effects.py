@@ -12,7 +12,7 @@ from typing import Generic, Protocol
 
 from nilometer.broker.coordinators.kind import ActionT, ReplyT
 from nilometer.broker.replicas.hosted_partition import CommitWait
-from nilometer.coordinators.effects import Token
+from nilometer.coordinators.turn import Token
 from nilometer.wire.errors import ErrorCode
 
 

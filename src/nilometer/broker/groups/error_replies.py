@@ -7,8 +7,7 @@ OffsetFetch become NOT_COORDINATOR, on which older consumers retry.
 from __future__ import annotations
 
 from nilometer.broker.coordinators.error_replies import NOT_AVAILABLE, coordinator_error
-from nilometer.groups.error_replies import refusal
-from nilometer.groups.requests import GroupRequest, Heartbeat, HeartbeatReply, OffsetFetch, Reply
+from nilometer.groups.requests import GroupRequest, Heartbeat, HeartbeatReply, OffsetFetch, Reply, refusal
 from nilometer.wire.errors import ErrorCode
 
 

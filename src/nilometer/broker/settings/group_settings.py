@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nilometer.broker.settings.group_config_keys import ASSIGNORS
 from nilometer.config import ConfigError, Settings
-from nilometer.groups.config import ConsumerGroupMigrationPolicy, GroupConfig
+from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig
 
 MINUTE_MS = 60_000
 

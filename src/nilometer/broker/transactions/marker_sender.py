@@ -22,9 +22,9 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.markers import Marker, MarkerWriter
 from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition
-from nilometer.transactions.actions import SendMarkers, TransactionAction
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import MarkersWritten, TransactionReply, TransactionRequest
+from nilometer.transactions.shard import SendMarkers, TransactionAction
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message

@@ -10,7 +10,7 @@ import msgspec
 from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
-from nilometer.coordinators.transactional import TransactionEnd
+from nilometer.coordinators.turn import TransactionEnd
 from nilometer.storage import AppendInfo, AppendOrigin
 from nilometer.storage.producers.producer_entry import NO_OFFSET
 from nilometer.transactions.config import EPOCH_BUMP_VERSION

@@ -27,10 +27,7 @@ from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.coordinators.client_patterns import Pattern, matching
 from nilometer.runtime import Runtime
-from nilometer.transactions.actions import AllocateProducerId, SendMarkers, TransactionAction
-from nilometer.transactions.error_replies import refusal
-from nilometer.transactions.record_format import decode_record, encode_record
-from nilometer.transactions.records import TransactionRecord
+from nilometer.transactions.records import TransactionRecord, decode_record, encode_record
 from nilometer.transactions.requests import (
     EndTransaction,
     InitProducerId,
@@ -39,8 +36,9 @@ from nilometer.transactions.requests import (
     TimeOut,
     TransactionReply,
     TransactionRequest,
+    refusal,
 )
-from nilometer.transactions.shard import TransactionShard
+from nilometer.transactions.shard import AllocateProducerId, SendMarkers, TransactionAction, TransactionShard
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -18,7 +18,7 @@ from nilometer.client.consumer.fetched_records import ConsumerRecord
 from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.groups import record_format as group_format
 from nilometer.storage import TopicPartition
-from nilometer.transactions import record_format as transaction_format
+from nilometer.transactions import records as transaction_format
 from nilometer.wire.errors import MalformedMessage
 
 AUTO, JSON, TEXT, HEX = "auto", "json", "text", "hex"

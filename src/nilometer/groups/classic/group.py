@@ -1,39 +1,196 @@
-"""A group of the classic protocol: its members, its generation, its state.
+"""A group of the classic protocol: its members, its generation, its state, and why it rebalanced last.
 
-The modules ``join``, ``rebalance`` and ``groups`` change it; it sets no timers, writes no records and sends
-no replies.
-
-Invariants:
-- ``static_members`` maps exactly the instance ids of members to their member ids;
-- the leader is a member, or None when there are none;
-- all members share the protocol type, and at least one protocol;
-- ``pending_members`` are the ids given to clients that have not joined with them yet: no members;
-- ``pending_sync`` are members that have sent no SyncGroup for this generation yet.
+A group knows which states may follow which (SPEC C-4); what requests and time-outs do to it is in ``groups``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import Enum
+from typing import Final
 
-from nilometer.groups.classic.member import ClassicMember
-from nilometer.groups.classic.rebalance_causes import RebalanceCause, last_rebalance
-from nilometer.groups.classic.state import VALID_PREVIOUS, ClassicGroupState
-from nilometer.groups.group import SINCE_COMMIT, GroupType, RetentionStart
-from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
+import msgspec
+
+from nilometer.coordinators.turn import Token
+from nilometer.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from nilometer.groups.requests import (
     DescribedGroup,
     DescribedGroupMember,
     JoinGroup,
     JoinGroupMember,
+    JoinGroupProtocol,
     LastRebalance,
     ListedGroup,
     OffsetCommit,
     OffsetFetch,
     metadata_bytes,
 )
+from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 from nilometer.wire.errors import ErrorCode, MalformedMessage
+
+
+class ClassicGroupState(Enum):
+    """The state, with its name in responses to clients."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+VALID_PREVIOUS: Final[dict[ClassicGroupState, frozenset[ClassicGroupState]]] = {
+    ClassicGroupState.EMPTY: frozenset({ClassicGroupState.PREPARING_REBALANCE}),
+    ClassicGroupState.PREPARING_REBALANCE: frozenset(
+        {ClassicGroupState.EMPTY, ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE}
+    ),
+    ClassicGroupState.COMPLETING_REBALANCE: frozenset({ClassicGroupState.PREPARING_REBALANCE}),
+    ClassicGroupState.STABLE: frozenset({ClassicGroupState.COMPLETING_REBALANCE}),
+    ClassicGroupState.DEAD: frozenset(ClassicGroupState),
+}
+
+
+NO_ASSIGNMENT = b""
+
+
+class ClassicMember(msgspec.Struct):
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[JoinGroupProtocol, ...]
+    """The protocols that the member supports, in its order of preference."""
+    assignment: bytes = NO_ASSIGNMENT
+    is_new: bool = False
+    """Whether the member's first rebalance is not complete: it may not know its id to send heartbeats."""
+    awaiting_join: Token | None = None
+    awaiting_sync: Token | None = None
+
+    @classmethod
+    def joining(cls, request: JoinGroup, member_id: str) -> ClassicMember:
+        return cls(
+            member_id,
+            request.group_instance_id,
+            request.client_id,
+            request.client_host,
+            request.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            request.protocol_type,
+            request.protocols,
+            is_new=True,
+        )
+
+    @property
+    def is_static(self) -> bool:
+        return self.group_instance_id is not None
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether the member waits for a reply, so that it need not send heartbeats."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+    @property
+    def protocol_names(self) -> frozenset[str]:
+        return frozenset(protocol.name for protocol in self.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Return the member's metadata for a protocol; empty if it does not support the protocol."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        return b""
+
+    def vote(self, candidates: frozenset[str]) -> str | None:
+        """Return the candidate that the member prefers; None if it supports none of them."""
+        return next((protocol.name for protocol in self.protocols if protocol.name in candidates), None)
+
+    def to_record(self, protocol_name: str | None) -> MemberMetadata:
+        return MemberMetadata(
+            self.member_id,
+            self.group_instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol_name),
+            self.assignment,
+        )
+
+    @classmethod
+    def from_record(cls, record: MemberMetadata, protocol_type: str, protocol: str | None) -> ClassicMember:
+        return cls(
+            record.member_id,
+            record.group_instance_id,
+            record.client_id,
+            record.client_host,
+            record.session_timeout if record.rebalance_timeout == -1 else record.rebalance_timeout,
+            record.session_timeout,
+            protocol_type,
+            () if protocol is None else (JoinGroupProtocol(protocol, record.subscription),),
+            record.assignment,
+        )
+
+    def to_reply(self, protocol_name: str | None) -> JoinGroupMember:
+        return JoinGroupMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
+
+
+class RebalanceCause(msgspec.Struct, frozen=True):
+    """The reason of a rebalance, and the member that caused it, as it was then; it may have left since."""
+
+    reason: str
+    member_id: str = ""
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    def __str__(self) -> str:
+        """Return the cause as the log has it."""
+        if not self.member_id:
+            return self.reason
+        instance = f" (instance {self.group_instance_id})" if self.group_instance_id is not None else ""
+        client = f", client {self.client_id!r} at {self.client_host}" if self.client_host else ""
+        return f"{self.reason}: member {self.member_id}{instance}{client}"
+
+    @classmethod
+    def by(cls, member: ClassicMember, reason: str) -> RebalanceCause:
+        return cls(reason, member.member_id, member.group_instance_id, member.client_id, member.client_host)
+
+    def is_same_member(self, last: LastRebalance) -> bool:
+        """Whether the same member caused the last rebalance.
+
+        A static member is the same under all its member ids. A dynamic member that joins with a new id each
+        time is recognised by client id and host; several such clients on one host count as one.
+        """
+        if self.group_instance_id is not None or last.group_instance_id is not None:
+            return self.group_instance_id == last.group_instance_id
+        if self.member_id == last.member_id:
+            return True
+        return bool(self.client_id) and (self.client_id, self.client_host) == (
+            last.client_id,
+            last.client_host,
+        )
+
+
+def last_rebalance(
+    cause: RebalanceCause, previous: LastRebalance | None, wall_ms: int, generation: int
+) -> LastRebalance:
+    repeats = previous is not None and cause.is_same_member(previous)
+    return LastRebalance(
+        cause.reason,
+        cause.member_id,
+        cause.group_instance_id,
+        cause.client_id,
+        cause.client_host,
+        wall_ms,
+        generation,
+        previous.times_in_a_row + 1 if repeats and previous is not None else 1,
+    )
+
 
 _REBALANCING_OR_STABLE = (
     ClassicGroupState.PREPARING_REBALANCE,

@@ -12,14 +12,18 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from nilometer.groups.classic.group import RebalanceCause
 from nilometer.groups.classic.groups import ClassicGroups
-from nilometer.groups.classic.rebalance_causes import RebalanceCause
-from nilometer.groups.config import ConsumerGroupMigrationPolicy
-from nilometer.groups.consumer.assignment import Assignment
+from nilometer.groups.consumer.assignors import Assignment
 from nilometer.groups.consumer.context import Context
-from nilometer.groups.consumer.departures import remove
-from nilometer.groups.consumer.draft import Draft
-from nilometer.groups.consumer.group import ConsumerGroup
+from nilometer.groups.consumer.departures import (
+    assignment_bytes,
+    classic_metadata,
+    downgrade,
+    plan_downgrade,
+    remove,
+)
+from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import (
     Sender,
     check_instance,
@@ -30,14 +34,7 @@ from nilometer.groups.consumer.heartbeat import (
     unknown_member,
     write_member,
 )
-from nilometer.groups.consumer.member import Member, MemberState
-from nilometer.groups.consumer.migration import (
-    assignment_bytes,
-    classic_metadata,
-    downgrade,
-    plan_downgrade,
-)
-from nilometer.groups.consumer.rebalance import assign_if_due, refresh, subscription_cause
+from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh, subscription_cause
 from nilometer.groups.requests import (
     NO_MEMBER_ID,
     Heartbeat,
@@ -51,8 +48,8 @@ from nilometer.groups.requests import (
     SyncGroup,
     SyncGroupReply,
 )
-from nilometer.groups.timers import TimerKind
-from nilometer.groups.turn import Turn
+from nilometer.groups.settings import ConsumerGroupMigrationPolicy
+from nilometer.groups.turn import TimerKind, Turn
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer.group import ConsumerGroup
-from nilometer.groups.consumer.member import Member, MemberState
+from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.rebalance import assignment_delay_ms
 from nilometer.groups.consumer.topics import Topics
-from nilometer.groups.shard_state import ShardState
-from nilometer.groups.timers import TimerKey, TimerKind
-from nilometer.groups.turn import Turn
+from nilometer.groups.settings import GroupConfig
+from nilometer.groups.turn import ShardState, TimerKey, TimerKind, Turn
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 _OF_MEMBERS = (

@@ -1,10 +1,6 @@
-"""Raises the group epoch, and computes target assignments.
+"""Raises a consumer group's epoch and computes target assignments.
 
-The group epoch rises when a subscription changes, a member leaves, or the subscribed topics change. Then a
-target assignment for that epoch is computed: at once if the last one is old enough, else after
-``group.consumer.assignment.interval.ms`` (KIP-1263), so that two hundred members that start together cost a
-few assignments and not two hundred. A large one takes up to a second: it is computed outside of the shard
-(KIP-1263, too), which serves its groups meanwhile, this one by its last target.
+Records are written through a draft, which applies each of them to the group at once.
 """
 
 from __future__ import annotations
@@ -14,16 +10,93 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from nilometer.coordinators.client_patterns import LIGHT
-from nilometer.groups.config import GroupConfig
-from nilometer.groups.consumer.assignment import Assignment, Assignor, MemberSpec
-from nilometer.groups.consumer.draft import Draft
-from nilometer.groups.consumer.group import ConsumerGroup
-from nilometer.groups.consumer.member import Member
-from nilometer.groups.consumer.range_assignor import assign_ranges
-from nilometer.groups.consumer.topic_regex import match_weight, matching_topics
-from nilometer.groups.consumer.topics import Topics
-from nilometer.groups.consumer.uniform import assign_uniformly
-from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote
+from nilometer.groups.consumer.assignors import (
+    Assignment,
+    Assignor,
+    MemberSpec,
+    assign_ranges,
+    assign_uniformly,
+    topic_partitions,
+)
+from nilometer.groups.consumer.group import ConsumerGroup, Member
+from nilometer.groups.consumer.topics import Topics, match_weight, matching_topics
+from nilometer.groups.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CoordinatorRecord,
+    RecordKey,
+    RecordValue,
+)
+from nilometer.groups.settings import GroupConfig
+from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, Turn
+
+
+class Draft:
+    """Writes the records of one group in one turn (one call of the shard)."""
+
+    __slots__ = ("group", "turn")
+
+    def __init__(self, group: ConsumerGroup, turn: Turn) -> None:
+        self.group = group
+        self.turn = turn
+
+    def _write(self, key: RecordKey, value: RecordValue | None) -> None:
+        record = CoordinatorRecord(key, value)
+        self.group.apply(record)
+        self.turn.write(record)
+
+    def member_metadata(self, member: Member) -> None:
+        key = ConsumerGroupMemberMetadataKey(self.group.group_id, member.member_id)
+        self._write(key, member.metadata_value())
+
+    def member_assignment(self, member: Member) -> None:
+        key = ConsumerGroupCurrentMemberAssignmentKey(self.group.group_id, member.member_id)
+        self._write(key, member.assignment_value())
+
+    def target(self, member_id: str, assignment: Assignment) -> None:
+        self._write(
+            ConsumerGroupTargetAssignmentMemberKey(self.group.group_id, member_id),
+            ConsumerGroupTargetAssignmentMemberValue(topic_partitions(assignment)),
+        )
+
+    def assignment_epoch(self, epoch: int) -> None:
+        self._write(
+            ConsumerGroupTargetAssignmentMetadataKey(self.group.group_id),
+            ConsumerGroupTargetAssignmentMetadataValue(epoch, self.turn.wall_ms),
+        )
+
+    def group_epoch(self, epoch: int, metadata_hash: int) -> None:
+        self._write(
+            ConsumerGroupMetadataKey(self.group.group_id), ConsumerGroupMetadataValue(epoch, metadata_hash)
+        )
+        if self.group.has_partition_metadata:
+            self._write(ConsumerGroupPartitionMetadataKey(self.group.group_id), None)
+
+    def regex(self, regex: str, topics: frozenset[str], version: int) -> None:
+        self._write(
+            ConsumerGroupRegularExpressionKey(self.group.group_id, regex),
+            ConsumerGroupRegularExpressionValue(tuple(sorted(topics)), version, self.turn.wall_ms),
+        )
+
+    def remove_regex(self, regex: str) -> None:
+        self._write(ConsumerGroupRegularExpressionKey(self.group.group_id, regex), None)
+
+    def remove_member(self, member_id: str) -> None:
+        """Write the tombstones of a member: its assignments first, its metadata last."""
+        group_id = self.group.group_id
+        self._write(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None)
+        self._write(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None)
+        self._write(ConsumerGroupMemberMetadataKey(group_id, member_id), None)
+
 
 AT_ONCE_MAX: Final = 1_000
 """An assignment of more members and partitions together is computed outside of the shard."""

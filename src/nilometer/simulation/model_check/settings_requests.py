@@ -22,7 +22,7 @@ from nilometer.cluster.controller import (
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.groups import group_settings
+from nilometer.groups import settings
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
@@ -34,7 +34,7 @@ CLUSTER_DEFAULTS = {MIN_ISR: "2"}
 DEFINITIONS = ConfigDefinitions(
     topic=TOPIC_CONFIG,
     broker=BROKER_CONFIG_DEFINITION,
-    group=group_settings.definition_of(FILE.groups),
+    group=settings.definition_of(FILE.groups),
     inherited_of=FILE.topic_defaults,
 )
 

@@ -1,29 +1,88 @@
-"""The ``uniform`` assignor for members whose subscriptions differ.
+"""The assignors of the coordinator (KIP-848): ``range`` and ``uniform``.
 
-Shares do not follow from two numbers here: a topic that only two members read loads those two, whatever the
-others have. A *chain* is a sequence of members in which each can hand one partition to the next. An
-assignment is as even as possible if no chain leads from a member to one with at least two partitions fewer.
-The steps:
-
-1. keep all previous partitions that are still allowed; if every partition is assigned then and no such chain
-   exists, that is the result;
-2. a member with more than an equal share gives up partitions that others could take;
-3. each partition without an owner goes to the subscriber with the fewest partitions, to its previous owner if
-   that is one of them;
-4. hand partitions over along chains, many in one pass, until there is no chain.
-
-A pass is one breadth-first search over members and topics, backwards from the members with the fewest
-partitions, and visits each topic once. Every chain reduces the sum of the squares of the members' counts, so
-the passes end.
+``range`` gives consecutive partitions, and the same partition numbers of topics of equal size. ``uniform``
+gives equal numbers of partitions, with as few moves as possible, also to members whose subscriptions differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heapreplace
+from types import MappingProxyType
+from typing import Final, TypeAlias
 from uuid import UUID
 
-from nilometer.groups.consumer.assignment import Assignment, MemberSpec, subscribers_of
+import msgspec
+
+from nilometer.groups.requests import TopicPartitions
+
+Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
+"""Partitions by topic id, without empty sets."""
+
+NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
+
+
+class MemberSpec(msgspec.Struct, frozen=True):
+    """A member as an assignor sees it."""
+
+    subscribed: frozenset[UUID]
+    """The ids of the existing topics that the member subscribes to."""
+    previous: Assignment = msgspec.field(default_factory=lambda: NO_PARTITIONS)
+    """The member's last target assignment, which may have topics that were deleted or are not subscribed to
+    any more."""
+    instance_id: str | None = None
+
+
+Assignor: TypeAlias = Callable[[Mapping[str, MemberSpec], Mapping[UUID, int]], dict[str, Assignment]]
+"""Takes the members by id, and the partition count of each subscribed topic; returns each member's
+assignment."""
+
+
+def subscribers_of(members: Mapping[str, MemberSpec]) -> dict[UUID, list[str]]:
+    """Return the members subscribed to each topic; topics and members are sorted."""
+    found: dict[UUID, list[str]] = {}
+    for member_id in sorted(members):
+        for topic_id in members[member_id].subscribed:
+            found.setdefault(topic_id, []).append(member_id)
+    return {topic_id: found[topic_id] for topic_id in sorted(found)}
+
+
+def assignment_of(partitions: Iterable[TopicPartitions]) -> Assignment:
+    """Convert from the form in requests and records, which may name a topic twice."""
+    found: dict[UUID, frozenset[int]] = {}
+    for topic in partitions:
+        if topic.partitions:
+            found[topic.topic_id] = found.get(topic.topic_id, frozenset()) | frozenset(topic.partitions)
+    return found
+
+
+def topic_partitions(assignment: Mapping[UUID, Iterable[int]]) -> tuple[TopicPartitions, ...]:
+    """Convert to the form in replies and records, sorted."""
+    return tuple(
+        TopicPartitions(topic_id, tuple(sorted(assignment[topic_id]))) for topic_id in sorted(assignment)
+    )
+
+
+def assign_ranges(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int]) -> dict[str, Assignment]:
+    assigned: dict[str, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in sorted(members)}
+    places = {member_id: _place(member_id, spec) for member_id, spec in members.items()}
+    for topic_id, subscribers in subscribers_of(members).items():
+        subscribers.sort(key=places.__getitem__)
+        length, longer = divmod(topics[topic_id], len(subscribers))
+        start = 0
+        for index, member_id in enumerate(subscribers):
+            end = start + length + (index < longer)
+            if end > start:
+                assigned[member_id][topic_id] = frozenset(range(start, end))
+            start = end
+    return dict[str, Assignment](assigned)
+
+
+def _place(member_id: str, spec: MemberSpec) -> tuple[int, str]:
+    """Return the sort key of a member; a static member keeps its place, and so its partitions, with a new
+    member id."""
+    return (1, member_id) if spec.instance_id is None else (0, spec.instance_id)
 
 
 def assign_mixed(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int]) -> dict[str, Assignment]:
@@ -174,3 +233,87 @@ class _MixedAssignment:
             del self._owners[topic_id][member_id]
         self._unassigned[topic_id].add(partition)
         self._counts[member_id] -= 1
+
+
+_Owned = dict[UUID, set[int]]
+
+
+def assign_uniformly(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int]) -> dict[str, Assignment]:
+    if not members:
+        return {}
+    subscriptions = {spec.subscribed for spec in members.values()}
+    if len(subscriptions) > 1:
+        return assign_mixed(members, topics)
+    (subscribed,) = subscriptions
+    return _assign_alike(members, {topic_id: topics[topic_id] for topic_id in sorted(subscribed)})
+
+
+def _assign_alike(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int]) -> dict[str, Assignment]:
+    member_ids = sorted(members)
+    share, larger_shares = divmod(sum(topics.values()), len(member_ids))
+    unassigned = {topic_id: set(range(count)) for topic_id, count in topics.items()}
+    owned = {member_id: _still_owned(members[member_id], unassigned) for member_id in member_ids}
+    counts = {member_id: sum(map(len, owned[member_id].values())) for member_id in member_ids}
+
+    # A member with more than the share may keep one more than it, as long as there are larger shares left.
+    # Members with the most partitions come first, so that none of them gives a partition to another.
+    for member_id in sorted(member_ids, key=lambda member_id: -counts[member_id]):
+        excess = counts[member_id] - share
+        if excess > 0 and larger_shares:
+            larger_shares -= 1
+            excess -= 1
+        for topic_id, partition in _to_give_up(owned[member_id], excess):
+            owned[member_id][topic_id].remove(partition)
+            unassigned[topic_id].add(partition)
+            counts[member_id] -= 1
+
+    # Fill every member up to the share first; then give one more to as many as there are larger shares.
+    takers = deque(
+        (member_id, share - counts[member_id]) for member_id in member_ids if counts[member_id] < share
+    )
+    larger = deque([member_id for member_id in member_ids if counts[member_id] <= share][:larger_shares])
+    for topic_id, partitions in unassigned.items():
+        for partition in sorted(partitions):
+            if takers:
+                member_id, wanted = takers.popleft()
+                if wanted > 1:
+                    takers.append((member_id, wanted - 1))
+            else:
+                member_id = larger.popleft()
+            owned[member_id].setdefault(topic_id, set()).add(partition)
+    return {
+        member_id: {
+            topic_id: frozenset(partitions) for topic_id, partitions in owned[member_id].items() if partitions
+        }
+        for member_id in member_ids
+    }
+
+
+def _still_owned(spec: MemberSpec, unassigned: _Owned) -> _Owned:
+    """Return the member's previous partitions that exist and are in ``unassigned``, and remove them there."""
+    kept: _Owned = {}
+    for topic_id, partitions in spec.previous.items():
+        free = unassigned.get(topic_id)
+        if free is None:
+            continue
+        mine = free.intersection(partitions)
+        if mine:
+            free -= mine
+            kept[topic_id] = mine
+    return kept
+
+
+def _to_give_up(owned: _Owned, count: int) -> list[tuple[UUID, int]]:
+    """Return ``count`` owned partitions to give up, from every topic in proportion, so that no member is left
+    with the partitions of one topic alone."""
+    if count <= 0:
+        return []
+    ranked: list[tuple[float, UUID, int]] = []
+    for topic_id, partitions in owned.items():
+        size = len(partitions)
+        ranked.extend(
+            ((2 * rank + 1) / (2 * size), topic_id, partition)
+            for rank, partition in enumerate(sorted(partitions))
+        )
+    ranked.sort()
+    return [(topic_id, partition) for _, topic_id, partition in ranked[-count:]]

@@ -1,0 +1,559 @@
+"""Requests to a group coordinator and their replies, independent of API versions.
+
+Those of members of classic groups, of members of consumer groups, those about committed offsets, and those of
+operators. A reply with one error for a whole request has it in every error field of its API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, assert_never
+from uuid import UUID
+
+import msgspec
+
+from nilometer.coordinators.turn import Producer
+from nilometer.wire.errors import ErrorCode
+
+__all__ = [
+    "NO_GENERATION",
+    "NO_MEMBER_ID",
+    "ConsumerGroupDescribe",
+    "ConsumerGroupDescribeReply",
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupHeartbeatReply",
+    "DeleteGroups",
+    "DeleteGroupsReply",
+    "DeletedGroup",
+    "DescribeGroups",
+    "DescribeGroupsReply",
+    "DescribedConsumerGroup",
+    "DescribedConsumerGroupMember",
+    "DescribedGroup",
+    "DescribedGroupMember",
+    "DescribedTopicPartitions",
+    "GroupRequest",
+    "Heartbeat",
+    "HeartbeatReply",
+    "JoinGroup",
+    "JoinGroupMember",
+    "JoinGroupProtocol",
+    "JoinGroupReply",
+    "LastRebalance",
+    "LeaveGroup",
+    "LeaveGroupMember",
+    "LeaveGroupMemberReply",
+    "LeaveGroupReply",
+    "ListGroups",
+    "ListGroupsReply",
+    "ListedGroup",
+    "OffsetCommit",
+    "OffsetCommitPartition",
+    "OffsetCommitPartitionReply",
+    "OffsetCommitReply",
+    "OffsetCommitTopic",
+    "OffsetCommitTopicReply",
+    "OffsetDelete",
+    "OffsetDeletePartitionReply",
+    "OffsetDeleteReply",
+    "OffsetDeleteTopic",
+    "OffsetDeleteTopicReply",
+    "OffsetFetch",
+    "OffsetFetchPartitionReply",
+    "OffsetFetchReply",
+    "OffsetFetchTopic",
+    "OffsetFetchTopicReply",
+    "Reply",
+    "SyncGroup",
+    "SyncGroupAssignment",
+    "SyncGroupReply",
+    "TopicPartitions",
+    "metadata_bytes",
+    "subscription_bytes",
+]
+
+
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
+
+
+# ── JoinGroup ───────────────────────────────────────────────────────────────────────────────────
+class JoinGroupProtocol(msgspec.Struct, frozen=True):
+    name: str
+    metadata: bytes
+
+
+def metadata_bytes(protocols: Sequence[JoinGroupProtocol]) -> int:
+    """Return how many bytes a member's protocols hold, names included."""
+    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+
+
+class JoinGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+    protocol_type: str
+    protocols: tuple[JoinGroupProtocol, ...]
+    """The protocols that the member supports, in its order of preference."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    """Version 0 has no rebalance timeout: it is the session timeout then."""
+    group_instance_id: str | None = None
+    reason: str = ""
+    client_id: str = ""
+    client_host: str = ""
+    requires_known_member_id: bool = False
+    """Version 4 and later: a member without an id gets one, and must join again with it (KIP-394)."""
+    supports_skipping_assignment: bool = False
+    """Version 9 and later: the response may instruct the leader to keep the assignment (KIP-814)."""
+
+
+class JoinGroupMember(msgspec.Struct, frozen=True):
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinGroupReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode
+    member_id: str = NO_MEMBER_ID
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    """None with every error; versions before 7 have the empty string instead."""
+    leader: str = NO_MEMBER_ID
+    skip_assignment: bool = False
+    members: tuple[JoinGroupMember, ...] = ()
+    """All members of the group, for the leader; else empty."""
+
+
+# ── SyncGroup ───────────────────────────────────────────────────────────────────────────────────
+class SyncGroupAssignment(msgspec.Struct, frozen=True):
+    member_id: str
+    assignment: bytes
+
+
+class SyncGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[SyncGroupAssignment, ...] = ()
+    """The assignments of all members, from the leader; else empty."""
+
+
+class SyncGroupReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+# ── Heartbeat ───────────────────────────────────────────────────────────────────────────────────
+class Heartbeat(msgspec.Struct, frozen=True):
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode
+
+
+# ── LeaveGroup ──────────────────────────────────────────────────────────────────────────────────
+class LeaveGroupMember(msgspec.Struct, frozen=True):
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+class LeaveGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    members: tuple[LeaveGroupMember, ...]
+    """Exactly one in versions 0 to 2."""
+
+
+class LeaveGroupMemberReply(msgspec.Struct, frozen=True):
+    member_id: str
+    group_instance_id: str | None
+    error_code: ErrorCode
+
+
+class LeaveGroupReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode
+    members: tuple[LeaveGroupMemberReply, ...] = ()
+    """Versions 0 to 2 have no such field: the only member's error is the response's error."""
+
+
+# ── ConsumerGroupHeartbeat (KIP-848) ────────────────────────────────────────────────────────────
+class TopicPartitions(msgspec.Struct, frozen=True):
+    topic_id: UUID
+    partitions: tuple[int, ...]
+
+
+class ConsumerGroupHeartbeat(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] | None = None
+    """None: unchanged. The same holds for the other fields that may be None."""
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    topic_partitions: tuple[TopicPartitions, ...] | None = None
+    """The partitions that the member owns."""
+    client_id: str = ""
+    client_host: str = ""
+    requires_member_id: bool = True
+    """Version 1 and later: the member generates its own id."""
+    peer: tuple[str, int] | None = None
+    """The client's address and port: they tell its connections apart. None: not known."""
+
+
+NAME_BYTES = 100
+"""About what a name takes in memory beside its characters."""
+
+
+def subscription_bytes(names: Iterable[str]) -> int:
+    """Return about how much memory the names of a member's topics take."""
+    return sum(NAME_BYTES + len(name) for name in names)
+
+
+class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[TopicPartitions, ...] | None = None
+    is_repeat: bool = False
+    """The assignment is sent only in case the reply that had it was lost."""
+
+
+# ── ConsumerGroupDescribe (KIP-848) ─────────────────────────────────────────────────────────────
+class ConsumerGroupDescribe(msgspec.Struct, frozen=True):
+    group_ids: tuple[str, ...]
+
+
+class DescribedTopicPartitions(msgspec.Struct, frozen=True):
+    topic_id: UUID
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+class DescribedConsumerGroupMember(msgspec.Struct, frozen=True):
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    assignment: tuple[DescribedTopicPartitions, ...]
+    target_assignment: tuple[DescribedTopicPartitions, ...]
+    member_type: int
+    """-1 unknown, 0 a member of the classic protocol, 1 of the consumer protocol."""
+
+
+class DescribedConsumerGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: tuple[DescribedConsumerGroupMember, ...] = ()
+
+
+class ConsumerGroupDescribeReply(msgspec.Struct, frozen=True):
+    groups: tuple[DescribedConsumerGroup, ...]
+
+
+# ── OffsetCommit ────────────────────────────────────────────────────────────────────────────────
+class OffsetCommitPartition(msgspec.Struct, frozen=True):
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int = -1
+    committed_metadata: str | None = None
+
+
+class OffsetCommitTopic(msgspec.Struct, frozen=True):
+    name: str
+    partitions: tuple[OffsetCommitPartition, ...]
+    topic_id: UUID | None = None
+
+
+class OffsetCommit(msgspec.Struct, frozen=True):
+    group_id: str
+    topics: tuple[OffsetCommitTopic, ...]
+    """The topics, all of which exist: names and ids were looked up before."""
+    generation_id_or_member_epoch: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    retention_time_ms: int = -1
+    """The retention time of the offsets, which versions 2 to 4 may set; -1: the broker's."""
+    knows_member_epochs: bool = True
+    """Version 9 and later: the client handles GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848)."""
+    producer: Producer | None = None
+    """For TxnOffsetCommit: the offsets count once this producer's transaction is committed."""
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.producer is not None
+
+    @property
+    def names_member(self) -> bool:
+        return (
+            self.generation_id_or_member_epoch >= 0
+            or self.member_id != NO_MEMBER_ID
+            or self.group_instance_id is not None
+        )
+
+
+class OffsetCommitPartitionReply(msgspec.Struct, frozen=True):
+    partition_index: int
+    error_code: ErrorCode
+
+
+class OffsetCommitTopicReply(msgspec.Struct, frozen=True):
+    name: str
+    partitions: tuple[OffsetCommitPartitionReply, ...]
+    topic_id: UUID | None = None
+
+
+class OffsetCommitReply(msgspec.Struct, frozen=True):
+    topics: tuple[OffsetCommitTopicReply, ...]
+    """The request's topics and partitions in the same order; an error of the whole request is set at each."""
+
+
+# ── OffsetFetch ─────────────────────────────────────────────────────────────────────────────────
+class OffsetFetchTopic(msgspec.Struct, frozen=True):
+    name: str
+    partition_indexes: tuple[int, ...]
+    topic_id: UUID | None = None
+    """Set in versions with topic ids: offsets of an earlier topic of the same name are not returned."""
+
+
+class OffsetFetch(msgspec.Struct, frozen=True):
+    group_id: str
+    topics: tuple[OffsetFetchTopic, ...] | None = None
+    """None: all topics with committed offsets."""
+    member_id: str | None = None
+    member_epoch: int = -1
+    require_stable: bool = False
+
+
+class OffsetFetchPartitionReply(msgspec.Struct, frozen=True):
+    partition_index: int
+    committed_offset: int = -1
+    committed_leader_epoch: int = -1
+    metadata: str = ""
+    error_code: ErrorCode = ErrorCode.none
+
+
+class OffsetFetchTopicReply(msgspec.Struct, frozen=True):
+    name: str
+    partitions: tuple[OffsetFetchPartitionReply, ...]
+    topic_id: UUID | None = None
+    """The id in the request; if all topics were requested, the id in the commit, or None."""
+
+
+class OffsetFetchReply(msgspec.Struct, frozen=True):
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    topics: tuple[OffsetFetchTopicReply, ...] = ()
+
+
+# ── OffsetDelete ────────────────────────────────────────────────────────────────────────────────
+class OffsetDeleteTopic(msgspec.Struct, frozen=True):
+    name: str
+    partition_indexes: tuple[int, ...]
+
+
+class OffsetDelete(msgspec.Struct, frozen=True):
+    group_id: str
+    topics: tuple[OffsetDeleteTopic, ...]
+
+
+class OffsetDeletePartitionReply(msgspec.Struct, frozen=True):
+    partition_index: int
+    error_code: ErrorCode
+
+
+class OffsetDeleteTopicReply(msgspec.Struct, frozen=True):
+    name: str
+    partitions: tuple[OffsetDeletePartitionReply, ...]
+
+
+class OffsetDeleteReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode
+    topics: tuple[OffsetDeleteTopicReply, ...] = ()
+
+
+# ── ListGroups ──────────────────────────────────────────────────────────────────────────────────
+class ListGroups(msgspec.Struct, frozen=True):
+    states_filter: frozenset[str] = frozenset()
+    """The states to list, in lower case; empty: all."""
+    types_filter: frozenset[str] = frozenset()
+    """The types to list, in lower case; empty: all."""
+
+
+class ListedGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    protocol_type: str
+    group_state: str
+    group_type: str
+    """``classic`` or ``consumer``."""
+
+
+class ListGroupsReply(msgspec.Struct, frozen=True):
+    groups: tuple[ListedGroup, ...] = ()
+    error_code: ErrorCode = ErrorCode.none
+
+
+# ── DescribeGroups ──────────────────────────────────────────────────────────────────────────────
+class DescribeGroups(msgspec.Struct, frozen=True):
+    groups: tuple[str, ...]
+
+
+class LastRebalance(msgspec.Struct, frozen=True):
+    """Why a group rebalanced last, and the member that caused it."""
+
+    reason: str
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    wall_ms: int
+    generation: int
+    """The generation before the rebalance."""
+    times_in_a_row: int
+    """How many rebalances in a row, this one included, the same member has caused."""
+
+
+class DescribedGroupMember(msgspec.Struct, frozen=True):
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    """The member's metadata for the group's protocol; empty if the group has none."""
+    member_assignment: bytes
+
+
+class DescribedGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: tuple[DescribedGroupMember, ...] = ()
+    last_rebalance: LastRebalance | None = None
+    """The last rebalance since this coordinator loaded the group; None if there was none."""
+
+
+class DescribeGroupsReply(msgspec.Struct, frozen=True):
+    groups: tuple[DescribedGroup, ...]
+
+
+# ── DeleteGroups ────────────────────────────────────────────────────────────────────────────────
+class DeleteGroups(msgspec.Struct, frozen=True):
+    groups_names: tuple[str, ...]
+
+
+class DeletedGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    error_code: ErrorCode
+
+
+class DeleteGroupsReply(msgspec.Struct, frozen=True):
+    results: tuple[DeletedGroup, ...]
+
+
+GroupRequest: TypeAlias = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetCommit
+    | OffsetFetch
+    | OffsetDelete
+    | ListGroups
+    | DescribeGroups
+    | DeleteGroups
+    | ConsumerGroupHeartbeat
+    | ConsumerGroupDescribe
+)
+Reply: TypeAlias = (
+    JoinGroupReply
+    | SyncGroupReply
+    | HeartbeatReply
+    | LeaveGroupReply
+    | OffsetCommitReply
+    | OffsetFetchReply
+    | OffsetDeleteReply
+    | ListGroupsReply
+    | DescribeGroupsReply
+    | DeleteGroupsReply
+    | ConsumerGroupHeartbeatReply
+    | ConsumerGroupDescribeReply
+)
+
+
+def refusal(request: GroupRequest, error_code: ErrorCode, message: str | None = None) -> Reply:
+    match request:
+        case JoinGroup():
+            return JoinGroupReply(error_code, request.member_id)
+        case SyncGroup():
+            return SyncGroupReply(error_code)
+        case Heartbeat():
+            return HeartbeatReply(error_code)
+        case LeaveGroup():
+            return LeaveGroupReply(error_code)
+        case OffsetCommit():
+            return _refused_commit(request, error_code)
+        case OffsetFetch():
+            return OffsetFetchReply(request.group_id, error_code)
+        case OffsetDelete():
+            return OffsetDeleteReply(error_code)
+        case ListGroups():
+            return ListGroupsReply(error_code=error_code)
+        case DescribeGroups():
+            return DescribeGroupsReply(
+                tuple(DescribedGroup(group_id, error_code, message) for group_id in request.groups)
+            )
+        case DeleteGroups():
+            return DeleteGroupsReply(
+                tuple(DeletedGroup(group_id, error_code) for group_id in request.groups_names)
+            )
+        case ConsumerGroupHeartbeat():
+            return ConsumerGroupHeartbeatReply(error_code, message)
+        case ConsumerGroupDescribe():
+            return ConsumerGroupDescribeReply(
+                tuple(DescribedConsumerGroup(group_id, error_code, message) for group_id in request.group_ids)
+            )
+        case _:
+            assert_never(request)
+
+
+def _refused_commit(request: OffsetCommit, error_code: ErrorCode) -> OffsetCommitReply:
+    return OffsetCommitReply(
+        tuple(
+            OffsetCommitTopicReply(
+                topic.name,
+                tuple(
+                    OffsetCommitPartitionReply(partition.partition_index, error_code)
+                    for partition in topic.partitions
+                ),
+                topic.topic_id,
+            )
+            for topic in request.topics
+        )
+    )
