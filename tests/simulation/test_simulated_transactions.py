@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.simulation.plan import NEARLY_EXHAUSTED, Kind, Plan, draw, draw_transactions, schedule
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.transaction_workload import TransactionWorkload

@@ -69,7 +69,7 @@ from nilometer.broker.transactions.markers import MarkerWriter
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordination import CoordinationStore
 from nilometer.runtime import Runtime
 

@@ -26,8 +26,7 @@ from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replies import CloseConnection, LongReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.broker.turns import SLICE_US, Turns
-from nilometer.cluster.broker_proof import ProofExchange
-from nilometer.cluster.cluster_secret import ClusterSecret
+from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange
 from nilometer.runtime.clock import SystemClock
 from nilometer.wire.api_keys import api_name
 from nilometer.wire.compression import Bytes

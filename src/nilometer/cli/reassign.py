@@ -50,8 +50,7 @@ from nilometer.client.replicas.reassignment_progress import (
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.client.replicas.replication_throttle import throttle as set_throttle
 from nilometer.client.replicas.replication_throttle import unthrottle
-from nilometer.cluster.placement import CannotPlace, UsableBroker
-from nilometer.cluster.reassignment_plan import PlannedMove, plan_reassignment
+from nilometer.cluster.placement import CannotPlace, PlannedMove, UsableBroker, plan_reassignment
 from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import KafkaError
 

@@ -28,14 +28,16 @@ from nilometer.cluster.entries import (
     Controllership,
     Entry,
     EntryFromTheFuture,
+    ImageSnapshot,
     Unit,
     UnitTooLarge,
     decode_entry,
+    decode_snapshot,
     encode_entry,
+    encode_snapshot,
     entries_of,
 )
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     FORMAT_VERSION,
     ConfigResourceType,
@@ -45,12 +47,12 @@ from nilometer.cluster.records import (
     RecoveryState,
     Replicas,
 )
-from nilometer.cluster.registered_broker import Broker
-from nilometer.cluster.snapshot import ImageSnapshot, decode_snapshot, encode_snapshot
-from nilometer.cluster.topic import (
+from nilometer.cluster.states import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
+    Broker,
+    PartitionState,
     Topic,
     why_invalid_name,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.entries import ConfigSnapshot
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.cluster.snapshot import ConfigSnapshot
 
 _EMPTY: Mapping[str, str] = {}
 _INT_MAX = 2**31 - 1

@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import ConfigResourceType, ProducerIdsAllocated
-from nilometer.cluster.registered_broker import Broker
-from nilometer.cluster.topic import Topic
+from nilometer.cluster.states import Broker, PartitionState, Topic
 from nilometer.identifiers import BrokerId, EntryNumber, TopicId, TopicIdPartition
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from nilometer.cluster.entries import Entry, decode_entry
+from nilometer.cluster.entries import Entry, decode_entry, decode_snapshot
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Record, ScramCredentialChanged
-from nilometer.cluster.snapshot import decode_snapshot
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.security.scram import ScramCredential
 

@@ -23,11 +23,17 @@ from uuid import UUID
 from nilometer.cluster.acl_table import AclTable
 from nilometer.cluster.client_quotas import ClientQuotas
 from nilometer.cluster.config_table import ConfigTable
-from nilometer.cluster.delegation_tokens import DelegationTokens
+from nilometer.cluster.credentials import DelegationTokens, ScramUsers
 from nilometer.cluster.delta import ConfigResource, ImageDelta
-from nilometer.cluster.entries import NO_CONTROLLERSHIP, Controllership, Entry
+from nilometer.cluster.entries import (
+    NO_CONTROLLERSHIP,
+    Controllership,
+    Entry,
+    ImageSnapshot,
+    TopicSnapshot,
+    in_lowest_format,
+)
 from nilometer.cluster.features import LEVELS_BEFORE
-from nilometer.cluster.partition_state import PartitionState, partition_of
 from nilometer.cluster.records import (
     AclCreated,
     AclDeleted,
@@ -51,11 +57,16 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
-from nilometer.cluster.registered_broker import Broker, BrokerRecord, broker_after
-from nilometer.cluster.replica_index import ReplicaIndex
-from nilometer.cluster.scram_users import ScramUsers
-from nilometer.cluster.snapshot import ImageSnapshot, TopicSnapshot, in_lowest_format
-from nilometer.cluster.topic import Topic, TopicTable
+from nilometer.cluster.states import (
+    Broker,
+    BrokerRecord,
+    PartitionState,
+    ReplicaIndex,
+    Topic,
+    TopicTable,
+    broker_after,
+    partition_of,
+)
 from nilometer.identifiers import (
     BrokerEpoch,
     BrokerId,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from nilometer.broker.control.offline_changes import change_offline
 from nilometer.cluster.acl import Acl
 from nilometer.cluster.controller.acls import decide_create_acls
+from nilometer.cluster.controller.credentials import ScramUpsertion, decide_alter_scram_credentials
 from nilometer.cluster.controller.decision import Decision, Outcome, Refusal
-from nilometer.cluster.controller.scram_users import ScramUpsertion, decide_alter_scram_credentials
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import make_store

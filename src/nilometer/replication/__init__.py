@@ -29,27 +29,11 @@ returns. :class:`LeaderRole` can also be used without :class:`Replica`.
 
 Read next: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication.follower` for the rules,
 :mod:`~nilometer.replication.isr` for the requests to the controller, :mod:`~nilometer.replication.epochs` for
-fencing and truncation points, :mod:`~nilometer.replication.effects` for the actions that a shell executes.
+fencing and truncation points, :mod:`~nilometer.replication.shell_interface` for the actions that a shell executes.
 """
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET
 from nilometer.invariants import InvariantBroken, check
-from nilometer.replication.effects import (
-    AdvanceHighWatermark,
-    AdvanceLogStart,
-    AppendBatches,
-    BackOff,
-    Effect,
-    Effects,
-    FollowerEffect,
-    LeaderEffect,
-    PublishHighWatermark,
-    ReleaseProduce,
-    SendAlterPartition,
-    StartEpoch,
-    TruncateFully,
-    TruncateTo,
-)
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, fence
 from nilometer.replication.follower import (
     FetchAnswer,
@@ -57,28 +41,42 @@ from nilometer.replication.follower import (
     NoFetch,
     TruncationRule,
 )
-from nilometer.replication.follower_fetch import FollowerFetch
-from nilometer.replication.high_watermark import (
+from nilometer.replication.followers import RemoteReplica
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import NoRole, Replica
+from nilometer.replication.shell_interface import (
+    PENDING,
+    AcksAllOutcome,
+    AdvanceHighWatermark,
+    AdvanceLogStart,
+    AppendBatches,
+    BackOff,
+    DivergingFetch,
+    Effect,
+    Effects,
+    EligibleBrokers,
+    FetchVerdict,
+    FollowerEffect,
+    FollowerFetch,
     HighWatermarkHold,
+    LeaderEffect,
     NotHeld,
+    PartitionRegistration,
+    Pending,
+    PublishHighWatermark,
+    Registration,
+    RejectFetch,
+    ReleaseProduce,
+    SendAlterPartition,
+    ServeFetch,
+    StartEpoch,
+    TruncateFully,
+    TruncateTo,
     UnderMinIsr,
     WaitingFor,
     WaitingForFlush,
     clamped_high_watermark,
-)
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
-from nilometer.replication.leader import LeaderRole
-from nilometer.replication.partition_registration import EligibleBrokers, PartitionRegistration, Registration
-from nilometer.replication.remote_replica import RemoteReplica
-from nilometer.replication.replica import NoRole, Replica
-from nilometer.replication.verdicts import (
-    PENDING,
-    AcksAllOutcome,
-    DivergingFetch,
-    FetchVerdict,
-    Pending,
-    RejectFetch,
-    ServeFetch,
 )
 
 __all__ = [

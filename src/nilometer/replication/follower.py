@@ -30,7 +30,8 @@ import msgspec
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, Offset
 from nilometer.invariants import check
-from nilometer.replication.effects import (
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, truncation_offset
+from nilometer.replication.shell_interface import (
     NO_EFFECTS,
     AdvanceHighWatermark,
     AdvanceLogStart,
@@ -38,13 +39,12 @@ from nilometer.replication.effects import (
     BackOff,
     Effect,
     Effects,
+    FollowerFetch,
+    PartitionRegistration,
     TruncateFully,
     TruncateTo,
+    clamped_high_watermark,
 )
-from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, truncation_offset
-from nilometer.replication.follower_fetch import FollowerFetch
-from nilometer.replication.high_watermark import clamped_high_watermark
-from nilometer.replication.partition_registration import PartitionRegistration
 from nilometer.wire.errors import ErrorCode
 
 

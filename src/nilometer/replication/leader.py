@@ -3,7 +3,7 @@
 LEO is a log end offset, HW the high watermark, ISR the set of in-sync replicas. The role has its own LEO,
 each follower's, the committed ISR and the requested ISR. It uses no clock and no connection and does not
 change the log; ``now_ms`` is monotonic time in ms. Every ``on_*`` method takes one event and returns its
-effects (:mod:`nilometer.replication.effects`), usually none.
+effects (:mod:`nilometer.replication.shell_interface`), usually none.
 
 The high watermark is
 
@@ -18,7 +18,7 @@ Invariants:
 - *one AlterPartition in flight*; until its outcome is known, a record is only committed if the whole maximal
   ISR has it;
 - *no replica joins the ISR below the high watermark or below the start of the leader's epoch*
-  (:mod:`nilometer.replication.isr_membership`);
+  (:mod:`nilometer.replication.followers`);
 - *the leader never removes itself*, so an ISR never becomes empty.
 
 A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nilometer.replication.replica`).
@@ -26,26 +26,21 @@ A role lasts for one leader epoch: every epoch change makes a new one (:mod:`nil
 
 from __future__ import annotations
 
-from nilometer.identifiers import NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionEpoch
+from bisect import bisect_left, insort
+from operator import itemgetter
+
+from nilometer.identifiers import (
+    NO_BROKER_EPOCH,
+    NO_LEADER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+)
 from nilometer.invariants import check
-from nilometer.replication.effects import (
-    NO_EFFECTS,
-    PUBLISH_HIGH_WATERMARK,
-    Effects,
-    ReleaseProduce,
-    StartEpoch,
-)
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, diverging_epoch, fence
-from nilometer.replication.follower_fetch import FollowerFetch
-from nilometer.replication.followers import Followers
-from nilometer.replication.high_watermark import (
-    NOT_HELD,
-    WAITING_FOR_FLUSH,
-    HighWatermarkHold,
-    UnderMinIsr,
-    WaitingFor,
-    clamped_high_watermark,
-)
+from nilometer.replication.followers import Followers, IsrMembership, RemoteReplica
 from nilometer.replication.isr import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -54,19 +49,86 @@ from nilometer.replication.isr import (
     IsrNegotiation,
     IsrState,
 )
-from nilometer.replication.isr_membership import IsrMembership
-from nilometer.replication.partition_registration import EligibleBrokers, PartitionRegistration
-from nilometer.replication.produce_tickets import ProduceTickets
-from nilometer.replication.remote_replica import NO_BROKER_EPOCH, RemoteReplica
-from nilometer.replication.verdicts import (
+from nilometer.replication.shell_interface import (
+    NO_EFFECTS,
+    NOT_HELD,
     PENDING,
+    PUBLISH_HIGH_WATERMARK,
+    WAITING_FOR_FLUSH,
     AcksAllOutcome,
     DivergingFetch,
+    Effects,
+    EligibleBrokers,
     FetchVerdict,
+    FollowerFetch,
+    HighWatermarkHold,
+    PartitionRegistration,
     RejectFetch,
+    ReleaseProduce,
     ServeFetch,
+    StartEpoch,
+    UnderMinIsr,
+    WaitingFor,
+    clamped_high_watermark,
 )
 from nilometer.wire.errors import NONE, ErrorCode
+
+# The produce requests with acks=all that wait for the high watermark.
+#
+# A ticket is a number, chosen by the code that uses the leader role, with the offset that the high watermark
+# must reach. Tickets arrive almost in order of offsets (except for a batch repeated by an idempotent
+# producer), so a sorted list is fast enough.
+
+_REQUIRED = itemgetter(0)
+
+
+class ProduceTickets:
+    """The waiting tickets, sorted by required offset, then by arrival."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Offset, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, ticket: int, required_offset: Offset) -> None:
+        waiting = self._waiting
+        if not waiting or waiting[-1][0] <= required_offset:
+            waiting.append((required_offset, ticket))
+        else:
+            insort(waiting, (required_offset, ticket), key=_REQUIRED)
+
+    def discard(self, ticket: int, required_offset: Offset) -> None:
+        """Remove a ticket. An unknown one is ignored: it may have been released meanwhile."""
+        waiting = self._waiting
+        index = bisect_left(waiting, required_offset, key=_REQUIRED)
+        while index < len(waiting) and waiting[index][0] == required_offset:
+            if waiting[index][1] == ticket:
+                del waiting[index]
+                return
+            index += 1
+
+    def released_by(self, high_watermark: Offset) -> list[int]:
+        """Remove and return the tickets whose required offset is at or below ``high_watermark``."""
+        count = 0
+        for required_offset, _ in self._waiting:
+            if required_offset > high_watermark:
+                break
+            count += 1
+        released = [ticket for _, ticket in self._waiting[:count]]
+        del self._waiting[:count]
+        return released
+
+    def take_all(self) -> list[int]:
+        tickets = [ticket for _, ticket in self._waiting]
+        self._waiting.clear()
+        return tickets
+
+    def waiting(self) -> tuple[tuple[Offset, int], ...]:
+        """Return (required offset, ticket) of every waiting produce request."""
+        return tuple(self._waiting)
 
 
 class LeaderRole:

@@ -23,14 +23,18 @@ from nilometer.identifiers import (
     LeaderEpoch,
     Offset,
 )
-from nilometer.replication.effects import NO_EFFECTS, Effects
 from nilometer.replication.epochs import ReplicaLog
 from nilometer.replication.follower import FetchAnswer, FollowerRole, TruncationRule
-from nilometer.replication.follower_fetch import FollowerFetch
-from nilometer.replication.high_watermark import clamped_high_watermark
 from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.replication.leader import LeaderRole
-from nilometer.replication.partition_registration import EligibleBrokers, PartitionRegistration
+from nilometer.replication.shell_interface import (
+    NO_EFFECTS,
+    Effects,
+    EligibleBrokers,
+    FollowerFetch,
+    PartitionRegistration,
+    clamped_high_watermark,
+)
 
 
 class NoRole:

@@ -14,7 +14,7 @@ from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import compaction
 from nilometer.simulation.checkers.convergence import group_not_settled

@@ -11,7 +11,7 @@ from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.long_history import LongHistory

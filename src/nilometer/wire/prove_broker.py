@@ -2,7 +2,7 @@
 
 Between brokers, before any other request; not advertised in ApiVersions. There are two requests on one
 connection: the response to the first, which has no proof, has the acceptor's nonce and proof; the second has
-the initiator's proof. :mod:`nilometer.cluster.broker_proof` describes the proofs. If the user of the
+the initiator's proof. :mod:`nilometer.cluster.cluster_secret` describes the proofs. If the user of the
 connection is the initiator's identity, there is one request, whose response has neither nonce nor proof.
 """
 

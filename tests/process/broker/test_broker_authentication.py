@@ -10,8 +10,14 @@ from uuid import UUID
 import pytest
 
 from nilometer.broker.control.broker_peers import PeerNotProved
-from nilometer.cluster.broker_proof import ProofExchange, Side, broker_proof
-from nilometer.cluster.cluster_secret import KEY_BYTES, ClusterSecret, ClusterSecrets
+from nilometer.cluster.cluster_secret import (
+    KEY_BYTES,
+    ClusterSecret,
+    ClusterSecrets,
+    ProofExchange,
+    Side,
+    broker_proof,
+)
 from nilometer.runtime import Runtime
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey

@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 
 from nilometer.broker.api.registry import APIS
-from nilometer.cluster.topic import INTERNAL_TOPICS
+from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import api, encode_request

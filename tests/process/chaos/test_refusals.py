@@ -18,7 +18,7 @@ import pytest
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import FORMAT_VERSION
-from nilometer.cluster.topic import Topic
+from nilometer.cluster.states import Topic
 from nilometer.coordination.local.store import LocalStore
 from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime

@@ -6,9 +6,8 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.api import controller_requests, fetch, offset_for_leader_epoch, prove_broker
 from nilometer.broker.control import broker_peers
-from nilometer.cluster import broker_proof
-from nilometer.cluster.broker_proof import ProofExchange, Side
-from nilometer.cluster.cluster_secret import ClusterSecret
+from nilometer.cluster import cluster_secret
+from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange, Side
 from nilometer.simulation.plan import Kind
 
 
@@ -22,12 +21,12 @@ def accept_any_proof(patch: Patch) -> None:
 
 
 def forget_the_direction(patch: Patch) -> None:
-    proof = broker_proof.broker_proof
+    proof = cluster_secret.broker_proof
 
     def of_both_sides(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> bytes:
         return proof(secret, Side.ACCEPTOR, exchange)
 
-    for module in (broker_proof, prove_broker, broker_peers):
+    for module in (cluster_secret, prove_broker, broker_peers):
         patch.setattr(module, "broker_proof", of_both_sides)
 
 

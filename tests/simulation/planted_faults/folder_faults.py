@@ -13,8 +13,8 @@ from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.replicas.hosted_logs import HostedLogs
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.offline_replicas import OfflineReplicas
-from nilometer.cluster.controller import forfeits
-from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.controller import isr_changes
+from nilometer.cluster.controller.partition_change import PartitionDraft
 from nilometer.cluster.records import PartitionChanged
 from nilometer.identifiers import BrokerId, PartitionEpoch, TopicIdPartition
 from nilometer.simulation.disk import VirtualDisk
@@ -126,7 +126,7 @@ def keep_offline_replicas_in_sync(patch: Patch) -> None:
             )
             draft._units.append((record,))
 
-    patch.setattr(forfeits, "_take_offline", in_place)
+    patch.setattr(isr_changes, "_take_offline", in_place)
 
 
 FAULTS = (

@@ -14,7 +14,7 @@ from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, Dele
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.decision import OK, Decision
-from nilometer.replication.effects import AdvanceLogStart, ReleaseProduce
+from nilometer.replication.shell_interface import AdvanceLogStart, ReleaseProduce
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.storage import retention

@@ -12,12 +12,12 @@ from nilometer.broker.fetching.fetch_reader import FetchReader
 from nilometer.broker.fetching.fetch_session import FetchSession
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.replication import leader as leader_module
-from nilometer.replication.effects import NO_EFFECTS
 from nilometer.replication.epochs import NO_DIVERGENCE
 from nilometer.replication.follower import FollowerRole
+from nilometer.replication.followers import IsrMembership
 from nilometer.replication.isr import IsrNegotiation
-from nilometer.replication.isr_membership import IsrMembership
 from nilometer.replication.leader import LeaderRole
+from nilometer.replication.shell_interface import NO_EFFECTS
 from nilometer.simulation.plan import Kind
 
 LATE_AND_DEAD = (Kind.CRASH, Kind.SLOW)

@@ -11,13 +11,13 @@ from nilometer.broker.api import forward_request
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.authorization.access import AclAccess
 from nilometer.broker.authorization.authorizer import Authorizer
-from nilometer.cluster import acl_index
+from nilometer.cluster import acl_table
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.simulation.plan import Kind
 
 
 def prefer_allowances(patch: Patch) -> None:
-    patch.setattr(acl_index, "_DENYING_BITS", tuple(0 for _ in Operation))
+    patch.setattr(acl_table, "_DENYING_BITS", tuple(0 for _ in Operation))
 
 
 def forget_who_asked(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.replicas.log_configs import LogConfigs
 from nilometer.broker.turns import LongWork
-from nilometer.cluster.controller import config_rules, configs
+from nilometer.cluster.controller import configs
 from nilometer.cluster.image import ClusterImage
 from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.simulation.fault_kinds import Kind
@@ -29,7 +29,7 @@ def judge_settings_key_by_key(patch: Patch) -> None:
     ) -> LogConfig:
         return LogConfig.parse(texts, self._inherited(image))
 
-    for module in (config_rules, configs):
+    for module in (configs, configs):
         patch.setattr(module, "check_topic_settings", parse_each)
         patch.setattr(module, "check_together", lambda *_: None)
     patch.setattr(LogConfigs, "of", or_fail)

@@ -11,8 +11,15 @@ import msgspec
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.settings.broker_authentication import BrokerAuthentication
-from nilometer.cluster.broker_proof import ProofExchange, Side, broker_proof, is_proof
-from nilometer.cluster.cluster_secret import ClusterSecret, ClusterSecrets, decode_secrets
+from nilometer.cluster.cluster_secret import (
+    ClusterSecret,
+    ClusterSecrets,
+    ProofExchange,
+    Side,
+    broker_proof,
+    decode_secrets,
+    is_proof,
+)
 from nilometer.coordination.local import layout
 from nilometer.runtime import Runtime
 from nilometer.wire import prove_broker as wire

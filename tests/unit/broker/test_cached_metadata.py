@@ -17,10 +17,8 @@ from nilometer.broker.authorization.access import FULL_ACCESS
 from nilometer.broker.replicas.leader_liveness import NOTHING_FOUND
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.response_cache import ResponseCache
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import Endpoint
-from nilometer.cluster.registered_broker import Broker
-from nilometer.cluster.topic import Topic
+from nilometer.cluster.states import Broker, PartitionState, Topic
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation, LeaderEpoch, topic_id_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message, RequestHeader, api, decode_response

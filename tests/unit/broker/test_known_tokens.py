@@ -14,8 +14,8 @@ from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.expired_tokens import ExpiredTokens
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster import ClusterImage, EntryNumber, ImageDelta
+from nilometer.cluster.controller.credentials import TokenLifetimes
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.delegation_tokens import TokenLifetimes
 from nilometer.cluster.records import DelegationTokenChanged
 from nilometer.security.delegation_token import DelegationToken, TokenKey
 from nilometer.security.scram import ScramMechanism

@@ -13,7 +13,7 @@ from nilometer.broker.replicas import leader_liveness
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.delta import BrokerTransition, ImageDelta
-from nilometer.cluster.registered_broker import Broker
+from nilometer.cluster.states import Broker
 from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation
 from nilometer.wire.api_keys import ApiKey
 

@@ -14,12 +14,12 @@ from nilometer.broker.replicas.delayed_produce import ProduceOutcome
 from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.isr_log import IsrLog
-from nilometer.cluster.partition_state import PartitionState
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.follower import FetchAnswer, NoFetch
-from nilometer.replication.follower_fetch import FollowerFetch
+from nilometer.replication.shell_interface import FollowerFetch
 from nilometer.runtime import Clock
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import FlushPlan, Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition

@@ -17,7 +17,7 @@ from nilometer.broker.authentication.sasl_listener import SaslListener
 from nilometer.broker.connection import Connection
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.sasl_settings import SaslSettings
-from nilometer.cluster.controller.delegation_tokens import TokenLifetimes
+from nilometer.cluster.controller.credentials import TokenLifetimes
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged
 from nilometer.runtime import Runtime

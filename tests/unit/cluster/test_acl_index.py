@@ -23,7 +23,7 @@ from nilometer.cluster.acl import (
     ResourceType,
     operation_bits,
 )
-from nilometer.cluster.acl_index import PROBED_NAME, AclIndex, Verdict, host_key
+from nilometer.cluster.acl_table import PROBED_NAME, AclIndex, Verdict, host_key
 from support.properties import examples
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP

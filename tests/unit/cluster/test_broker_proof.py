@@ -7,14 +7,18 @@ import random
 
 import pytest
 
-from nilometer.cluster.broker_proof import PROOF_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.cluster.cluster_secret import (
     KEY_BYTES,
+    PROOF_BYTES,
     ClusterSecret,
     ClusterSecrets,
+    ProofExchange,
+    Side,
     UnreadableSecret,
+    broker_proof,
     decode_secrets,
     encode_secrets,
+    is_proof,
 )
 
 SECRET = ClusterSecret(3, b"k" * KEY_BYTES)

@@ -16,9 +16,8 @@ from nilometer.cluster.client_quotas import (
     QuotaFilter,
 )
 from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
-from nilometer.cluster.entries import decode_entry, encode_entry, entries_of
+from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.records import QUOTAS_FORMAT_VERSION, ClientQuotaChanged, Record, TopicDeleted
-from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken
 from nilometer.quotas.entity import (

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nilometer.cluster import ClusterImage
-from nilometer.cluster.controller.decision import Decision, Refusal
-from nilometer.cluster.controller.delegation_tokens import (
+from nilometer.cluster.controller.credentials import (
     REMOVALS_MAX,
     TIME_MAX_MS,
     TOKEN_BYTES_MAX,
@@ -19,9 +18,9 @@ from nilometer.cluster.controller.delegation_tokens import (
     decide_remove_expired_tokens,
     decide_renew_token,
 )
-from nilometer.cluster.entries import decode_entry, encode_entry, entries_of
+from nilometer.cluster.controller.decision import Decision, Refusal
+from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.records import TOKENS_FORMAT_VERSION, DelegationTokenChanged, Record, TopicDeleted
-from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken
 from nilometer.runtime.entropy import SeededEntropy

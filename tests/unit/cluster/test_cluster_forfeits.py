@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster_harness import ClusterWorld
 
 from nilometer.cluster import BrokerEpoch, BrokerId
-from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
+from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
 from nilometer.wire.errors import ErrorCode
 
 

@@ -7,15 +7,14 @@ import base64
 import pytest
 
 from nilometer.cluster import ClusterImage
-from nilometer.cluster.controller.scram_users import (
+from nilometer.cluster.controller.credentials import (
     ScramDeletion,
     ScramUpsertion,
     decide_alter_scram_credentials,
 )
-from nilometer.cluster.entries import decode_entry, encode_entry, entries_of
+from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.history import record_fields, snapshot_fields
 from nilometer.cluster.records import SCRAM_FORMAT_VERSION, Record, ScramCredentialChanged, TopicDeleted
-from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken
 from nilometer.security.scram import ScramMechanism, credential_of

@@ -16,7 +16,7 @@ from nilometer.cluster.controller import (
     decide_delete_topics,
 )
 from nilometer.cluster.records import PartitionCreated
-from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.wire.errors import ErrorCode
 
 

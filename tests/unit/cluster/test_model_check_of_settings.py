@@ -8,7 +8,7 @@ import pytest
 
 from nilometer.cluster import ClusterImage
 from nilometer.cluster.controller import configs
-from nilometer.cluster.controller.config_rules import SettingsAfter
+from nilometer.cluster.controller.configs import SettingsAfter
 from nilometer.simulation.model_check import Exploration, SettingsBounds, SettingsWorld, settings_violation
 from nilometer.simulation.model_check import settings_world as properties
 from nilometer.simulation.model_check.settings_images import ALL_OR_NOTHING, HELD_BACK

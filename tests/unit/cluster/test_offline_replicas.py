@@ -10,8 +10,12 @@ from cluster_harness import ClusterWorld
 from nilometer.cluster import BrokerEpoch, BrokerId, PartitionState
 from nilometer.cluster.controller import decide_broker_up
 from nilometer.cluster.controller.elections import ElectionType, decide_elect_leaders
-from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
-from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
+from nilometer.cluster.controller.isr_changes import (
+    IsrChange,
+    IsrMember,
+    decide_alter_partitions,
+    decide_forfeit_replicas,
+)
 from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
 from nilometer.cluster.records import RecoveryState
 from nilometer.identifiers import NO_LEADER, TopicId

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.cluster.placement import CannotPlace, UsableBroker
-from nilometer.cluster.reassignment_plan import plan_reassignment
+from nilometer.cluster.placement import CannotPlace, UsableBroker, plan_reassignment
 from nilometer.cluster.records import Replicas
 from nilometer.identifiers import BrokerId
 from support.properties import examples

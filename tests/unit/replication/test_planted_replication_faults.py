@@ -16,8 +16,8 @@ from nilometer.replication import NO_DIVERGENCE, FetchAnswer, FollowerFetch, Lea
 from nilometer.replication import epochs as epochs_module
 from nilometer.replication import leader as leader_module
 from nilometer.replication.follower import FollowerRole
+from nilometer.replication.followers import IsrMembership
 from nilometer.replication.isr import IsrNegotiation, PendingShrinkIsr
-from nilometer.replication.isr_membership import IsrMembership
 from nilometer.simulation.model_check import properties
 from nilometer.simulation.model_check.controller import SmallController, SmallImage
 from nilometer.simulation.model_check.explorer import Exploration

@@ -15,7 +15,7 @@ from nilometer.broker.api.transaction_errors import error_for
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.storage import TopicPartition
 from nilometer.transactions.requests import AddPartitions, AddPartitionsReply
 from nilometer.wire.api_keys import ApiKey

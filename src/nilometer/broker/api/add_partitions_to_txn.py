@@ -17,7 +17,7 @@ from nilometer.broker.authorization.access import Access
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.topic import INTERNAL_TOPICS
+from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.storage import TopicPartition
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (

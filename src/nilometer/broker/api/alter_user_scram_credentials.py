@@ -12,13 +12,13 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.controller.decision import Decision, Outcome
-from nilometer.cluster.controller.scram_users import (
+from nilometer.cluster.controller.credentials import (
     ScramAlteration,
     ScramDeletion,
     ScramUpsertion,
     decide_alter_scram_credentials,
 )
+from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

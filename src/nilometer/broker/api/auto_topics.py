@@ -12,7 +12,7 @@ from nilometer.broker.control.controller_link import RequestingClient
 from nilometer.broker.control.internal_topics import new_internal_topic
 from nilometer.broker.services import Services
 from nilometer.cluster.controller.topics import NewTopic
-from nilometer.cluster.topic import INTERNAL_TOPICS
+from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -17,8 +17,12 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
-from nilometer.cluster.controller.config_rules import ConfigDefinitions
-from nilometer.cluster.controller.configs import AlterResource, ConfigAlteration, decide_alter_configs
+from nilometer.cluster.controller.configs import (
+    AlterResource,
+    ConfigAlteration,
+    ConfigDefinitions,
+    decide_alter_configs,
+)
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage

@@ -20,14 +20,14 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.controller.decision import Decision, Refusal
-from nilometer.cluster.controller.delegation_tokens import (
+from nilometer.cluster.controller.credentials import (
     TokenRequest,
     check_principals,
     decide_create_token,
     decide_expire_token,
     decide_renew_token,
 )
+from nilometer.cluster.controller.decision import Decision, Refusal
 from nilometer.cluster.image import ClusterImage
 from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.principal import ANONYMOUS, Principal

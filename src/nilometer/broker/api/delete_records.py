@@ -21,7 +21,7 @@ from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome
 from nilometer.broker.replicas.delayed_request import DelayedRequest
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.topic import INTERNAL_TOPICS
+from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division

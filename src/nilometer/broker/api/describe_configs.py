@@ -29,7 +29,7 @@ from nilometer.broker.api.topic_configs import (
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation
-from nilometer.cluster.topic import why_invalid_name
+from nilometer.cluster.states import why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division, Repeated

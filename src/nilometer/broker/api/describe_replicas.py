@@ -20,7 +20,7 @@ from nilometer.broker.connection import Reply
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.partition_state import PartitionState
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.replication import (
     FollowerRole,
@@ -32,8 +32,8 @@ from nilometer.replication import (
     WaitingFor,
     WaitingForFlush,
 )
+from nilometer.replication.followers import NEVER_MS
 from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkIsr
-from nilometer.replication.remote_replica import NEVER_MS
 from nilometer.storage import TopicPartition
 from nilometer.wire import describe_replicas as wire
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -11,7 +11,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.topic import Topic, why_invalid_name
+from nilometer.cluster.states import Topic, why_invalid_name
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 

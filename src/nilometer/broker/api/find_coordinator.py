@@ -16,7 +16,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated

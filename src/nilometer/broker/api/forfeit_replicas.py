@@ -15,7 +15,7 @@ from nilometer.broker.control import causes
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.forfeits import ForfeitedReplica, decide_forfeit_replicas
+from nilometer.cluster.controller.isr_changes import ForfeitedReplica, decide_forfeit_replicas
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerEpoch, BrokerId, TopicId, TopicIdPartition
 from nilometer.wire import forfeit_replicas as wire

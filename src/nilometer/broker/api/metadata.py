@@ -31,9 +31,7 @@ from nilometer.broker.response_cache import CachedResponse
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
-from nilometer.cluster.registered_broker import Broker
-from nilometer.cluster.topic import INTERNAL_TOPICS, Topic, why_invalid_name
+from nilometer.cluster.states import INTERNAL_TOPICS, Broker, PartitionState, Topic, why_invalid_name
 from nilometer.identifiers import NO_LEADER, BrokerId
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence

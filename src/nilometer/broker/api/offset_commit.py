@@ -16,7 +16,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.topic import Topic
+from nilometer.cluster.states import Topic
 from nilometer.groups.requests import (
     OffsetCommit,
     OffsetCommitPartition,

@@ -1,6 +1,6 @@
 """ProveBroker (Nilometer's own): a connection proves that it is from a broker of this cluster.
 
-By the cluster's secret (:mod:`nilometer.cluster.broker_proof`), or by the user that authenticated on the
+By the cluster's secret (:mod:`nilometer.cluster.cluster_secret`), or by the user that authenticated on the
 listener between brokers (:mod:`nilometer.broker.authorization.broker_users`): the broker that connects asks
 for the latter with a request that has no nonce; a broker that accepts only users answers every request so.
 A connection has one attempt; a wrong proof closes it. :mod:`nilometer.broker.control.broker_peers` is the
@@ -17,7 +17,7 @@ from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, spawn
 from nilometer.broker.connection import CloseConnection, Reply
 from nilometer.broker.services import Services
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION
-from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
+from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.security.principal import BROKER, Principal
 from nilometer.wire import prove_broker as wire
 from nilometer.wire.errors import ErrorCode

@@ -19,7 +19,7 @@ from nilometer.broker.coordinators.error_replies import coordinator_error
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordinators.turn import Producer
 from nilometer.groups.requests import (
     OffsetCommit,

@@ -16,7 +16,7 @@ from nilometer.cluster.acl import (
     ResourceType,
     operation_bits,
 )
-from nilometer.cluster.acl_index import AclIndex, Verdict, host_key
+from nilometer.cluster.acl_table import AclIndex, Verdict, host_key
 
 
 class Access:

@@ -11,7 +11,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.acl import CLUSTER_NAME, Operation, ResourceType
-from nilometer.cluster.acl_index import Verdict, host_key
+from nilometer.cluster.acl_table import Verdict, host_key
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 

@@ -1,6 +1,6 @@
 """Connections to other brokers: each side proves to the other that it is a broker of this cluster.
 
-With the cluster's secret (:mod:`nilometer.cluster.broker_proof`) no other request is sent before the other
+With the cluster's secret (:mod:`nilometer.cluster.cluster_secret`) no other request is sent before the other
 side's proof was checked, so a process that took over a broker's port gets no data. Where the listener between
 brokers authenticates them, its TLS or SASL has done that for both sides, and the first request says which
 broker connects to which.
@@ -14,7 +14,7 @@ from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION, BrokerAuthentication
 from nilometer.client.network.connection import REQUEST_TIMEOUT_MS, Connection, ConnectionLost
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
-from nilometer.cluster.broker_proof import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
+from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.runtime import Runtime
 from nilometer.wire import prove_broker as wire
 from nilometer.wire.errors import KafkaError

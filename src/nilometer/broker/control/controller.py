@@ -22,7 +22,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.metadata_format import check_format
+from nilometer.cluster.controller.features import check_format
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage

@@ -17,7 +17,7 @@ from nilometer.broker.request_context import RequestContext
 from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
 from nilometer.cluster.controller.decision import OK, Outcome
-from nilometer.cluster.controller.forfeits import decide_forfeit_replicas
+from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock, decide_allocate_producer_ids
 from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
 from nilometer.identifiers import (

@@ -17,8 +17,8 @@ from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.cluster.delta import BrokerTransition, ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import ConfigResourceType, Election, PartitionChanged
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition
 
 logger = logging.getLogger("nilometer.broker.controller")

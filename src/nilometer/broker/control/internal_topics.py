@@ -19,11 +19,10 @@ from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.cluster.controller.internal_topics import decide_internal_topic_growth, internal_topic
-from nilometer.cluster.controller.topics import NewTopic
+from nilometer.cluster.controller.topics import NewTopic, decide_internal_topic_growth, internal_topic
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode, KafkaError

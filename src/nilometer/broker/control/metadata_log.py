@@ -19,9 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from nilometer.cluster.delta import ImageDelta
-from nilometer.cluster.entries import BadEntry, Entry, decode_entry
+from nilometer.cluster.entries import BadEntry, Entry, decode_entry, decode_snapshot, encode_snapshot
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 from nilometer.identifiers import EntryNumber
 from nilometer.invariants import InvariantBroken

@@ -20,7 +20,7 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.features import GROUP_VERSION
-from nilometer.cluster.topic import GROUP_METADATA_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordinators.turn import TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord

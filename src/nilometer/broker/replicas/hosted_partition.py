@@ -22,7 +22,7 @@ from nilometer.broker.replicas.delayed_produce import ProduceOutcome, ProduceWai
 from nilometer.broker.replicas.delayed_request import DelayedRequest, MayWait
 from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.replicas.traffic import PartitionTraffic
-from nilometer.cluster.partition_state import PartitionState
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import TopicIdPartition
 from nilometer.replication import (
     PENDING,
@@ -47,7 +47,7 @@ from nilometer.replication import (
     TruncateFully,
     TruncateTo,
 )
-from nilometer.replication.effects import Effect, Effects
+from nilometer.replication.shell_interface import Effect, Effects
 from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced, ReadingAllowance, ValidatedBatch
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError

@@ -14,7 +14,7 @@ from nilometer.broker.decision_lines import PartitionDecision, log_partition_dec
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.identifiers import BrokerId
 from nilometer.replication import AlterPartition, LeaderRole
-from nilometer.replication.remote_replica import NEVER_MS
+from nilometer.replication.followers import NEVER_MS
 
 logger = logging.getLogger("nilometer.broker.replicas")
 

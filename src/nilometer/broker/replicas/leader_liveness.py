@@ -27,7 +27,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.client.network.connection import Connection
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.registered_broker import Broker
+from nilometer.cluster.states import Broker
 from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.runtime.clock import Clock
 from nilometer.wire.api_keys import ApiKey

@@ -46,9 +46,8 @@ from nilometer.broker.turns import LongWork, Turns
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
-from nilometer.cluster.topic import Topic
+from nilometer.cluster.states import PartitionState, Topic
 from nilometer.identifiers import (
     BrokerEpoch,
     BrokerId,

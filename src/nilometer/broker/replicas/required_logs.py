@@ -8,7 +8,6 @@ from uuid import UUID
 
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     ConfigChanged,
     ConfigResourceType,
@@ -16,7 +15,7 @@ from nilometer.cluster.records import (
     PartitionCreated,
     TopicCreated,
 )
-from nilometer.cluster.topic import Topic
+from nilometer.cluster.states import PartitionState, Topic
 from nilometer.identifiers import BrokerId, TopicId, uuid_from_text
 from nilometer.storage import TopicPartition
 

@@ -23,7 +23,7 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
-from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.coordinators.client_patterns import Pattern, matching
 from nilometer.runtime import Runtime

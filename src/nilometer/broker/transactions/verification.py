@@ -23,7 +23,7 @@ from nilometer.broker.control.peer_connections import PeerConnections
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
-from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.runtime import Clock
 from nilometer.storage import TopicPartition
 from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry

@@ -14,10 +14,10 @@ from nilometer.cluster.controller.brokers import (
     decide_controlled_shutdown,
     decide_unregister_broker,
 )
-from nilometer.cluster.controller.config_rules import ConfigDefinitions
 from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
+    ConfigDefinitions,
     ConfigOperation,
     decide_alter_configs,
 )
@@ -39,11 +39,6 @@ from nilometer.cluster.controller.elections import (
     preferred_imbalance,
 )
 from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
-from nilometer.cluster.controller.internal_topics import (
-    decide_internal_topic_growth,
-    fitting_replication_factor,
-    internal_topic,
-)
 from nilometer.cluster.controller.isr_changes import (
     AlteredPartition,
     IsrChange,
@@ -66,6 +61,9 @@ from nilometer.cluster.controller.topics import (
     decide_create_partitions,
     decide_create_topics,
     decide_delete_topics,
+    decide_internal_topic_growth,
+    fitting_replication_factor,
+    internal_topic,
 )
 
 __all__ = [

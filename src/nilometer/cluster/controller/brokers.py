@@ -18,10 +18,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from nilometer.cluster.controller.broker_epoch import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import RequestedChange
-from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.features import unsupported_feature
 from nilometer.cluster.image import ClusterImage
@@ -33,7 +31,7 @@ from nilometer.cluster.records import (
     Endpoint,
     SupportedFeature,
 )
-from nilometer.cluster.registered_broker import Broker
+from nilometer.cluster.states import Broker
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -43,6 +41,35 @@ from nilometer.identifiers import (
     TopicIdPartition,
 )
 from nilometer.wire.errors import ErrorCode
+
+# Checking the broker epoch of a request: one from an earlier incarnation of a broker is rejected (KIP-380).
+#
+# An *incarnation* is one session of a broker process; each gets a broker epoch when it registers.
+
+
+def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:
+    """Raise Refusal: STALE_BROKER_EPOCH for an earlier broker epoch or a fenced broker, NOT_CONTROLLER for
+    a later epoch than the image has.
+
+    A later epoch means that the broker has read further in the metadata log: this controller is outdated, and
+    the broker must find the current one (KAFKA-9839).
+    """
+    broker = image.broker(broker_id)
+    if broker is None:
+        raise Refusal(
+            ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"
+        )
+    if broker_epoch > broker.epoch:
+        raise Refusal(
+            ErrorCode.not_controller,
+            f"Broker {broker_id} is registered with epoch {broker.epoch} here, not yet with {broker_epoch}",
+        )
+    if broker_epoch < broker.epoch or broker.fenced:
+        raise Refusal(
+            ErrorCode.stale_broker_epoch,
+            f"Expected broker epoch {broker.epoch} of broker {broker_id}, but got {broker_epoch}"
+            + (" of a fenced incarnation" if broker.fenced else ""),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,11 @@ import msgspec
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.controller.configs import config_units
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.partition_change import RequestedChange
-from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Controllership, Entry, sign
 from nilometer.cluster.features import LEVELS_OF_NEW_CLUSTERS
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     ClusterCreated,
     ConfigResourceType,
@@ -30,6 +28,7 @@ from nilometer.cluster.records import (
     FeatureLevelChanged,
     Record,
 )
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import (
     BrokerId,
     ControllerEpoch,

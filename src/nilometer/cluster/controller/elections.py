@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import RequestedChange
-from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode

@@ -13,10 +13,27 @@ from collections.abc import Sequence
 import msgspec
 
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.features import METADATA_FORMAT, SUPPORTED_FEATURES, support_of
+from nilometer.cluster.features import METADATA_FORMAT, SUPPORTED_FEATURES, newest_format, support_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import FeatureLevelChanged
 from nilometer.wire.errors import ErrorCode
+
+# Which formats of metadata records may be written (KIP-584).
+
+
+def check_format(image: ClusterImage, version: int) -> None:
+    """Raise Refusal (UNSUPPORTED_VERSION) if records of format ``version`` may not be written yet.
+
+    Brokers of an earlier version may be in the cluster, which stop at a record that they cannot read.
+    """
+    if version > newest_format(image.finalized_features):
+        raise Refusal(
+            ErrorCode.unsupported_version,
+            f"This change needs level {version} of the feature {METADATA_FORMAT}, but level "
+            f"{image.feature_level(METADATA_FORMAT)} is finalized: brokers of an earlier version could not "
+            f"read it. Upgrade every broker, then run kafka-features.sh upgrade --feature "
+            f"{METADATA_FORMAT}={version}",
+        )
 
 
 class UpgradeType(enum.IntEnum):

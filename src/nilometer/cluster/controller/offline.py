@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.metadata_format import check_format
+from nilometer.cluster.controller.features import check_format
 from nilometer.cluster.entries import Entry, sign
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import NO_LEADER, Incarnation

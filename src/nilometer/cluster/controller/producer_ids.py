@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nilometer.cluster.controller.broker_epoch import check_broker_epoch
+from nilometer.cluster.controller.brokers import check_broker_epoch
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ProducerIdsAllocated

@@ -18,13 +18,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nilometer.cluster.controller.assignments import check_assignment
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
-from nilometer.cluster.controller.partition_change import RequestedChange
-from nilometer.cluster.controller.partition_draft import PartitionDraft
+from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
+from nilometer.cluster.controller.topics import check_assignment
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import Replicas
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from nilometer.cluster.controller.assignments import check_assignment, first_isr, usable_brokers
-from nilometer.cluster.controller.config_rules import InheritedOf, nothing_inherited
-from nilometer.cluster.controller.configs import check_configs
+from nilometer.cluster.controller.configs import InheritedOf, check_configs, nothing_inherited
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.entries import Unit, fits_one_entry
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.placement import CannotPlace, place_replicas
+from nilometer.cluster.placement import CannotPlace, UsableBroker, place_replicas
 from nilometer.cluster.records import (
     ConfigChanged,
     ConfigResourceType,
@@ -27,11 +26,63 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
-from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC, Topic, collision_key, why_invalid_name
+from nilometer.cluster.states import (
+    TRANSACTION_STATE_TOPIC,
+    PartitionState,
+    Topic,
+    collision_key,
+    why_invalid_name,
+)
 from nilometer.config import ConfigDefinition
-from nilometer.identifiers import BrokerId, TopicId, topic_id_of
+from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition, topic_id_of
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode
+
+# The brokers that may get replicas of a partition, by placement or by manual assignment.
+
+
+def usable_brokers(image: ClusterImage) -> list[UsableBroker]:
+    """Return all brokers that may get new replicas: those not in controlled shutdown."""
+    return [
+        UsableBroker(broker.id, broker.rack, not broker.fenced)
+        for broker in image.brokers()
+        if not broker.in_controlled_shutdown
+    ]
+
+
+def check_assignment(
+    image: ClusterImage, replicas: Sequence[BrokerId], replication_factor: int | None = None
+) -> None:
+    """Check a manual assignment of one partition; ``replication_factor`` is that of the other partitions.
+
+    Raises Refusal if it is invalid.
+    """
+    if not replicas:
+        raise _refused("The manual partition assignment includes an empty replica list.")
+    seen: set[BrokerId] = set()
+    for broker in sorted(replicas):
+        if image.broker(broker) is None:
+            raise _refused(
+                f"The manual partition assignment includes broker {broker}, but no such broker is registered."
+            )
+        if broker in seen:
+            raise _refused(f"The manual partition assignment includes the broker {broker} more than once.")
+        seen.add(broker)
+    if replication_factor is not None and len(replicas) != replication_factor:
+        raise _refused(
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this "
+            f"is not consistent with previous partitions, which have {replication_factor} replica(s)."
+        )
+
+
+def first_isr(image: ClusterImage, replicas: Replicas) -> Replicas:
+    """Return the first ISR of a new partition: every replica whose broker is active."""
+    return tuple(broker for broker in replicas if image.is_active(broker))
+
+
+def _refused(message: str) -> Refusal:
+    return Refusal(ErrorCode.invalid_replica_assignment, message)
+
 
 TakeQuota = Callable[[int], None]
 """Counts partitions that are created or deleted for the client's quota (KIP-599). Raises Refusal
@@ -359,3 +410,63 @@ def _additional(
         _refuse_without_active_replica(image, index, replicas)
         found.append(replicas)
     return found
+
+
+# Internal topics with a replication factor that fits the number of brokers.
+#
+# ``__consumer_offsets`` with the replication factor of a big cluster cannot be created on a small one; with
+# one replica and ``min.insync.replicas`` 2 its consumers would silently get nothing. So an internal topic is
+# created with as many replicas as there are brokers, at most the configured number, and gets the missing ones
+# by reassignment when brokers join. ``min.insync.replicas`` needs no adjustment: its effective value is at
+# most the number of replicas.
+
+
+def fitting_replication_factor(image: ClusterImage, configured: int) -> int:
+    return max(1, min(configured, sum(broker.live for broker in usable_brokers(image))))
+
+
+def internal_topic(
+    image: ClusterImage,
+    name: str,
+    *,
+    num_partitions: int,
+    replication_factor: int,
+    configs: dict[str, str | None],
+) -> NewTopic:
+    """Return the request that creates an internal topic with as many replicas as now possible."""
+    return NewTopic(
+        name=name,
+        num_partitions=num_partitions,
+        replication_factor=fitting_replication_factor(image, replication_factor),
+        configs=configs,
+    )
+
+
+def decide_internal_topic_growth(image: ClusterImage, name: str, replication_factor: int) -> Decision[None]:
+    """Add replicas to an internal topic that has fewer than configured if there are brokers for more."""
+    draft = PartitionDraft(image)
+    topic = image.topic(name)
+    wanted = fitting_replication_factor(image, replication_factor)
+    load = _replicas_per_broker(image)
+    for index, state in enumerate(() if topic is None else topic.partitions):
+        if topic is None or state.is_reassigning or len(state.replicas) >= wanted:
+            continue
+        added = _least_loaded(load, state, wanted - len(state.replicas))
+        draft.change(
+            TopicIdPartition(topic.id, index),
+            RequestedChange(replicas=(*state.replicas, *added), adding=tuple(sorted(added))),
+            may_lead=image.is_active,
+        )
+    return Decision(draft.take_units(), None)
+
+
+def _replicas_per_broker(image: ClusterImage) -> dict[BrokerId, int]:
+    return {broker.id: len(image.partitions_on(broker.id)) for broker in usable_brokers(image) if broker.live}
+
+
+def _least_loaded(load: dict[BrokerId, int], state: PartitionState, count: int) -> Replicas:
+    """Choose ``count`` brokers with the fewest replicas, and add the new replicas to ``load``."""
+    free = sorted((b for b in load if b not in state.replicas), key=lambda b: (load[b], b))[:count]
+    for broker in free:
+        load[broker] += 1
+    return tuple(free)

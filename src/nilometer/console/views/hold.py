@@ -1,6 +1,6 @@
 """Why a partition's high watermark does not advance, in sentences. Pure.
 
-The rule is the leader's (:mod:`nilometer.replication.high_watermark`), and the leader names the reason in
+The rule is the leader's (:mod:`nilometer.replication.shell_interface`), and the leader names the reason in
 DescribeReplicas. Here that reason is explained with what the survey knows of the replicas it waits for.
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nilometer.cluster.topic import INTERNAL_TOPICS
+from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.pipeline.audit.audit import AuditResult
 from nilometer.pipeline.audit.findings import Finding
 from nilometer.storage.names import TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.cluster.partition_state import PartitionState
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import TopicIdPartition
 from nilometer.replication import FollowerRole, LeaderRole
 from nilometer.simulation.cluster import Cluster

@@ -21,9 +21,9 @@ from nilometer.cluster.controller import (
     decide_brokers_down,
     decide_elect_leaders,
 )
+from nilometer.cluster.entries import ConfigSnapshot, ImageSnapshot, TopicSnapshot
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
 from nilometer.cluster.records import (
     BrokerFenced,
     BrokerInControlledShutdown,
@@ -32,8 +32,7 @@ from nilometer.cluster.records import (
     ConfigResourceType,
     PartitionChanged,
 )
-from nilometer.cluster.registered_broker import Broker, broker_after
-from nilometer.cluster.snapshot import ConfigSnapshot, ImageSnapshot, TopicSnapshot
+from nilometer.cluster.states import Broker, PartitionState, broker_after
 from nilometer.identifiers import (
     NO_BROKER_EPOCH,
     NO_LEADER,

@@ -23,11 +23,18 @@ from nilometer.cluster.controller import (
     decide_cluster_defaults,
 )
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.entries import BadEntry, Entry, decode_entry, encode_entry, entries_of
+from nilometer.cluster.entries import (
+    BadEntry,
+    Entry,
+    decode_entry,
+    decode_snapshot,
+    encode_entry,
+    encode_snapshot,
+    entries_of,
+)
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.cluster.snapshot import decode_snapshot, encode_snapshot
 from nilometer.config.definition import ConfigValue
 from nilometer.identifiers import NO_BROKER_EPOCH, BrokerId, EntryNumber, Incarnation
 from nilometer.invariants import InvariantBroken

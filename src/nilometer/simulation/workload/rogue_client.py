@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nilometer.client.network.connection import Connection, ConnectionLost
-from nilometer.cluster.broker_proof import NONCE_BYTES, PROOF_BYTES
+from nilometer.cluster.cluster_secret import NONCE_BYTES, PROOF_BYTES
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.partition_state import PartitionState
+from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nilometer.broker.coordinators.shell import ShellState
 from nilometer.broker.transactions.marker_sender import Shell
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.cluster.topic import TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.invariants import check
 from nilometer.simulation.checkers.disks import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.transactions import partition_logs
