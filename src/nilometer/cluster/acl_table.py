@@ -1,4 +1,4 @@
-"""Decides by ACLs: may a principal on a host perform an operation on a resource?
+"""The ACLs in the metadata, which decide: may a principal on a host perform an operation on a resource?
 
 The meaning is that of Kafka's StandardAuthorizer:
 
@@ -234,8 +234,6 @@ def _count_down(counts: dict[int, int], key: int) -> None:
     if not counts[key]:
         del counts[key]
 
-
-# The ACLs in the metadata: each with its id, and the index that decides with them.
 
 AclId = NewType("AclId", str)
 

@@ -1,8 +1,8 @@
-"""The cluster's secret, with which its brokers authenticate each other. Clients do not know it.
+"""The cluster's secret and the proofs made with it, by which its brokers authenticate each other.
 
-It is stored in the coordination store, never in the metadata log. There are up to two: a rotation makes a new
-current secret, and the previous one stays valid until the next rotation, for brokers that have not read the
-new one yet.
+Clients do not know the secret. It is stored in the coordination store, never in the metadata log. There are
+up to two: a rotation makes a new current secret, and the previous one stays valid until the next rotation,
+for brokers that have not read the new one yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Entries of the metadata log: records with the controller's id and epoch, as JSON bytes.
+"""The metadata log as JSON bytes: its entries of records, and the snapshot that replaces the oldest of them.
 
 An entry has the controller epoch and incarnation of the controller that decided it. Entries of another term
 than the current one are ignored, so an entry that a deposed controller still appends changes nothing.
@@ -10,7 +10,7 @@ Units are packed, in order, into entries of about :data:`ENTRY_BYTES_TARGET`. Zo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -39,6 +39,8 @@ ENTRY_BYTES_TARGET = 256 * 1024
 ENTRY_BYTES_MAX = 900_000
 """Largest size of an entry, below ZooKeeper's limit of 1 MB for a node."""
 _ENVELOPE_BYTES = 512
+
+T = TypeVar("T")
 
 Unit = tuple[Record, ...]
 
@@ -89,7 +91,7 @@ class _Envelope(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Entry)
+_entry_decoder = msgspec.json.Decoder(Entry)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 
 
@@ -99,20 +101,24 @@ def encode_entry(entry: Entry) -> bytes:
 
 def decode_entry(data: bytes | memoryview) -> Entry:
     """Parse an entry. Raises EntryFromTheFuture for a newer format, BadEntry if it is invalid."""
+    return _decoded(data, _entry_decoder, "entry")
+
+
+def _decoded(data: bytes | memoryview, decoder: msgspec.json.Decoder[T], what: str) -> T:
     try:
         version = _envelope_decoder.decode(data).version
         if version > FORMAT_VERSION:
             raise EntryFromTheFuture(
-                f"Metadata entry of format version {version}, but this broker reads versions up to "
+                f"Metadata {what} of format version {version}, but this broker reads versions up to "
                 f"{FORMAT_VERSION}: upgrade this broker"
             )
-        return _decoder.decode(data)
+        return decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise BadEntry(f"Metadata entry cannot be read: {error}") from error
+        raise BadEntry(f"Metadata {what} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
-        raise BadEntry(f"Metadata entry is not UTF-8: {error}") from error
+        raise BadEntry(f"Metadata {what} is not UTF-8: {error}") from error
     except RecursionError as error:
-        raise BadEntry("Metadata entry is nested too deeply to be read") from error
+        raise BadEntry(f"Metadata {what} is nested too deeply to be read") from error
 
 
 def record_bytes(records: Iterable[Record]) -> int:
@@ -161,7 +167,7 @@ def sign(records: Iterable[Record], controllership: Controllership) -> Entry:
     )
 
 
-# A snapshot: the whole image after some entry as one JSON document, which replaces all entries up to it.
+# A snapshot has the whole image after some entry, in one document.
 
 
 class TopicSnapshot(msgspec.Struct, frozen=True):
@@ -224,30 +230,13 @@ def _lowest_format(snapshot: ImageSnapshot) -> int:
     return OLDEST_FORMAT_VERSION if snapshot.features is None else FEATURES_FORMAT_VERSION
 
 
-class _SnapshotEnvelope(msgspec.Struct):
-    version: int
-
-
-_encoder_snapshot = msgspec.json.Encoder()
-_decoder_snapshot = msgspec.json.Decoder(ImageSnapshot)
-_envelope_decoder_snapshot = msgspec.json.Decoder(_SnapshotEnvelope)
+_snapshot_decoder = msgspec.json.Decoder(ImageSnapshot)
 
 
 def encode_snapshot(snapshot: ImageSnapshot) -> bytes:
-    return _encoder_snapshot.encode(snapshot)
+    return _encoder.encode(snapshot)
 
 
 def decode_snapshot(data: bytes | memoryview) -> ImageSnapshot:
     """Parse a snapshot. Raises EntryFromTheFuture for a newer format, BadEntry if it is invalid."""
-    try:
-        version = _envelope_decoder_snapshot.decode(data).version
-        if version > FORMAT_VERSION:
-            raise EntryFromTheFuture(
-                f"Metadata snapshot of format version {version}, but this broker reads versions up to "
-                f"{FORMAT_VERSION}: upgrade this broker"
-            )
-        return _decoder_snapshot.decode(data)
-    except msgspec.MsgspecError as error:
-        raise BadEntry(f"Metadata snapshot cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise BadEntry(f"Metadata snapshot is not UTF-8: {error}") from error
+    return _decoded(data, _snapshot_decoder, "snapshot")

@@ -1,5 +1,6 @@
-"""On which brokers replicas are: those of new partitions, and those of existing ones that are spread evenly
-again. Deterministic.
+"""On which brokers replicas are placed: those of new partitions, and those of existing ones, spread evenly.
+
+Both are deterministic.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nilometer.identifiers import BrokerId
 # brokers, so that after its failure its load is spread. Leaders, and as many followers as possible, are
 # placed on live brokers.
 #
-# Deterministic: the random values are two arguments, *start* (the index of the first leader) and *shift* (the
+# The random values are two arguments, *start* (the index of the first leader) and *shift* (the
 # distance of the first follower), as in Kafka.
 
 
@@ -118,7 +119,7 @@ def _pick(order: Sequence[UsableBroker], wanted: int, chosen: Sequence[UsableBro
 
 # A new assignment for existing partitions: spread evenly over given brokers, with as few moves as possible.
 #
-# Deterministic. Its goals, in this order: the replicas of a partition are on different brokers, all among the
+# Its goals, in this order: the replicas of a partition are on different brokers, all among the
 # given ones (required); they are spread evenly over racks, if every broker has a rack; the brokers have equal
 # numbers of replicas of a topic (differing by at most one, if racks allow it) and lead equal numbers of its
 # partitions. Replicas are moved only for one of these goals; leaders are changed by the order of replicas,

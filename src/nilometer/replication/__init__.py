@@ -29,7 +29,8 @@ returns. :class:`LeaderRole` can also be used without :class:`Replica`.
 
 Read next: :mod:`~nilometer.replication.leader` and :mod:`~nilometer.replication.follower` for the rules,
 :mod:`~nilometer.replication.isr` for the requests to the controller, :mod:`~nilometer.replication.epochs` for
-fencing and truncation points, :mod:`~nilometer.replication.shell_interface` for the actions that a shell executes.
+fencing and truncation points, :mod:`~nilometer.replication.shell_interface` for the effects and the other
+values that pass between a role and its shell.
 """
 
 from nilometer.identifiers import NO_LEADER, NO_LEADER_EPOCH, UNKNOWN_OFFSET

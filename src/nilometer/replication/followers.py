@@ -10,8 +10,6 @@ from nilometer.identifiers import NO_BROKER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, 
 from nilometer.replication.isr import CommittedIsr, IsrNegotiation, PendingExpandIsr
 from nilometer.replication.shell_interface import NO_EFFECTS, Effects, EligibleBrokers, SendAlterPartition
 
-# A leader's state of one follower: its log end offset, and when it was last caught up.
-#
 # The follower's log end offset is its last fetch offset; it is unknown until the follower has fetched in the
 # leader's epoch. A follower's high watermark is not kept, only the one last sent to it.
 
@@ -93,11 +91,8 @@ class RemoteReplica:
         return f"RemoteReplica({self.broker_id}, log_end_offset={self.log_end_offset})"
 
 
-# The state of all followers of one leader, and queries over it.
-#
-# It includes every assigned replica and every member of the ISR, assigned or not (KAFKA-9672), and the broker
-# epoch of each broker that may be in an ISR. :mod:`~nilometer.replication.leader` decides which replica joins
-# or leaves the ISR and which records are committed.
+# The state of all followers includes every assigned replica and every member of the ISR, assigned or not
+# (KAFKA-9672), and the broker epoch of each broker that may be in an ISR.
 
 
 class Followers:
@@ -192,12 +187,10 @@ class Followers:
         return min((leader_start_offset, *live))
 
 
-# Which followers a leader counts for the high watermark, adds to the ISR, and removes from it.
-#
-# It compares the followers with the leader's offsets, which are arguments, and proposes each change through
-# :class:`~nilometer.replication.isr.IsrNegotiation`. Invariant: *no replica joins the ISR below the high
-# watermark or below the start of the leader's epoch* (KAFKA-7128), nor because of a fetch that its broker
-# sent with another broker epoch (KIP-903).
+# The membership compares the followers with the leader's offsets, which are arguments, and proposes each
+# change through :class:`~nilometer.replication.isr.IsrNegotiation`. Invariant: *no replica joins the ISR
+# below the high watermark or below the start of the leader's epoch* (KAFKA-7128), nor because of a fetch that
+# its broker sent with another broker epoch (KIP-903).
 
 
 class IsrMembership:

@@ -29,9 +29,8 @@ def judge_settings_key_by_key(patch: Patch) -> None:
     ) -> LogConfig:
         return LogConfig.parse(texts, self._inherited(image))
 
-    for module in (configs, configs):
-        patch.setattr(module, "check_topic_settings", parse_each)
-        patch.setattr(module, "check_together", lambda *_: None)
+    patch.setattr(configs, "check_topic_settings", parse_each)
+    patch.setattr(configs, "check_together", lambda *_: None)
     patch.setattr(LogConfigs, "of", or_fail)
 
 

@@ -42,9 +42,8 @@ from nilometer.identifiers import (
 )
 from nilometer.wire.errors import ErrorCode
 
-# Checking the broker epoch of a request: one from an earlier incarnation of a broker is rejected (KIP-380).
-#
-# An *incarnation* is one session of a broker process; each gets a broker epoch when it registers.
+# A request from an earlier incarnation of a broker is rejected (KIP-380). An *incarnation* is one session of
+# a broker process; each gets a broker epoch when it registers.
 
 
 def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> None:

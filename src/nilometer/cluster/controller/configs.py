@@ -1,4 +1,5 @@
-"""Changing settings of topics, brokers and groups: SET, DELETE, APPEND and SUBTRACT (KIP-339).
+"""Changing settings of topics, brokers and groups: SET, DELETE, APPEND and SUBTRACT (KIP-339), and the checks
+of a change.
 
 All changes of a resource are applied, or none. Lowering ``min.insync.replicas`` lets leaders commit with
 fewer replicas, so an eligible leader replica, which is safe only as long as the high watermark cannot advance
@@ -27,7 +28,7 @@ from nilometer.config.definition import ConfigValue
 from nilometer.identifiers import TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
-# Checking a change of settings: each value, and all values of a topic together.
+# The checks: each value by itself, and all values of a topic together.
 #
 # A topic inherits from the brokers' settings those that it does not set, so the same topic settings may be
 # valid on one broker and contradict each other on another. A change is accepted only if every broker could

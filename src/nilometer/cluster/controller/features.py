@@ -1,4 +1,5 @@
-"""UpdateFeatures: changing finalized levels, all of one request or none (KIP-584, KIP-1022).
+"""UpdateFeatures: changing finalized levels, all of one request or none (KIP-584, KIP-1022); and the check of
+a record's format against the finalized level.
 
 The level of a feature is raised by an upgrade and lowered by a downgrade, safe or unsafe (no downgrade loses
 metadata here); ``nilometer.metadata.format`` is only raised. Every registered broker must support the new
@@ -17,8 +18,6 @@ from nilometer.cluster.features import METADATA_FORMAT, SUPPORTED_FEATURES, newe
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import FeatureLevelChanged
 from nilometer.wire.errors import ErrorCode
-
-# Which formats of metadata records may be written (KIP-584).
 
 
 def check_format(image: ClusterImage, version: int) -> None:

@@ -1,4 +1,5 @@
-"""Creating topics (from counts or from a manual assignment), adding partitions, deleting topics.
+"""Creating topics (from counts or from a manual assignment), adding partitions, deleting topics; and the
+growth of internal topics with the cluster.
 
 Each topic of a request succeeds or fails independently, and its records are one unit: no broker ever sees a
 topic with only some of its partitions.
