@@ -19,9 +19,9 @@ from tests.support.wire.wire_peer import WirePeer, make
 
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, TopicPartition, checkpoints, names
-from nilometer.storage.log_config import LogConfig
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.records import BatchBuilder
 

@@ -15,7 +15,7 @@ from nilometer.simulation.during_work import wait_until
 from nilometer.simulation.file_tree import FileNode, FolderNode
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.world import Host, World
-from nilometer.storage.directories.log_checkpoints import LogCheckpoints
+from nilometer.storage.directories.log_manager import LogCheckpoints
 
 SLOW_SYNCS = Pace(sync_ms=(30.0, 30.0))
 """A truncated log waits so long for its checkpoint that it can be killed meanwhile."""

@@ -18,16 +18,14 @@ from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_
 from nilometer.cli.record_format import as_text_or_base64
 from nilometer.runtime import Disk
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage import checkpoints, names
+from nilometer.storage import checkpoints, names, producers
 from nilometer.storage.directories.log_directory import LogDirectory
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import FolderKind
-from nilometer.storage.producers import producer_snapshot
-from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
+from nilometer.storage.producers import CorruptSnapshot
 from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.batch_scan import ScannedBatch, scan
-from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.segments.time_index import TimeIndex
+from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from nilometer.wire.control_records import control_type
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import check_batch
@@ -188,7 +186,7 @@ def _transactions(disk: Disk, path: str, base_offset: int) -> Iterator[Entry]:
 
 
 def _snapshot(disk: Disk, path: str) -> Iterator[Entry]:
-    for one in producer_snapshot.decode(disk.read_file(path)):
+    for one in producers.decode_snapshot(disk.read_file(path)):
         yield {"type": "producer", **one._asdict()}
 
 

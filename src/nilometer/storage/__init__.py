@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nilometer.storage.appending import AppendInfo
+    from nilometer.storage.damage import Damage, DamageKind
     from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
     from nilometer.storage.errors import (
         CorruptCheckpoint,
@@ -42,17 +43,15 @@ if TYPE_CHECKING:
     from nilometer.storage.flushing import FlushPlan
     from nilometer.storage.leader_epoch_cache import LeaderEpochCache
     from nilometer.storage.log import Log
-    from nilometer.storage.log_config import LogConfig, topic_defaults
     from nilometer.storage.names import TopicPartition
-    from nilometer.storage.producers.producer_updates import AppendOrigin
+    from nilometer.storage.producers import AppendOrigin
     from nilometer.storage.reading import LogSlice
     from nilometer.storage.record_validation import ReadingAllowance, UnreadRecords, ValidatedBatch
     from nilometer.storage.recovery import OpenOptions
     from nilometer.storage.segments.segment_files import SegmentFiles
     from nilometer.storage.segments.transaction_index import AbortedTxn
-    from nilometer.storage.tail_damage import Damage, DamageKind
     from nilometer.storage.time_search import SearchSteps
-    from nilometer.storage.topic_config import TOPIC_CONFIG
+    from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig, topic_defaults
     from nilometer.storage.truncation import Truncation
 
 __all__ = [
@@ -101,10 +100,10 @@ _MODULES = {
     "FlushPlan": "flushing",
     "LeaderEpochCache": "leader_epoch_cache",
     "Log": "log",
-    "LogConfig": "log_config",
-    "topic_defaults": "log_config",
+    "LogConfig": "topic_config",
+    "topic_defaults": "topic_config",
     "TopicPartition": "names",
-    "AppendOrigin": "producers.producer_updates",
+    "AppendOrigin": "producers",
     "LogSlice": "reading",
     "ReadingAllowance": "record_validation",
     "UnreadRecords": "record_validation",
@@ -112,8 +111,8 @@ _MODULES = {
     "OpenOptions": "recovery",
     "SegmentFiles": "segments.segment_files",
     "AbortedTxn": "segments.transaction_index",
-    "Damage": "tail_damage",
-    "DamageKind": "tail_damage",
+    "Damage": "damage",
+    "DamageKind": "damage",
     "SearchSteps": "time_search",
     "TOPIC_CONFIG": "topic_config",
     "Truncation": "truncation",

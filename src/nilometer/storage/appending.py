@@ -15,10 +15,8 @@ from typing_extensions import Buffer
 
 from nilometer.invariants import check
 from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
-from nilometer.storage.local_log import LocalLog
-from nilometer.storage.producers.producer_entry import BatchMetadata
-from nilometer.storage.producers.producer_updates import AppendOrigin, ProducerUpdates
-from nilometer.storage.recent_append import KeptRecords
+from nilometer.storage.local_log import KeptRecords, LocalLog
+from nilometer.storage.producers import AppendOrigin, BatchMetadata, ProducerUpdates
 from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch, validate_batches
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.wire.compression import Bytes

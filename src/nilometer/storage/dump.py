@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nilometer.runtime import Disk
-from nilometer.storage import checkpoints, names
+from nilometer.storage import checkpoints, names, producers
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.producers import producer_snapshot
-from nilometer.storage.producers.producer_snapshot import CorruptSnapshot, SnapshotEntry
+from nilometer.storage.producers import CorruptSnapshot, SnapshotEntry
 from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.batch_scan import scan
-from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.segments.time_index import TimeIndex
+from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.control_records import EndTxnMarker, read_end_txn_marker
 from nilometer.wire.errors import KafkaError
@@ -203,7 +201,7 @@ def _dump_transaction_index(disk: Disk, path: str, base_offset: int) -> Iterator
 
 def _dump_snapshot(disk: Disk, path: str) -> Iterator[DumpLine]:
     try:
-        entries = producer_snapshot.decode(disk.read_file(path))
+        entries = producers.decode_snapshot(disk.read_file(path))
     except CorruptSnapshot as error:
         yield ErrorLine(0, str(error))
         return

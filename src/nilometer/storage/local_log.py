@@ -16,22 +16,37 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime import Entropy
 from nilometer.storage import names
+from nilometer.storage.damage import SegmentGap
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
-from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producers.producer_state import ProducerStateManager
-from nilometer.storage.recent_append import KeptRecords
-from nilometer.storage.segment_gaps import SegmentGap
-from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.producers import ProducerStateManager
+from nilometer.storage.segments.segment import LogSegment, LogSegments
 from nilometer.storage.segments.segment_files import SegmentFiles
-from nilometer.storage.segments.segments import LogSegments
+from nilometer.storage.topic_config import LogConfig
+from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+# The batches of an append, kept in memory while the fetches that wait for them are answered.
+#
+# They are the bytes that were checked and written; so these fetches need not read them back.
+
+
+class KeptRecords(NamedTuple):
+    """Batches from ``first_offset`` to ``next_offset``, at byte ``position`` of ``segment``."""
+
+    first_offset: int
+    next_offset: int
+    records: Bytes
+    segment: LogSegment
+    position: int
+
 
 LOG_START_IN_ORDER = "log start offset <= log end offset"
 FLUSHED_IN_ORDER = "flushed offset <= log end offset"

@@ -25,23 +25,21 @@ from nilometer.storage.appending import AppendInfo
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan
 from nilometer.storage.cleaning.cleaning_round import RoundOptions
 from nilometer.storage.cleaning.log_cleaning import LogCleaning
+from nilometer.storage.damage import Damage
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producers.producer_state import ProducerStateManager
-from nilometer.storage.producers.producer_updates import AppendOrigin
+from nilometer.storage.producers import AppendOrigin, ProducerStateManager
 from nilometer.storage.reading import LogSlice
 from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch
 from nilometer.storage.recovery import LogLoader, OpenOptions
-from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.segments.segment import LogSegment, LogSegments
 from nilometer.storage.segments.segment_files import SegmentFiles
-from nilometer.storage.segments.segments import LogSegments
 from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.storage.tail_damage import Damage
 from nilometer.storage.time_search import SearchSteps
+from nilometer.storage.topic_config import LogConfig
 from nilometer.storage.truncation import Truncation
 from nilometer.wire.compression import Bytes
 

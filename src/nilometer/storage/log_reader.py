@@ -16,7 +16,7 @@ from nilometer.storage import names
 from nilometer.storage.errors import CorruptCheckpoint, CorruptRecordFound
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.segments.batch_scan import CHUNK_BYTES, scan
-from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header

@@ -20,8 +20,8 @@ import msgspec
 from msgspec import structs
 
 from nilometer.storage.errors import RecordsRejected
-from nilometer.storage.log_config import LogConfig
-from nilometer.storage.producers.producer_updates import AppendOrigin
+from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.compression import DECOMPRESSED_BYTES_MAX, Bytes, Codec, pieces
 from nilometer.wire.errors import BatchTooLarge, CorruptBatch, ErrorCode, InvalidRecord, KafkaError
 from nilometer.wire.recompression import Recompression

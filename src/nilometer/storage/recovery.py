@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -24,22 +24,48 @@ from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.invariants import check
 from nilometer.runtime import Entropy
 from nilometer.storage import checkpoints, names
+from nilometer.storage.damage import Damage, DamageKind, SegmentGap, cut_off_damage
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.folder_files import find_segments
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
-from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producers.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
-from nilometer.storage.segment_gaps import SegmentGap
+from nilometer.storage.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
 from nilometer.storage.segments.batch_scan import in_offset_order, scan
-from nilometer.storage.segments.offset_index import CorruptIndex
-from nilometer.storage.segments.segment import BatchMark, LogSegment
+from nilometer.storage.segments.indexes import CorruptIndex
+from nilometer.storage.segments.segment import BatchMark, LogSegment, LogSegments
 from nilometer.storage.segments.segment_files import SegmentFiles
-from nilometer.storage.segments.segments import LogSegments
 from nilometer.storage.swapping import complete_interrupted_swaps
-from nilometer.storage.tail_damage import Damage, DamageKind, cut_off_damage
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import check_batch
+
+# Finding the segments in a partition's folder before a log is loaded.
+#
+# Interrupted replacements of segments must have been completed or undone (:mod:`nilometer.storage.swapping`).
+
+
+def find_segments(
+    files: SegmentFiles, folder: str, file_names: Iterable[str], config: LogConfig, wall_ms: int
+) -> list[LogSegment]:
+    """Return the segments among the files of a folder, by base offset; remove index files that have no log
+    file."""
+    disk = files.disk
+    found = [parsed for name in file_names if (parsed := names.parse_offset_name(name))]
+    bases = {offset for offset, suffix in found if suffix == names.LOG_SUFFIX}
+    for offset, suffix in found:
+        if offset not in bases and suffix in names.SEGMENT_SUFFIXES:
+            disk.remove(posixpath.join(folder, names.offset_name(offset, suffix)))
+    return [
+        LogSegment(
+            files,
+            folder,
+            base_offset,
+            size=disk.file_size(posixpath.join(folder, names.offset_name(base_offset, names.LOG_SUFFIX))),
+            created_ms=wall_ms,
+            index_interval_bytes=config.index_interval_bytes,
+        )
+        for base_offset in sorted(bases)
+    ]
+
 
 Progress = Callable[[int, int], None]
 """Called with the segments checked so far and their total."""

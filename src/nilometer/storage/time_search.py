@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from nilometer.runtime import File
-from nilometer.storage.beside_replacements import steps_apart
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.reading import find_indexes
+from nilometer.storage.reading import find_indexes, steps_apart
 from nilometer.storage.segments.batch_scan import ScannedBatch, in_offset_order, scan
-from nilometer.storage.segments.index_cache import SegmentIndexes
+from nilometer.storage.segments.indexes import SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import NO_TIMESTAMP, check_batch

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nilometer.storage import names
+from nilometer.storage.damage import SegmentGap
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.segment_gaps import SegmentGap
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import KafkaError

@@ -42,8 +42,8 @@ from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_re
 from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
 from nilometer.local.secure_users import write_users
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage.directories import meta_properties
-from nilometer.storage.directories.meta_properties import MetaProperties
+from nilometer.storage.directories import log_directory
+from nilometer.storage.directories.log_directory import MetaProperties
 from nilometer.storage.names import META_PROPERTIES
 from nilometer.testing.cluster import HOST
 
@@ -335,8 +335,8 @@ def _reserve_port() -> socket.socket:
 def _write_identity(log_dir: Path, broker_id: int, cluster_id: str) -> None:
     """Mark a new log directory as one of this cluster: the first broker then creates it with that id."""
     log_dir.mkdir()
-    identity = MetaProperties(broker_id, cluster_id, meta_properties.new_directory_id(uuid.uuid4()))
-    meta_properties.write(SystemDisk(), str(log_dir / META_PROPERTIES), identity)
+    identity = MetaProperties(broker_id, cluster_id, log_directory.new_directory_id(uuid.uuid4()))
+    log_directory.write_meta_properties(SystemDisk(), str(log_dir / META_PROPERTIES), identity)
 
 
 def _end_with_parent() -> None:

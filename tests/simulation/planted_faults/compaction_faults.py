@@ -6,8 +6,8 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.simulation.plan import Kind
 from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, BatchRecords
-from nilometer.storage.cleaning.record_keys import read_keys
-from nilometer.storage.cleaning.record_marks import DROP, KEEP
+from nilometer.storage.cleaning.offset_map import DROP, KEEP
+from nilometer.storage.cleaning.record_layout import read_keys
 from nilometer.storage.local_log import LocalLog
 
 

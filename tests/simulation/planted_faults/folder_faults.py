@@ -22,8 +22,7 @@ from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.storage import checkpoints
 from nilometer.storage.directories.checkpoint_files import CheckpointFiles
-from nilometer.storage.directories.log_checkpoints import LogCheckpoints
-from nilometer.storage.directories.log_manager import LogManager
+from nilometer.storage.directories.log_manager import LogCheckpoints, LogManager
 
 
 def believe_lines_of_earlier_topics(patch: Patch) -> None:

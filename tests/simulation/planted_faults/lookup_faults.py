@@ -5,9 +5,9 @@ from __future__ import annotations
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.storage import locating, time_search
+from nilometer.storage import reading, time_search
 from nilometer.storage.segments import segment
-from nilometer.storage.segments.segment_age import Youngest
+from nilometer.storage.segments.segment import Youngest
 
 MANY_SEGMENTS = {"segment_ms": 2_000}
 
@@ -17,8 +17,8 @@ def believe_time_indexes(patch: Patch) -> None:
 
 
 def believe_headers(patch: Patch) -> None:
-    patch.setattr(locating, "_check_before", lambda *_: None)
-    patch.setattr(locating, "_prove_gap", lambda *_: None)
+    patch.setattr(reading, "_check_before", lambda *_: None)
+    patch.setattr(reading, "_prove_gap", lambda *_: None)
     patch.setattr(time_search, "_check", lambda *_: None)
 
 

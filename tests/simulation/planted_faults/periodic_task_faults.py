@@ -18,7 +18,7 @@ from nilometer.replication.shell_interface import AdvanceLogStart, ReleaseProduc
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.membership import MembershipPlan
 from nilometer.storage import retention
-from nilometer.storage.segments.file_pool import FilePool
+from nilometer.storage.segments.segment_files import FilePool
 
 ONE_COMES = MembershipPlan(joins_at_s=4.0, leaves_at_s=None)
 ONE_COMES_ONE_GOES = MembershipPlan(joins_at_s=3.0, leaves_at_s=9.0)

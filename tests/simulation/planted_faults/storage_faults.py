@@ -12,7 +12,7 @@ from nilometer.simulation.plan import Kind
 from nilometer.storage import appending, reading, recovery
 from nilometer.storage.flushing import FlushPlan
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
-from nilometer.storage.producers.producer_updates import ProducerUpdates
+from nilometer.storage.producers import ProducerUpdates
 
 CRASHES_AND_CUTS = (Kind.CRASH, Kind.CUT, Kind.RESET, Kind.PAUSE)
 

@@ -20,11 +20,15 @@ from nilometer.groups.requests import OffsetFetch
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.transactions.program import TransactionPlan
 from nilometer.simulation.workload.transactions.session import V1, V2
-from nilometer.storage.cleaning.transactions import TransactionTracker
+from nilometer.storage.cleaning.batch_cleaner import TransactionTracker
 from nilometer.storage.names import TXN_INDEX_SUFFIX
-from nilometer.storage.producers.producer_entry import ProducerStateEntry
-from nilometer.storage.producers.producer_state import ProducerStateManager
-from nilometer.storage.producers.producer_updates import AppendOrigin, CompletedTxn, ProducerUpdates
+from nilometer.storage.producers import (
+    AppendOrigin,
+    CompletedTxn,
+    ProducerStateEntry,
+    ProducerStateManager,
+    ProducerUpdates,
+)
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.transactions import decisions, shard

@@ -46,7 +46,7 @@ from nilometer.runtime.clock import SystemClock
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import Log, LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.storage.directories.log_manager import NoLogDirectory
-from nilometer.storage.log_config import TOPIC_CONFIG
+from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk

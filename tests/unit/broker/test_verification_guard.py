@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nilometer.broker.transactions.verification import Guard
-from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry
+from nilometer.storage.producers import NO_OFFSET, ProducerStateEntry
 
 ID, EPOCH = 7, 4
 

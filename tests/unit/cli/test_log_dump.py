@@ -13,8 +13,7 @@ from nilometer.cli.log import dump_file, is_known
 from nilometer.cli.main import cli
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import checkpoints
-from nilometer.storage.segments.offset_index import OffsetIndex
-from nilometer.storage.segments.time_index import TimeIndex
+from nilometer.storage.segments.indexes import OffsetIndex, TimeIndex
 from nilometer.wire.compression import Codec
 from nilometer.wire.control_records import ControlType
 from nilometer.wire.record_batch import patched_header

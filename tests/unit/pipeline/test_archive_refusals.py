@@ -14,7 +14,7 @@ from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders import stored_files
 from nilometer.pipeline.source.log_folders.archived_partition import find_archived
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage.producers.producer_snapshot import SnapshotEntry, encode
+from nilometer.storage.producers import SnapshotEntry, encode_snapshot
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
     DIVISIONS,
@@ -117,7 +117,7 @@ def test_read_committed_is_the_same_with_and_without_an_archive(tmp_path, target
             log.roll()
             if with_snapshots:
                 open_now = [SnapshotEntry(one, 0, 0, 0, 0, 0, 0, first) for one, first in pending.items()]
-                log.path(".snapshot").write_bytes(encode(open_now))
+                log.path(".snapshot").write_bytes(encode_snapshot(open_now))
         producer = chance.choice([7, 8, 9])
         if producer in pending and chance.random() < 0.2:
             commit = chance.random() < 0.5

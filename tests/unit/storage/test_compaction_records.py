@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nilometer.storage import Log, LogConfig, TopicPartition
-from nilometer.storage.cleaning.kept_records import kept_records
-from nilometer.storage.cleaning.offset_map import SLOT_BYTES
-from nilometer.storage.cleaning.record_keys import read_keys
-from nilometer.storage.cleaning.record_marks import DROP, KEEP, TOMBSTONE, UNKNOWN, RecordMarks
-from nilometer.storage.cleaning.record_spans import record_spans
-from nilometer.storage.cleaning.uniform_records import RUN_MAX, RUN_MIN, find_run
+from nilometer.storage.cleaning.batch_cleaner import kept_records
+from nilometer.storage.cleaning.offset_map import DROP, KEEP, SLOT_BYTES, TOMBSTONE, UNKNOWN, RecordMarks
+from nilometer.storage.cleaning.record_layout import RUN_MAX, RUN_MIN, find_run, read_keys, record_spans
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.wire.compression import Codec, compress

@@ -10,7 +10,7 @@ from log_model import build_batch, read_from
 
 from nilometer.runtime.entropy import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
-from nilometer.storage.directories import clean_shutdown
+from nilometer.storage.directories import log_directory
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("t", 0)
@@ -123,7 +123,7 @@ def test_until_it_is_settled_a_clean_stop_changes_neither_folder() -> None:
     write(disk, "/two", NEW, [b"new"] * 2)
     manager = open_manager(disk)
     assert manager.close({KEY: 5}, broker_epoch=4, wall_ms=1) == []
-    assert clean_shutdown.read_broker_epoch(disk, "/two/.kafka_cleanshutdown") is None, "checked again"
+    assert log_directory.read_broker_epoch(disk, "/two/.kafka_cleanshutdown") is None, "checked again"
     manager = open_manager(disk)
     manager.resolve_duplicates(lambda _: NEW, wall_ms=1)
     assert manager.initial_high_watermark(KEY) == 2

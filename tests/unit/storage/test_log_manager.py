@@ -22,7 +22,7 @@ from nilometer.storage import (
     checkpoints,
     dump,
 )
-from nilometer.storage.directories import clean_shutdown
+from nilometer.storage.directories import log_directory
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.names import FolderKind, delete_folder_name, parse_folder_name
 from support.logs.memory_disk import MemoryDisk
@@ -70,7 +70,7 @@ def test_a_failed_directory_takes_its_own_logs_offline_and_no_others() -> None:
     assert descriptions["/two"].sizes[SECOND] == manager.logs[SECOND].state.size > 0
     assert manager.create(TopicPartition("c", 0), CONFIG, wall_ms=1).folder == "/two/c-0"
     assert manager.close({}, broker_epoch=4, wall_ms=1) == []
-    assert clean_shutdown.read_broker_epoch(disk, "/two/.kafka_cleanshutdown") == 4
+    assert log_directory.read_broker_epoch(disk, "/two/.kafka_cleanshutdown") == 4
     assert not disk.exists("/one/.kafka_cleanshutdown")
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.storage.cleaning.offset_map import NO_OFFSET, PIECE_BYTES, SLOT_BYTES, OffsetMap
-from nilometer.storage.cleaning.record_marks import RecordMarks
+from nilometer.storage.cleaning.offset_map import NO_OFFSET, PIECE_BYTES, SLOT_BYTES, OffsetMap, RecordMarks
 from support.properties import examples
 
 

@@ -19,7 +19,7 @@ from nilometer.storage import (
     TopicPartition,
     names,
 )
-from nilometer.storage.directories import clean_shutdown
+from nilometer.storage.directories import log_directory
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.wire.record_batch import batches
@@ -152,7 +152,7 @@ def test_a_log_directory_with_an_undecided_gap_is_not_closed_as_one_in_order() -
         manager = open_manager(disk)
         assert manager.has_gaps
         assert manager.close({}, broker_epoch=5, wall_ms=1) == []
-        assert clean_shutdown.read_broker_epoch(disk, f"/data/{names.CLEAN_SHUTDOWN}") is None
+        assert log_directory.read_broker_epoch(disk, f"/data/{names.CLEAN_SHUTDOWN}") is None
     manager = open_manager(disk)
     log = manager.logs[KEY]
     assert manager.resolve_gap(log, wall_ms=1) is not None

@@ -28,7 +28,7 @@ from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.groups import settings
-from nilometer.storage.log_config import TOPIC_CONFIG
+from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message
 

@@ -16,7 +16,7 @@ from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, decide_create_topics
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import uuid_from_text
-from nilometer.storage.log_config import TOPIC_CONFIG
+from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated

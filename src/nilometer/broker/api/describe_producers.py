@@ -10,7 +10,7 @@ from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.storage.producers.producer_entry import ProducerStateEntry
+from nilometer.storage.producers import ProducerStateEntry
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode, KafkaError

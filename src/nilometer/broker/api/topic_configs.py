@@ -13,7 +13,7 @@ from nilometer.cluster.controller.configs import CLUSTER_WIDE_KEYS
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.config import ConfigKey
 from nilometer.groups import settings
-from nilometer.storage.log_config import TOPIC_CONFIG
+from nilometer.storage.topic_config import TOPIC_CONFIG
 
 
 class ConfigSource(enum.IntEnum):

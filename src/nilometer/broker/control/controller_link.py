@@ -32,7 +32,7 @@ from nilometer.identifiers import (
 )
 from nilometer.replication import AlterPartition, AlterPartitionAnswer
 from nilometer.runtime import Entropy
-from nilometer.storage.log_config import TOPIC_CONFIG
+from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import forfeit_replicas as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -15,7 +15,7 @@ import msgspec
 from nilometer.broker.replicas import broker_epoch_marker
 from nilometer.runtime import Disk
 from nilometer.storage import CorruptCheckpoint, names
-from nilometer.storage.directories import meta_properties
+from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import METADATA_TOPIC, LogDirectory
 from nilometer.storage.names import FolderKind
 
@@ -51,7 +51,7 @@ def find_logs(disk: Disk, log_dirs: Sequence[str], node_id: int) -> FoundLogs | 
     for path in log_dirs:
         try:
             folders = LogDirectory(disk, path).partition_folders()
-            identity = meta_properties.read(disk, posixpath.join(path, names.META_PROPERTIES))
+            identity = log_directory.read_meta_properties(disk, posixpath.join(path, names.META_PROPERTIES))
             is_ours = is_ours or disk.exists(posixpath.join(path, broker_epoch_marker.NAME))
             if disk.is_directory(posixpath.join(path, KAFKA_METADATA)):
                 of_kafka.append(path)

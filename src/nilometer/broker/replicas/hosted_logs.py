@@ -26,8 +26,12 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, LogConfig, LogFenced, TopicPartition
-from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
-from nilometer.storage.directories.new_folder import NewFolder, make_durable
+from nilometer.storage.directories.log_manager import (
+    LogManager,
+    NewFolder,
+    NoLogDirectory,
+    make_folders_durable,
+)
 
 T = TypeVar("T")
 
@@ -124,7 +128,9 @@ class HostedLogs:
     async def _make(self, folders: Sequence[NewFolder]) -> None:
         if self._making is not None:
             await asyncio.gather(asyncio.shield(self._making), return_exceptions=True)
-        self._making = asyncio.ensure_future(self._runtime.disk.offload(lambda: make_durable(folders)))
+        self._making = asyncio.ensure_future(
+            self._runtime.disk.offload(lambda: make_folders_durable(folders))
+        )
         await asyncio.shield(self._making)
 
     def _may_create(self, wanted: RequiredLog) -> bool:

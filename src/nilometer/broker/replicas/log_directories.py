@@ -21,12 +21,13 @@ from nilometer.identifiers import NO_BROKER_EPOCH
 from nilometer.runtime import Clock, Runtime
 from nilometer.storage import DamageKind, Log, LogConfig
 from nilometer.storage.directories.log_manager import (
+    FailureListener,
     LoadingProgress,
     LogManager,
     ManagerOptions,
     NoLogDirectory,
+    UnidentifiedLog,
 )
-from nilometer.storage.directories.manager_options import FailureListener, UnidentifiedLog
 from nilometer.storage.names import TopicPartition
 
 logger = logging.getLogger("nilometer.broker.replicas")

@@ -58,7 +58,7 @@ from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition
 from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
-from nilometer.storage.log_config import LONG_MAX
+from nilometer.storage.topic_config import LONG_MAX
 from nilometer.wire.body_reader import uuid_of
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.primitives import NULL_UUID

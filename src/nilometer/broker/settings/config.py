@@ -48,7 +48,7 @@ from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.connect_string import parse_connect_string
 from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
-from nilometer.storage.log_config import TOPIC_CONFIG, topic_defaults
+from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
 
 
 def _topic_default_keys() -> list[ConfigKey]:

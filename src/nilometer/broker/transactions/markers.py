@@ -12,7 +12,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.coordinators.turn import TransactionEnd
 from nilometer.storage import AppendInfo, AppendOrigin
-from nilometer.storage.producers.producer_entry import NO_OFFSET
+from nilometer.storage.producers import NO_OFFSET
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.errors import ErrorCode, KafkaError

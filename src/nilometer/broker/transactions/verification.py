@@ -26,7 +26,7 @@ from nilometer.broker.transactions.transaction_coordinator import TransactionCoo
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.runtime import Clock
 from nilometer.storage import TopicPartition
-from nilometer.storage.producers.producer_entry import NO_OFFSET, ProducerStateEntry
+from nilometer.storage.producers import NO_OFFSET, ProducerStateEntry
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
     AddPartitions,

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from nilometer.storage.segments import transaction_index
-from nilometer.storage.segments.offset_index import ENTRY_SIZE, CorruptIndex
-from nilometer.storage.segments.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
+from nilometer.storage.segments.indexes import OFFSET_ENTRY_SIZE, CorruptIndex
+from nilometer.storage.segments.indexes import TIME_ENTRY_SIZE as TIME_ENTRY_SIZE
 
 IndexFinding = tuple[int | None, int | None, str]
 """Position in the index file, offset, description of the error."""
@@ -29,7 +29,7 @@ class OffsetIndexCheck:
         import numpy as np
 
         self._is_missing = data is None
-        entries = list(_ENTRY.iter_unpack(_written(data or b"", ENTRY_SIZE)))
+        entries = list(_ENTRY.iter_unpack(_written(data or b"", OFFSET_ENTRY_SIZE)))
         self._offsets = np.array([base_offset + entry[0] for entry in entries], np.int64)
         self._positions = np.array([entry[1] for entry in entries], np.int64)
         self._findings: dict[int, str] = {}
@@ -104,7 +104,7 @@ class OffsetIndexCheck:
             self._findings.setdefault(number, "has an offset at which no batch ends")
         for number, what in sorted(self._findings.items()):
             offset = int(self._offsets[number])
-            yield number * ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
+            yield number * OFFSET_ENTRY_SIZE, offset, f"entry {number} (offset {offset}) {what}"
 
 
 class TimeIndexCheck:

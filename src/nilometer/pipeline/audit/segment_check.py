@@ -22,9 +22,8 @@ from nilometer.pipeline.audit.index_checks import (
 )
 from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
 from nilometer.pipeline.source.log_folders.stored_files import open_place
-from nilometer.storage import names
-from nilometer.storage.producers import producer_snapshot
-from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
+from nilometer.storage import names, producers
+from nilometer.storage.producers import CorruptSnapshot
 from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import read_header
@@ -249,7 +248,7 @@ class SegmentCheck:
         if data is None:
             return
         try:
-            producer_snapshot.decode(data)
+            producers.decode_snapshot(data)
         except CorruptSnapshot as error:
             self._find(Kind.PRODUCER_SNAPSHOT, names.SNAPSHOT_SUFFIX, None, self.work.base_offset, str(error))
 

@@ -17,29 +17,140 @@ compaction leaves gaps in and between batches. The rules are Kafka's:
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
 
-from nilometer.storage.cleaning.kept_records import kept_records
-from nilometer.storage.cleaning.offset_map import OffsetMap
-from nilometer.storage.cleaning.record_keys import read_keys
-from nilometer.storage.cleaning.record_marks import DROP, KEEP, TOMBSTONE, RecordMarks
-from nilometer.storage.cleaning.record_spans import RecordSpan, record_spans, with_timestamp_delta
-from nilometer.storage.cleaning.transactions import TransactionTracker
+from nilometer.storage.cleaning.offset_map import DROP, KEEP, TOMBSTONE, OffsetMap, RecordMarks
+from nilometer.storage.cleaning.record_layout import (
+    RecordSpan,
+    UniformRun,
+    find_run,
+    read_keys,
+    record_spans,
+    with_timestamp_delta,
+)
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes, Codec, compress
-from nilometer.wire.control_records import read_end_txn_marker
-from nilometer.wire.record_batch import (
-    NO_TIMESTAMP,
-    BatchHeader,
-    batch_attributes,
-    pack_batch,
-    read_header,
-)
+from nilometer.wire.control_records import ControlType, read_end_txn_marker
+from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.record_batch import NO_TIMESTAMP, BatchHeader, batch_attributes, pack_batch, read_header
 from nilometer.wire.records import records_data
+from nilometer.wire.varint import VARLONG_BYTES_MAX, decode_zigzag
+
+# Tracking transactions while a cleaner reads a log from its start.
+#
+# - The transaction index shows which batches belong to an aborted transaction: their records are removed at
+#   once, and must not count as the newest of their keys.
+# - A marker, commit or abort, is needed as long as the log has a batch of its transaction: without it a
+#   read-committed consumer cannot tell where the transaction ends. The same holds for the index entry of an
+#   aborted transaction.
+#
+# Use one tracker for one pass over the batches, from the log start offset on, in order.
+
+
+class TransactionTracker:
+    __slots__ = ("_aborted", "_met")
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        """``aborted``: all aborted transactions that overlap the offsets to be read."""
+        self._aborted: defaultdict[int, deque[AbortedTxn]] = defaultdict(deque)
+        for entry in sorted(set(aborted), key=lambda entry: entry.last_offset):
+            self._aborted[entry.producer_id].append(entry)
+        self._met: set[int] = set()
+        """Ids of the producers with a batch of their current transaction in the log."""
+
+    def on_batch(self, header: BatchHeader) -> bool:
+        """Track a data batch; return whether it belongs to an aborted transaction."""
+        if not header.is_transactional:
+            return False
+        self._met.add(header.producer_id)
+        entry = self._entry_at(header.producer_id, header.base_offset)
+        return entry is not None and entry.first_offset <= header.base_offset
+
+    def on_marker(self, header: BatchHeader, kind: ControlType) -> tuple[bool, AbortedTxn | None]:
+        """Track a transaction marker of type ``kind``.
+
+        Returns whether the log has no batch of its transaction left, and the transaction index entry to keep,
+        if any.
+        """
+        is_met = header.producer_id in self._met
+        self._met.discard(header.producer_id)
+        entry = self._entry_at(header.producer_id, header.base_offset)
+        if entry is not None and entry.first_offset > header.base_offset:
+            entry = None
+        return not is_met, entry if is_met and kind is ControlType.ABORT else None
+
+    def _entry_at(self, producer_id: int, offset: int) -> AbortedTxn | None:
+        """Return the producer's first aborted transaction that ends at ``offset`` or later, or None."""
+        entries = self._aborted.get(producer_id)
+        while entries and entries[0].last_offset < offset:
+            entries.popleft()
+        return entries[0] if entries else None
+
+
+# Copying the records of a batch that are kept, unchanged, into the bytes of a new batch.
+
+_KEPT = re.compile(rb"[^\x01]+", re.DOTALL)
+"""Marks of neighbours that are kept: none of them is DROP."""
+_IS_KEPT = bytes(mark != DROP for mark in range(256))
+
+
+def kept_records(data: bytes, marks: bytes) -> tuple[bytes, int]:
+    """Return the bytes of the records that are kept, and their largest timestamp delta.
+
+    ``marks``: a mark for each record in ``data``, at least one of which is kept. Raises CorruptBatch.
+    """
+    pieces: list[bytes] = []
+    timestamps: set[int] = set()
+    index = start = 0
+    try:
+        while (run := find_run(data, start, len(marks) - index)) is not None:
+            part = marks[index : index + run.records]
+            _copy_run(data, run, part, pieces)
+            timestamps |= run.timestamp_deltas(data, part.translate(_IS_KEPT))
+            index, start = index + run.records, run.end
+        _copy_singly(data, start, marks[index:], pieces, timestamps)
+    except IndexError as error:
+        raise CorruptBatch(f"record cannot be read: {error}") from error
+    return b"".join(pieces), max(timestamps)
+
+
+def _copy_run(data: bytes, run: UniformRun, marks: bytes, pieces: list[bytes]) -> None:
+    start, stride = run.start, run.stride
+    for kept in _KEPT.finditer(marks):
+        first, last = kept.span()
+        pieces.append(data[start + first * stride : start + last * stride])
+
+
+def _copy_singly(data: bytes, start: int, marks: bytes, pieces: list[bytes], timestamps: set[int]) -> None:
+    """Copy records one by one, neighbours together. Raises CorruptBatch, IndexError."""
+    kept_from = start
+    for mark in marks:
+        if (low := data[start]) < 0x80:
+            length, position = (low >> 1) ^ -(low & 1), start + 1
+        elif (high := data[start + 1]) < 0x80:
+            length = low & 0x7F | high << 7
+            length, position = (length >> 1) ^ -(length & 1), start + 2
+        else:
+            length, position = decode_zigzag(data, start)
+        end = position + length
+        if mark == DROP:
+            if kept_from < start:
+                pieces.append(data[kept_from:start])
+            kept_from = end
+        else:
+            if (low := data[position + 1]) < 0x80:
+                timestamps.add((low >> 1) ^ -(low & 1))
+            else:
+                timestamps.add(decode_zigzag(data, position + 1, VARLONG_BYTES_MAX)[0])
+        start = end
+    pieces.append(data[kept_from:start])
+
 
 _DROP, _TOMBSTONE = bytes((DROP,)), bytes((TOMBSTONE,))
 

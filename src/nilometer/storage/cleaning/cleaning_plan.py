@@ -21,9 +21,9 @@ from collections.abc import Sequence
 import msgspec
 
 from nilometer.storage.local_log import LocalLog
-from nilometer.storage.log_config import LogConfig
-from nilometer.storage.segments.offset_index import RELATIVE_OFFSET_MAX
+from nilometer.storage.segments.indexes import RELATIVE_OFFSET_MAX
 from nilometer.storage.segments.segment import LogSegment
+from nilometer.storage.topic_config import LogConfig
 
 GROUP_SEGMENTS_MAX = 64
 """Limits the renames that replacing one group needs, a few per segment, on the thread of the log's owner."""

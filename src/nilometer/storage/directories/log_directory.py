@@ -5,20 +5,152 @@ The logs themselves are not managed here, only their offsets in checkpoint files
 
 from __future__ import annotations
 
+import json
 import posixpath
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from nilometer.runtime import Disk, DiskLock, Entropy
-from nilometer.storage import names
-from nilometer.storage.directories import (
-    clean_shutdown,
-    format_versions,
-    meta_properties,
-    void_checkpoints,
-)
-from nilometer.storage.directories.checkpoint_files import CheckpointFiles, CheckpointPlan, LogWaiting
-from nilometer.storage.directories.meta_properties import MetaProperties
+from nilometer.storage import checkpoints, names
+from nilometer.storage.checkpoints import uuid_to_text
+from nilometer.storage.directories import checkpoint_files
+from nilometer.storage.directories.checkpoint_files import FILES, CheckpointFiles, CheckpointPlan, LogWaiting
+from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import FolderKind, PartitionFolder, TopicPartition
+
+# The marker file of a clean shutdown of a log directory (``.kafka_cleanshutdown``).
+#
+# The marker is written after every log was flushed and closed, and removed before the first log is
+# opened again: while it exists, all files can be trusted. It contains the broker epoch, from which the
+# controller knows whether a returning broker has all records that it acknowledged (KIP-966).
+
+CLEAN_SHUTDOWN_VERSION = 0
+UNKNOWN_BROKER_EPOCH = -1
+
+
+def write_clean_shutdown(disk: Disk, path: str, broker_epoch: int) -> None:
+    """Write and sync the marker. May block. Raises OSError."""
+    content = {"version": CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
+    disk.replace_file(path, json.dumps(content, separators=(",", ":")).encode())
+
+
+def read_broker_epoch(disk: Disk, path: str) -> int | None:
+    """Return the broker epoch in the marker; -1 if the marker has none, None if there is no marker."""
+    try:
+        content = disk.read_file(path)
+    except FileNotFoundError:
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(content)
+        return int(fields["brokerEpoch"])
+    except (ValueError, TypeError, KeyError):
+        return UNKNOWN_BROKER_EPOCH
+
+
+# The file ``meta.properties`` of a log directory: the node and cluster that its data belongs to.
+#
+# Java properties, version 1: ``node.id``, ``cluster.id``, ``directory.id``. A directory of another
+# node or cluster is rejected.
+
+META_PROPERTIES_VERSION = 1
+
+
+class MetaProperties(msgspec.Struct, frozen=True):
+    node_id: int | None = None
+    cluster_id: str | None = None
+    directory_id: str | None = None
+
+    def check(self, path: str, node_id: int, cluster_id: str | None) -> None:
+        """Raise CorruptCheckpoint if the directory belongs to another node or cluster."""
+        if self.node_id is not None and self.node_id != node_id:
+            raise CorruptCheckpoint(path, f"belongs to node {self.node_id}, this is node {node_id}")
+        if cluster_id is not None and self.cluster_id is not None and self.cluster_id != cluster_id:
+            raise CorruptCheckpoint(path, f"belongs to cluster {self.cluster_id}, this is {cluster_id}")
+
+
+def read_meta_properties(disk: Disk, path: str) -> MetaProperties | None:
+    """Read ``meta.properties``; None if there is no file. Raises CorruptCheckpoint."""
+    try:
+        text = disk.read_file(path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise CorruptCheckpoint(path, "is not text") from None
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not name.startswith("#"):
+            values[name.strip()] = value.strip()
+    node_id = values.get("node.id", values.get("broker.id"))
+    try:
+        return MetaProperties(
+            int(node_id) if node_id is not None else None,
+            values.get("cluster.id"),
+            values.get("directory.id"),
+        )
+    except ValueError:
+        raise CorruptCheckpoint(path, f"has node.id {node_id!r}") from None
+
+
+def write_meta_properties(disk: Disk, path: str, properties: MetaProperties) -> None:
+    """Write and sync ``meta.properties``. May block. Raises OSError."""
+    values = {
+        "cluster.id": properties.cluster_id,
+        "directory.id": properties.directory_id,
+        "node.id": properties.node_id,
+        "version": META_PROPERTIES_VERSION,
+    }
+    lines = [f"{name}={value}\n" for name, value in values.items() if value is not None]
+    disk.replace_file(path, "".join(lines).encode())
+
+
+def new_directory_id(random: uuid.UUID) -> str:
+    return uuid_to_text(random)
+
+
+# Whether this version can read the files of a log directory: checked before anything in it is written.
+#
+# A later version may write files of a later format. They are no damage: a broker that took them for that
+# would recover what is in order, or forget offsets. So a broker refuses to start with them, and names the
+# file. Files of single partitions are not checked: what an unknown version of them says is in the log, too.
+
+
+def check_versions(disk: Disk, directory: str) -> None:
+    """Raise CorruptCheckpoint if a file in ``directory`` has a later version; nothing is changed. May block.
+
+    A file that cannot be read, or whose version is no number, is left to what reads it later.
+    """
+    for name, newest in (
+        (names.META_PROPERTIES, META_PROPERTIES_VERSION),
+        (names.CLEAN_SHUTDOWN, CLEAN_SHUTDOWN_VERSION),
+        *((name, checkpoints.VERSION) for name in FILES),
+    ):
+        path = posixpath.join(directory, name)
+        version = _version(disk, path, name)
+        if version is not None and version > newest:
+            raise CorruptCheckpoint(
+                path,
+                f"has version {version}, but this version of the broker reads versions up to {newest}. "
+                "Nothing was changed: start a version that can read it",
+            )
+
+
+def _version(disk: Disk, path: str, name: str) -> int | None:
+    try:
+        text = disk.read_file(path).decode()
+        if name == names.META_PROPERTIES:
+            lines = (line.partition("=") for line in text.splitlines())
+            return next((int(value) for key, _, value in lines if key.strip() == "version"), None)
+        if name == names.CLEAN_SHUTDOWN:
+            fields: dict[str, Any] = json.loads(text)
+            return int(fields["version"])
+        return int(text.partition("\n")[0])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
 
 METADATA_TOPIC = "__cluster_metadata"
 """A KRaft controller's log may be in the same directory; it is not a partition of the broker."""
@@ -62,7 +194,7 @@ class LogDirectory:
 
     def check_versions(self) -> None:
         """Raise CorruptCheckpoint if a later version wrote the directory's files; nothing is changed."""
-        format_versions.check_versions(self._disk, self.path)
+        check_versions(self._disk, self.path)
 
     def check_identity(self, node_id: int, cluster_id: str | None) -> None:
         """Raise CorruptCheckpoint if the directory belongs to another node or cluster; nothing is changed.
@@ -70,7 +202,7 @@ class LogDirectory:
         Raises OSError.
         """
         path = self._join(names.META_PROPERTIES)
-        found = meta_properties.read(self._disk, path)
+        found = read_meta_properties(self._disk, path)
         self._is_new = found is None
         if found is not None:
             found.check(path, node_id, cluster_id)
@@ -84,14 +216,14 @@ class LogDirectory:
         """
         if self._is_new:
             path = self._join(names.META_PROPERTIES)
-            directory_id = meta_properties.new_directory_id(entropy.uuid())
+            directory_id = new_directory_id(entropy.uuid())
             self.identity = MetaProperties(node_id, cluster_id, directory_id)
-            meta_properties.write(self._disk, path, self.identity)
+            write_meta_properties(self._disk, path, self.identity)
         self._remove_temporaries()
         self.stray_folders = dict.fromkeys(self.find_strays())
         self._load_checkpoints()
         marker = self._join(names.CLEAN_SHUTDOWN)
-        self.clean_broker_epoch = clean_shutdown.read_broker_epoch(self._disk, marker)
+        self.clean_broker_epoch = read_broker_epoch(self._disk, marker)
         if self.clean_broker_epoch is not None:
             self._disk.remove(marker)
             self._disk.sync_directory(self.path)
@@ -109,7 +241,7 @@ class LogDirectory:
         Such a line may belong to an earlier folder of the same name (:mod:`void_checkpoints`).
         """
         for folder in self.partition_folders():
-            markers = void_checkpoints.find(self._disk, self._join(folder.name))
+            markers = checkpoint_files.void_markers(self._disk, self._join(folder.name))
             if markers and folder.kind is FolderKind.LIVE:
                 self.checkpoints.void_markers[folder.topic_partition] = markers
         self.checkpoints.load()
@@ -131,7 +263,7 @@ class LogDirectory:
         self.identity.check(path, self.identity.node_id or 0, cluster_id)
         if self.identity.cluster_id != cluster_id:
             identity = MetaProperties(self.identity.node_id, cluster_id, self.identity.directory_id)
-            meta_properties.write(self._disk, path, identity)
+            write_meta_properties(self._disk, path, identity)
             self.identity = identity
 
     def partition_folders(self) -> list[PartitionFolder]:
@@ -171,7 +303,7 @@ class LogDirectory:
         It needs one if a checkpoint file may still have a line of an earlier folder. Does not block.
         """
         if self.checkpoints.may_have_line(topic_partition):
-            return void_checkpoints.file_name(entropy.uuid().hex)
+            return checkpoint_files.void_marker_name(entropy.uuid().hex)
         return None
 
     def forget(self, topic_partition: TopicPartition) -> None:
@@ -183,7 +315,7 @@ class LogDirectory:
 
     def mark_clean(self, broker_epoch: int) -> None:
         """Write the clean shutdown marker after all logs are closed. May block. Raises OSError."""
-        clean_shutdown.write(self._disk, self._join(names.CLEAN_SHUTDOWN), broker_epoch)
+        write_clean_shutdown(self._disk, self._join(names.CLEAN_SHUTDOWN), broker_epoch)
 
     def new_delete_folder(self, topic_partition: TopicPartition, entropy: Entropy) -> str:
         return self._join(names.delete_folder_name(topic_partition, entropy.uuid().hex))

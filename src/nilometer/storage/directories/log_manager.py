@@ -13,13 +13,17 @@ loop.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from nilometer.runtime import Disk, Entropy
 from nilometer.storage import checkpoints, names
-from nilometer.storage.directories import void_checkpoints
-from nilometer.storage.directories.checkpoint_files import CheckpointPlan
+from nilometer.storage.damage import Damage
+from nilometer.storage.directories import checkpoint_files
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan, LogWaiting
 from nilometer.storage.directories.duplicate_folders import (
     Copy,
     DuplicateFolder,
@@ -27,26 +31,269 @@ from nilometer.storage.directories.duplicate_folders import (
     ResolvedDuplicates,
     resolve,
 )
-from nilometer.storage.directories.log_checkpoints import LogCheckpoints
 from nilometer.storage.directories.log_directory import LogDirectory
-from nilometer.storage.directories.log_table import LogTable
-from nilometer.storage.directories.manager_options import (
-    DirectoryDescription,
-    FailureListener,
-    LoadingProgress,
-    ManagerOptions,
-    UnidentifiedLog,
-)
-from nilometer.storage.directories.new_folder import NewFolder
 from nilometer.storage.log import Log
-from nilometer.storage.log_config import LogConfig
 from nilometer.storage.names import FolderKind, TopicPartition
-from nilometer.storage.recovery import Progress
-from nilometer.storage.segments.segment_files import SegmentFiles
-from nilometer.storage.tail_damage import Damage
+from nilometer.storage.producers import PRODUCER_ID_EXPIRATION_MS
+from nilometer.storage.recovery import OpenOptions, Progress
+from nilometer.storage.segments.segment_files import OPEN_FILES_MAX, SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.storage.truncation import Truncation
 
 __all__ = ["DirectoryDescription", "LoadingProgress", "LogManager", "ManagerOptions", "NoLogDirectory"]
+
+
+# Creating the folder of a new partition, with the files of an empty log.
+#
+# Creating and syncing files can be slow; so it is separate from the log and can run off the event loop. It
+# changes no state in memory. After a crash in between, the folder opens as an empty log.
+#
+# ``partition.metadata`` is durable before the first append: otherwise a power failure could leave records
+# whose topic is not known, and a later topic of that name would take them for its own.
+
+_EMPTY_SEGMENT = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+"""The log file comes first: an index file without one is removed at the next start."""
+
+
+class NewFolder(msgspec.Struct, frozen=True):
+    disk: Disk
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID
+    directory: str
+    """Path of the log directory."""
+    folder: str
+    """Path of the partition's folder."""
+    void_marker: str | None = None
+    """Name of the void marker, created first; None if the folder needs none (:mod:`void_checkpoints`)."""
+
+    def make(self) -> None:
+        """Create the folder and its files, which are not durable. Blocks on the disk. Raises OSError."""
+        checkpoints.write_partition_metadata(self.disk, self.folder, self.topic_id)
+        if self.void_marker is not None:
+            checkpoint_files.write_void_marker(self.disk, self.folder, self.void_marker)
+        for suffix in _EMPTY_SEGMENT:
+            path = posixpath.join(self.folder, names.offset_name(0, suffix))
+            self.disk.open(path, create=True).close()
+
+
+def make_folders_durable(folders: Sequence[NewFolder]) -> None:
+    """Make all ``folders`` and then their topic ids durable, on any thread, but one at a time for one folder.
+
+    The first sync writes the names in all of them to the file system's journal, so that the others are fast.
+    Blocks on the disk. Raises OSError.
+    """
+    for folder in folders:
+        folder.make()
+    for folder in folders:
+        checkpoints.sync_partition_metadata(folder.disk, folder.folder)
+
+
+# The logs in use, by partition and by log directory. Invariant: a partition has at most one log in use.
+
+
+class LogTable:
+    def __init__(self, paths: Sequence[str]) -> None:
+        """``paths`` are those of the log directories."""
+        self.logs: dict[TopicPartition, Log] = {}
+        self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        self._logs_of: dict[str, dict[TopicPartition, Log]] = {path: {} for path in paths}
+
+    def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
+        """Return the directory of a log in use. Raises KeyError."""
+        return self._directory_of[topic_partition]
+
+    def logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+        """Return the logs in use in ``directory``; a view, not a copy."""
+        return self._logs_of[directory.path]
+
+    def add(self, directory: LogDirectory, log: Log) -> None:
+        """Put ``log`` in use, instead of a log of the same partition in another directory if there is one."""
+        key = log.topic_partition
+        if (earlier := self._directory_of.get(key)) is not None:
+            del self._logs_of[earlier.path][key]
+        self.logs[key] = log
+        self._directory_of[key] = directory
+        self._logs_of[directory.path][key] = log
+
+    def remove(self, topic_partition: TopicPartition) -> tuple[Log, LogDirectory] | None:
+        """Forget the partition's log and return it with its directory; None if there is none."""
+        log = self.logs.pop(topic_partition, None)
+        if log is None:
+            return None
+        directory = self._directory_of.pop(topic_partition)
+        del self._logs_of[directory.path][topic_partition]
+        return log, directory
+
+    def remove_all(self, directory: LogDirectory) -> list[Log]:
+        """Forget all logs in ``directory``; return them, sorted by partition."""
+        logs = [log for _, log in sorted(self.logs_in(directory).items())]
+        for log in logs:
+            self.remove(log.topic_partition)
+        return logs
+
+
+# What the checkpoint files say of the logs in use, and which logs wait for them.
+#
+# After a truncation the files on disk may have higher offsets than the log. A crash could then apply them to
+# records appended after the truncation, so the log rejects appends until the files are rewritten. So does a
+# new log until its topic id is durable, which is synced with them.
+
+
+class LogCheckpoints:
+    def __init__(self, table: LogTable) -> None:
+        self._table = table
+
+    def plan(self, directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointPlan:
+        """Return a plan of the directory's checkpoint files. Does not block."""
+        known = directory.high_watermarks
+        recovery_points: dict[TopicPartition, int] = {}
+        checkpointed: dict[TopicPartition, int] = {}
+        log_start_offsets: dict[TopicPartition, int] = {}
+        cleaned_offsets: dict[TopicPartition, int] = {}
+        waiting: list[LogWaiting] = []
+        # One pass: with tens of thousands of logs, the event loop waits for it.
+        for key, log in self._table.logs_in(directory).items():
+            state = log.state
+            high_watermark = high_watermarks.get(key)
+            if high_watermark is None:
+                high_watermark = known.get(key, state.log_start_offset)
+            known[key] = checkpointed[key] = high_watermark
+            recovery_points[key] = state.recovery_point
+            if state.log_start_offset > state.segments.first.base_offset:
+                log_start_offsets[key] = state.log_start_offset  # otherwise the files' names say it
+            if state.cleaned_offset:
+                cleaned_offsets[key] = state.cleaned_offset
+            if state.awaits_checkpoint:
+                folder = None if state.has_durable_topic_id else state.folder
+                waiting.append(LogWaiting(state, state.truncations, folder))
+        return directory.plan_checkpoints(
+            recovery_points=recovery_points,
+            high_watermarks=checkpointed,
+            log_start_offsets=log_start_offsets,
+            cleaned_offsets=cleaned_offsets,
+            waiting=waiting,
+        )
+
+    def note_written(self, plan: CheckpointPlan) -> None:
+        """Record that ``plan.run()`` returned True: logs that waited for it accept appends again."""
+        plan.owner.note_written(plan)
+        for log in plan.waiting:
+            if log.state.truncations == log.truncations:
+                log.state.checkpoint_written()
+
+    def initial_high_watermark(self, key: TopicPartition) -> int:
+        """Return the checkpointed high watermark, limited to the log's offset range (KAFKA-16452)."""
+        log = self._table.logs[key]
+        saved = self._table.directory_of(key).high_watermarks.get(key, 0)
+        return min(max(saved, log.log_start_offset), log.log_end_offset)
+
+    def lower(self, directory: LogDirectory, *, writes: bool) -> None:
+        """Rewrite the checkpoint files if one has a higher offset than a log in use. Raises OSError.
+
+        The last process may have ended between a truncation and its checkpoint. Unless it ``writes``, such a
+        log only waits. Call it before the first plan runs.
+        """
+        logs = self._table.logs_in(directory)
+        for log in logs.values():
+            self.hold_if_exceeded(log)
+        if writes and any(log.awaits_checkpoint for log in logs.values()):
+            plan = self.plan(directory, {key: self.initial_high_watermark(key) for key in logs})
+            if plan.run():
+                self.note_written(plan)
+
+    def hold_if_exceeded(self, log: Log) -> None:
+        """Block appends if a checkpoint file on disk may have higher offsets: after a truncation, and when a
+        log is opened."""
+        key = log.topic_partition
+        if self._table.logs.get(key) is not log:
+            return  # deleted, or offline: it accepts no appends
+        bounds = (
+            (names.RECOVERY_POINT_CHECKPOINT, log.state.recovery_point),
+            (names.REPLICATION_OFFSET_CHECKPOINT, log.log_end_offset),
+            (names.LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
+            (names.CLEANER_OFFSET_CHECKPOINT, log.state.cleaned_offset),
+        )
+        files = self._table.directory_of(key).checkpoints
+        if any(files.may_exceed(key, *bound) for bound in bounds):
+            log.state.await_checkpoint()
+
+
+# The data types of :class:`LogManager`: options, loading progress, what was found in directories.
+
+FailureListener = Callable[[str, Exception, Sequence[TopicPartition]], None]
+"""Is passed the path of a log directory that failed, the error, and the partitions that were in it."""
+
+
+class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: int
+    directories: Sequence[str]
+    entropy: Entropy
+    config_for: Callable[[TopicPartition], LogConfig] = lambda _: LogConfig()
+    """Returns the configuration of a log that is found on disk."""
+    cluster_id: str | None = None
+    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    open_files_max: int = OPEN_FILES_MAX
+    on_progress: Callable[[LoadingProgress], None] | None = None
+
+    def open_options(
+        self,
+        *,
+        clean: bool,
+        wall_ms: int,
+        is_new: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        cleaned_offset: int = 0,
+        on_progress: Progress | None = None,
+    ) -> OpenOptions:
+        """Return the options for opening one log."""
+        return OpenOptions(
+            clean=clean,
+            wall_ms=wall_ms,
+            is_new=is_new,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            cleaned_offset=cleaned_offset,
+            producer_expiration_ms=self.producer_expiration_ms,
+            entropy=self.entropy,
+            on_progress=on_progress,
+        )
+
+
+class LoadingProgress(msgspec.Struct, frozen=True):
+    """Progress of opening a directory's logs. ``segments_*`` count the segments of ``log`` in recovery."""
+
+    directory: str
+    log: str
+    logs_done: int
+    logs_total: int
+    segments_done: int = 0
+    segments_total: int = 0
+
+
+class UnidentifiedLog(msgspec.Struct, frozen=True):
+    """A folder that had records, but no topic id, and its new name. It is kept, and not used any more."""
+
+    folder: str
+    renamed_to: str
+    log_end_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder} has records below offset {self.log_end_offset}, but its partition.metadata is "
+            f"missing or damaged, so that it cannot be told of which topic of that name they are; it was "
+            f"renamed to {self.renamed_to} and is kept. The replica is fetched from its leader again"
+        )
+
+
+class DirectoryDescription(msgspec.Struct, frozen=True):
+    """One directory, for DescribeLogDirs. ``sizes`` are bytes; the totals are -1 if it is offline."""
+
+    path: str
+    failure: str | None
+    sizes: Mapping[TopicPartition, int]
+    total_bytes: int
+    usable_bytes: int
 
 
 class NoLogDirectory(Exception):
@@ -482,10 +729,10 @@ class LogManager:
 
     def _mark_void(self, directory: LogDirectory, key: TopicPartition, folder: str) -> None:
         """Mark a new folder if the checkpoint files may have lines of an earlier folder of the same name."""
-        markers = void_checkpoints.find(self._disk, folder)
+        markers = checkpoint_files.void_markers(self._disk, folder)
         if not markers and (name := directory.prepare_folder(key, self._options.entropy)) is not None:
-            void_checkpoints.write(self._disk, folder, name)
-            markers = void_checkpoints.find(self._disk, folder)
+            checkpoint_files.write_void_marker(self._disk, folder, name)
+            markers = checkpoint_files.void_markers(self._disk, folder)
         if markers:
             directory.checkpoints.void_markers[key] = markers
 

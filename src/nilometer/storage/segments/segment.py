@@ -12,24 +12,122 @@ The log file comes from the pool and is used at once; no segment keeps a file de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 from typing_extensions import Buffer
 
 from nilometer.runtime import File
 from nilometer.storage import names
-from nilometer.storage.segments import offset_index, time_index, transaction_index
+from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.batch_scan import scan
-from nilometer.storage.segments.index_cache import SegmentIndexes
-from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.segments.segment_age import Youngest, find_youngest, names_batch
+from nilometer.storage.segments.indexes import (
+    NO_TIMESTAMP,
+    OFFSET_ENTRY_SIZE,
+    RELATIVE_OFFSET_MAX,
+    TIME_ENTRY_SIZE,
+    CorruptIndex,
+    OffsetIndex,
+    SegmentIndexes,
+    TimeIndex,
+)
 from nilometer.storage.segments.segment_files import IndexFiles, SegmentFiles
-from nilometer.storage.segments.time_index import NO_TIMESTAMP, TimeIndex
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
+
+# The largest timestamp of a segment, from its time index if that agrees with the log.
+#
+# Retention and searches by time use it, so a wrong entry would delete records too early, or hide them. The
+# last entry of the time index is trusted if the batch with its offset has that timestamp, and if no batch in
+# the tail of the segment (from the last entry of the offset index on) has a larger one. This is cheap if
+# timestamps increase: both entries are within the last few kilobytes. It does not detect an outdated but
+# undamaged index file of a segment whose timestamps decrease.
+#
+# Opens its own files and changes nothing: safe on any thread.
+
+
+class Youngest(NamedTuple):
+    """The largest timestamp of a segment, and an offset in the first batch that has it."""
+
+    timestamp: int
+    offset: int
+
+
+def find_youngest(files: IndexFiles, log: File, base_offset: int, size: int) -> Youngest:
+    """Return a sealed segment's largest timestamp; -1 and the base offset if no batch has a timestamp.
+
+    ``log`` is the log file, ``size`` its bytes. If the time index is not trusted, every batch is read. Raises
+    OSError if ``log`` cannot be read.
+    """
+    said = Youngest(NO_TIMESTAMP, base_offset)
+    with suppress(CorruptIndex, FileNotFoundError):
+        said = Youngest(*files.last_time_entry())
+        tail = _youngest_of_tail(files, log, size)
+        if tail is not None and said.timestamp >= tail.max_timestamp and names_batch(files, log, said, tail):
+            return said
+    return _look_at_all(log, said, base_offset, size)
+
+
+def names_batch(files: IndexFiles, log: File, said: Youngest, tail: BatchHeader) -> bool:
+    """Return whether the batch at the time index's last entry, ``said``, has that timestamp.
+
+    ``tail`` is the batch with the largest timestamp in the segment's tail. Raises CorruptIndex,
+    FileNotFoundError.
+    """
+    if said.timestamp < 0:
+        return tail.max_timestamp < 0
+    if _is_in(tail, said):
+        return True
+    entry = files.load_offsets_apart().lookup_entry(said.offset)
+    with suppress(KafkaError):
+        for batch in scan(log, 0 if entry is None else entry[1], log.size(), chunk_bytes=64 << 10):
+            if batch.header.last_offset >= said.offset:
+                return _is_in(batch.header, said)
+    return False
+
+
+def _is_in(batch: BatchHeader, said: Youngest) -> bool:
+    return batch.max_timestamp == said.timestamp and batch.base_offset <= said.offset <= batch.last_offset
+
+
+def _youngest_of_tail(files: IndexFiles, log: File, size: int) -> BatchHeader | None:
+    """Return the batch with the largest timestamp from the last offset index entry on.
+
+    None if that entry contradicts the log or the tail is damaged. Raises CorruptIndex.
+    """
+    last = files.last_offset_entry()
+    start = end = 0 if last is None else last[1]
+    youngest: BatchHeader | None = None
+    try:
+        for position, header, _, _ in scan(log, start, size):
+            if last is not None and position == start and header.last_offset != last[0]:
+                return None
+            end = position + header.size
+            if youngest is None or header.max_timestamp > youngest.max_timestamp:
+                youngest = header
+    except KafkaError:
+        return None
+    return youngest if end == size else None
+
+
+def _look_at_all(log: File, said: Youngest, base_offset: int, size: int) -> Youngest:
+    """Return the largest timestamp of all batches.
+
+    Batches after damage cannot be read: then ``said``, the time index's last entry, is used if larger.
+    """
+    youngest, end = Youngest(NO_TIMESTAMP, base_offset), 0
+    with suppress(KafkaError):
+        for position, header, buffer, at in scan(log, 0, size):
+            check_batch(buffer, at, header)
+            end = position + header.size
+            if header.max_timestamp > youngest.timestamp:
+                youngest = Youngest(header.max_timestamp, header.last_offset)
+    return youngest if end == size or said.timestamp <= youngest.timestamp else said
+
 
 UNWRITTEN_ENTRIES_MAX = 512
 """How many index entries are kept in memory before they are written to the file."""
@@ -160,15 +258,15 @@ class LogSegment:
         self._aborted = None
 
     def can_hold(self, offset: int) -> bool:
-        return 0 <= offset - self.base_offset <= offset_index.RELATIVE_OFFSET_MAX
+        return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     def is_index_full(self, index_bytes_max: int) -> bool:
         indexes = self._indexes
         if indexes is None:
             return False
         return (
-            len(indexes.offsets) >= index_bytes_max // offset_index.ENTRY_SIZE
-            or len(indexes.times) >= index_bytes_max // time_index.ENTRY_SIZE - 1
+            len(indexes.offsets) >= index_bytes_max // OFFSET_ENTRY_SIZE
+            or len(indexes.times) >= index_bytes_max // TIME_ENTRY_SIZE - 1
         )
 
     # -- ages
@@ -445,3 +543,76 @@ class LogSegment:
         """Append ``suffix`` to the names of all files; return the new names, to be removed later."""
         self._files.index_cache.forget(self.log_path)
         return self._index_files.rename_with_suffix(suffix)
+
+
+# The segments of a log, ordered by base offset.
+#
+# The segments are one tuple that is replaced as a whole on every change, so a reader on any thread that takes
+# the tuple once sees a consistent state.
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset
+
+
+class LogSegments:
+    __slots__ = ("_segments",)
+
+    def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
+        self._segments: tuple[LogSegment, ...] = tuple(sorted(segments, key=_base_offset))
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[LogSegment]:
+        return iter(self._segments)
+
+    @property
+    def first(self) -> LogSegment:
+        return self._segments[0]
+
+    @property
+    def active(self) -> LogSegment:
+        """The last segment, the only one that is appended to."""
+        return self._segments[-1]
+
+    def newest(self, count: int) -> tuple[LogSegment, ...]:
+        """Return the last ``count`` segments, or all."""
+        return self._segments[-count:]
+
+    def floor(self, offset: int) -> LogSegment | None:
+        """Return the segment with the largest base offset not above ``offset``, or None."""
+        segments = self._segments
+        slot = bisect_right(segments, offset, key=_base_offset) - 1
+        return segments[slot] if slot >= 0 else None
+
+    def higher(self, base_offset: int) -> LogSegment | None:
+        """Return the segment after the one at ``base_offset``, or None."""
+        segments = self._segments
+        slot = bisect_right(segments, base_offset, key=_base_offset)
+        return segments[slot] if slot < len(segments) else None
+
+    def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
+        """Return the segments that may contain ``offset`` or higher offsets."""
+        segments = self._segments
+        return segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0) :]
+
+    def add(self, segment: LogSegment) -> None:
+        segments = self._segments
+        slot = bisect_left(segments, segment.base_offset, key=_base_offset)
+        self._segments = (*segments[:slot], segment, *segments[slot:])
+
+    def remove(self, gone: Iterable[LogSegment]) -> None:
+        bases = {segment.base_offset for segment in gone}
+        self._segments = tuple(segment for segment in self._segments if segment.base_offset not in bases)
+
+    def replace(self, gone: Iterable[LogSegment], segment: LogSegment) -> None:
+        """Replace the adjacent segments ``gone`` by ``segment``, which has the first one's base offset."""
+        bases = {one.base_offset for one in gone}
+        kept = (one for one in self._segments if one.base_offset not in bases)
+        self._segments = tuple(sorted((*kept, segment), key=_base_offset))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all log files."""
+        return sum(segment.size for segment in self._segments)

@@ -7,20 +7,85 @@ methods marked "on any thread" do not use the pool.
 from __future__ import annotations
 
 import posixpath
+from collections import OrderedDict
 from typing import NamedTuple
 
-from nilometer.runtime import Disk
+from nilometer.runtime import Disk, File
 from nilometer.storage import names
-from nilometer.storage.segments import offset_index, time_index, transaction_index
-from nilometer.storage.segments.file_pool import FilePool
-from nilometer.storage.segments.index_cache import IndexCache, SegmentIndexes
-from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
-from nilometer.storage.segments.time_index import TimeIndex
+from nilometer.storage.segments import transaction_index
+from nilometer.storage.segments.indexes import (
+    OFFSET_ENTRY_SIZE,
+    TIME_ENTRY_SIZE,
+    CorruptIndex,
+    IndexCache,
+    OffsetIndex,
+    SegmentIndexes,
+    TimeIndex,
+)
 from nilometer.storage.segments.transaction_index import AbortedTxn
 
+# A bounded pool of open files, shared by all logs of a process.
+#
+# A broker may have ten thousand replicas and more segments than it may have file descriptors. Files are
+# opened on demand, and the least recently used one is closed when the pool is full.
+#
+# Rules for users: use the pool on one thread only; use a :class:`File` from it at once and never keep it;
+# work on another thread opens (and closes) its own files.
+
+OPEN_FILES_MAX = 1024
+
+
+class FilePool:
+    __slots__ = ("_files", "_of_folder", "_open_max", "disk")
+
+    def __init__(self, disk: Disk, open_max: int = OPEN_FILES_MAX) -> None:
+        self.disk = disk
+        self._open_max = open_max
+        self._files: OrderedDict[str, File] = OrderedDict()
+        self._of_folder: dict[str, dict[str, None]] = {}
+        """The paths of the open files, by folder."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Return the file at ``path``, opened if necessary. Raises FileNotFoundError unless ``create``."""
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            return file
+        while len(self._files) >= self._open_max:
+            self.forget(next(iter(self._files)))
+        file = self.disk.open(path, create=create)
+        self._files[path] = file
+        self._of_folder.setdefault(posixpath.dirname(path), {})[path] = None
+        return file
+
+    def forget(self, path: str) -> None:
+        """Close the file at ``path`` if it is open, because it is idle or will be renamed or removed."""
+        file = self._files.pop(path, None)
+        if file is None:
+            return
+        folder = posixpath.dirname(path)
+        of_folder = self._of_folder[folder]
+        del of_folder[path]
+        if not of_folder:
+            del self._of_folder[folder]
+        file.close()
+
+    def forget_folder(self, folder: str) -> None:
+        """Close every open file of ``folder``."""
+        for path in list(self._of_folder.get(folder, ())):
+            self.forget(path)
+
+    def close(self) -> None:
+        while self._files:
+            self.forget(next(reversed(self._files)))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
 _INDEX_FILES = (
-    (names.INDEX_SUFFIX, offset_index.ENTRY_SIZE),
-    (names.TIME_INDEX_SUFFIX, time_index.ENTRY_SIZE),
+    (names.INDEX_SUFFIX, OFFSET_ENTRY_SIZE),
+    (names.TIME_INDEX_SUFFIX, TIME_ENTRY_SIZE),
 )
 
 
@@ -77,8 +142,8 @@ class IndexFiles:
         """Read only the last time index entry (timestamp, offset), on any thread. Raises as `check_exist`."""
         file = self._disk.open(self.path(names.TIME_INDEX_SUFFIX), writable=False)
         try:
-            start = max(file.size() - time_index.ENTRY_SIZE, 0)
-            return TimeIndex.parse(self._base_offset, file.read_at(start, time_index.ENTRY_SIZE)).last_entry
+            start = max(file.size() - TIME_ENTRY_SIZE, 0)
+            return TimeIndex.parse(self._base_offset, file.read_at(start, TIME_ENTRY_SIZE)).last_entry
         finally:
             file.close()
 
@@ -89,8 +154,8 @@ class IndexFiles:
         """
         file = self._disk.open(self.path(names.INDEX_SUFFIX), writable=False)
         try:
-            start = max(file.size() - offset_index.ENTRY_SIZE, 0)
-            found = OffsetIndex.parse(self._base_offset, file.read_at(start, offset_index.ENTRY_SIZE))
+            start = max(file.size() - OFFSET_ENTRY_SIZE, 0)
+            found = OffsetIndex.parse(self._base_offset, file.read_at(start, OFFSET_ENTRY_SIZE))
             return (found.last_offset, found.last_position) if len(found) else None
         finally:
             file.close()
@@ -106,8 +171,8 @@ class IndexFiles:
 
     def cut_to(self, indexes: SegmentIndexes) -> None:
         """Truncate the files after the entries of ``indexes``, for example to remove preallocated zeros."""
-        self.cut(names.INDEX_SUFFIX, len(indexes.offsets) * offset_index.ENTRY_SIZE)
-        self.cut(names.TIME_INDEX_SUFFIX, len(indexes.times) * time_index.ENTRY_SIZE)
+        self.cut(names.INDEX_SUFFIX, len(indexes.offsets) * OFFSET_ENTRY_SIZE)
+        self.cut(names.TIME_INDEX_SUFFIX, len(indexes.times) * TIME_ENTRY_SIZE)
 
     def empty(self) -> None:
         """Make both index files empty, creating them if they are missing."""

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nilometer.storage.segments.offset_index import CorruptIndex
+from nilometer.storage.segments.indexes import CorruptIndex
 
 ENTRY_SIZE = 34
 CURRENT_VERSION = 0

@@ -20,9 +20,8 @@ from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder
 from nilometer.pipeline.source.log_folders.slice_reader import base_offset_at, index_of
 from nilometer.runtime import Disk
 from nilometer.storage import names
-from nilometer.storage.segments.offset_index import CorruptIndex
-from nilometer.storage.segments.time_index import ENTRY_SIZE as TIME_ENTRY_BYTES
-from nilometer.storage.segments.time_index import TimeIndex
+from nilometer.storage.segments.indexes import TIME_ENTRY_SIZE as TIME_ENTRY_BYTES
+from nilometer.storage.segments.indexes import CorruptIndex, TimeIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.places import open_place
 from nilometer.pipeline.source.log_folders.slice_reader import SliceReader
 from nilometer.storage import names
-from nilometer.storage.producers import producer_snapshot
-from nilometer.storage.producers.producer_snapshot import CorruptSnapshot
+from nilometer.storage.producers import CorruptSnapshot, decode_snapshot
 from nilometer.storage.segments import transaction_index
-from nilometer.storage.segments.offset_index import CorruptIndex
+from nilometer.storage.segments.indexes import CorruptIndex
 from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.record_batch import read_header
 
@@ -200,7 +199,7 @@ def _newest_snapshot(part: LogPart) -> tuple[int, dict[int, int]] | None:
         if not part.start <= offset <= part.end:
             continue
         try:
-            entries = producer_snapshot.decode(disk.read_file(_path(folder, offset, names.SNAPSHOT_SUFFIX)))
+            entries = decode_snapshot(disk.read_file(_path(folder, offset, names.SNAPSHOT_SUFFIX)))
         except (FileNotFoundError, CorruptSnapshot):
             continue
         return offset, {

@@ -18,7 +18,7 @@ from nilometer.pipeline.source.log_folders.places import open_place
 from nilometer.pipeline.source.log_folders.stored_files import join, parent, shown, trimmed
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
-from nilometer.storage.directories import meta_properties
+from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import METADATA_TOPIC
 from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.storage.names import FolderKind, TopicPartition
@@ -187,7 +187,7 @@ def view_directory(place: str) -> LogDirectoryView:
     has_watermarks = disk.exists(posixpath.join(path, names.REPLICATION_OFFSET_CHECKPOINT))
     watermarks = read(names.REPLICATION_OFFSET_CHECKPOINT)
     try:
-        identity = meta_properties.read(disk, posixpath.join(path, names.META_PROPERTIES))
+        identity = log_directory.read_meta_properties(disk, posixpath.join(path, names.META_PROPERTIES))
     except CorruptCheckpoint as error:
         errors.append(str(error))
         identity = None

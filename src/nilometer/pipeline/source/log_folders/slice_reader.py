@@ -22,7 +22,7 @@ from nilometer.pipeline.errors import DataLoss, SourceError
 from nilometer.pipeline.source.log_folders.places import open_place, shown
 from nilometer.pipeline.source.log_folders.replica_folders import bases_among
 from nilometer.storage import names
-from nilometer.storage.segments.offset_index import CorruptIndex, OffsetIndex
+from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, read_header
 

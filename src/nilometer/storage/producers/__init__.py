@@ -1,1 +1,0 @@
-"""The producer state of a log: last sequence numbers, open transactions."""
