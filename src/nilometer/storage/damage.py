@@ -1,4 +1,4 @@
-"""The damage at which recovery ended a log: its position, its reason, and the bytes kept as evidence.
+"""The damage at which recovery ended a log: its position, reason, and the bytes kept as evidence; and gaps.
 
 A tail is *torn* if no valid batch follows the first bad byte: the usual result of a process or
 machine that failed while writing. It is *damaged* if a valid batch follows: bytes that were once

@@ -6,7 +6,8 @@ batches. The log ends before the first invalid byte: a torn tail is cut off; if 
 damage, the rest is kept in ``.corrupt`` files as evidence and never served. No valid record before the first
 damage is lost, however the process or machine failed.
 
-A gap between two segments may be damage or not: see :mod:`segment_gaps`. It is only recorded here.
+A gap between two segments may be damage or not (:class:`~nilometer.storage.damage.SegmentGap`). It is only
+recorded here.
 
 A half-done swap or deletion of segments is completed first. Missing or unusable indexes of older
 segments are rebuilt.
@@ -38,9 +39,8 @@ from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import check_batch
 
-# Finding the segments in a partition's folder before a log is loaded.
-#
-# Interrupted replacements of segments must have been completed or undone (:mod:`nilometer.storage.swapping`).
+# Before the segments in a partition's folder are found, interrupted replacements of segments must have been
+# completed or undone (:mod:`nilometer.storage.swapping`).
 
 
 def find_segments(

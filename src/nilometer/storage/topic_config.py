@@ -1,4 +1,5 @@
-"""Every topic-level key of Apache Kafka 4.x: types, defaults, ranges, broker synonyms.
+"""Every topic-level key of Apache Kafka 4.x: types, defaults, ranges, broker synonyms; and the effective
+settings of one log.
 
 For a key of a feature that this project does not have, only the value that disables the feature is accepted.
 """
@@ -385,9 +386,8 @@ TOPIC_CONFIG = ConfigDefinition.of(
 )
 
 
-# The effective topic settings of one log.
-#
-# The topic's own value is used, or else the broker's value under the key's synonym, or else the default.
+# In the effective settings of one log the topic's own value is used, or else the broker's value under the
+# key's synonym, or else the default.
 
 _COARSER_SYNONYMS: Mapping[str, tuple[tuple[str, int], ...]] = {
     "segment.ms": (("log.roll.hours", HOUR_MS),),

@@ -233,9 +233,9 @@ def _decoded(low: int, high: int) -> int:
 
 # Reading the keys of a batch's records, and which records are tombstones. Values are not copied.
 #
-# The cleaner reads every record of a log here: runs of records with the same layout by columns (see
-# :mod:`~nilometer.storage.cleaning.record_layout`), the others one by one, with integers of one and two
-# bytes, which nearly all are, decoded inline, since a call for each would take a third of the time.
+# The cleaner reads every record of a log here: runs of records with the same layout by columns, the others
+# one by one, with integers of one and two bytes, which nearly all are, decoded inline, since a call for each
+# would take a third of the time.
 
 
 class RecordKeys(NamedTuple):
