@@ -30,7 +30,7 @@ command -v mvn >/dev/null || install_if_root_on_debian maven
 
 echo "Building tests/java: Apache Kafka, Spark's Kafka connector and applications through Maven (once; about two minutes) ..." >&2
 rm -f target/.stamp-*
-if [ "$(cat target/.versions 2>/dev/null)" != "$versions" ]; then rm -rf target/{kafka,spark,apicurio,connect-plugins,*-build}; fi
+if [ "$(cat target/.versions 2>/dev/null)" != "$versions" ]; then rm -rf target/{kafka,connect,spark,apicurio,connect-plugins,*-build}; fi
 if ! mvn -B -q package ${KAFKA_VERSION:+-Dkafka.version=$KAFKA_VERSION} >target/maven.log 2>&1 9>&-; then
   grep -m5 ERROR target/maven.log >&2 || tail -20 target/maven.log >&2
   echo "Maven could not build tests/java (log: tests/java/target/maven.log). It needs to reach Maven Central, directly or through a mirror of ~/.m2/settings.xml." >&2

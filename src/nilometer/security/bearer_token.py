@@ -1,4 +1,4 @@
-"""The claims of a bearer token (RFC 7519) and the rules by which a broker accepts them, as Kafka 4.3.1's.
+"""The claims of a bearer token (RFC 7519) and the rules by which a broker accepts them, as Kafka 4.4.0's.
 
 The signature is verified before, by :mod:`nilometer.security.signing_keys`. Times of claims are seconds
 since the Unix epoch, with or without fractions.

@@ -205,7 +205,7 @@ def test_api_versions(sides: tuple[Side, Side], version: int) -> None:
     }
 
 
-@pytest.mark.parametrize("version", [5, 99, 32767, -1])
+@pytest.mark.parametrize("version", [6, 99, 32767, -1])
 def test_api_versions_that_no_broker_serves(sides: tuple[Side, Side], version: int) -> None:
     def scenario(side: Side, version: int) -> Plain:
         side.hang_up()

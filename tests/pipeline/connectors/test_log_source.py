@@ -378,7 +378,7 @@ def test_a_reader_above_its_quota_waits_and_gets_everything(spark, kafka):
     for number in range(4):
         topics.send(name, [Sent(0, None, b"%d " % number * 4_000)])
     change = "--alter --add-config consumer_byte_rate=8000 --entity-type clients --entity-name slow"
-    run_tool("kafka.admin.ConfigCommand", "--bootstrap-server", kafka.bootstrap, *change.split())
+    run_tool("org.apache.kafka.tools.ConfigCommand", "--bootstrap-server", kafka.bootstrap, *change.split())
     given = {"kafka.client.id": "slow", "kafka.max.partition.fetch.bytes": "9000"}
     theirs = rows(through_brokers(spark, kafka, name, "kafka", **given), *KAFKA_COLUMNS)
     assert rows(through_brokers(spark, kafka, name, "nilometer", **given), *KAFKA_COLUMNS) == theirs

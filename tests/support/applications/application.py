@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..eventually import eventually
-from ..kafka.apache_kafka import JVM_SMALL, ensure_java, java_command
+from ..kafka.apache_kafka import ensure_java, java_command
 from ..process_end import end_process
 
 WAIT_S = 240.0
@@ -84,7 +84,11 @@ class Application:
 
 
 def kafka_application(
-    name: str, folder: Path, main_class: str, properties: dict[str, str], jvm: Sequence[str] = JVM_SMALL
+    name: str,
+    folder: Path,
+    main_class: str,
+    properties: dict[str, str],
+    jvm: Sequence[str] | None = None,
 ) -> Application:
     """Return an application whose main class takes a properties file as its argument, as Kafka's own do.
 

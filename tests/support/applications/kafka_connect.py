@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..kafka.apache_kafka import JAVA_PROJECT, JVM_SMALL
+from ..kafka.apache_kafka import JAVA_PROJECT
 from ..ports import HOST, free_ports
 from .application import Application, kafka_application
 
@@ -33,7 +33,7 @@ class ConnectWorker:
         folder: Path,
         bootstrap: str,
         settings: Mapping[str, str] | None = None,
-        jvm: Sequence[str] = JVM_SMALL,
+        jvm: Sequence[str] | None = None,
     ) -> None:
         self._address = f"http://{HOST}:{free_ports(1)[0]}"
         self.application: Application = kafka_application(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[3] / "build" / "class-archives"
 KAFKA = FOLDER / "kafka.jsa"
+CONNECT = FOLDER / "connect.jsa"
 SPARK = FOLDER / "spark.jsa"
 SPARK_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Spark's start script passes the options in this variable to the driver."""

@@ -21,6 +21,7 @@ from . import archives
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONNECT = "org.apache.kafka.connect.cli.ConnectDistributed"
 TOPIC = "records"
 ROWS = 1000
 DUMP_TIMEOUT_S = 300.0
@@ -29,12 +30,17 @@ DUMP_TIMEOUT_S = 300.0
 def main() -> None:
     made_of = _inputs()
     stamp = archives.FOLDER / "made-of"
-    are_there = all(archive.exists() for archive in (archives.KAFKA, archives.SPARK))
+    writers = (
+        (archives.KAFKA, write_for_kafka),
+        (archives.CONNECT, write_for_connect),
+        (archives.SPARK, write_for_spark),
+    )
+    are_there = all(archive.exists() for archive, _ in writers)
     if are_there and stamp.exists() and stamp.read_text() == made_of:
         return
     archives.FOLDER.mkdir(parents=True, exist_ok=True)
     print("Writing archives of Java classes for the tests (once; about a minute) ...", flush=True)
-    for archive, write in ((archives.KAFKA, write_for_kafka), (archives.SPARK, write_for_spark)):
+    for archive, write in writers:
         part = archive.with_suffix(".part")
         part.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +59,8 @@ def _inputs() -> str:
         sums.update(word.encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         sums.update(source.read_bytes())
-    for jar in (*_jars(java_command("")), *sorted(Path(pyspark.__file__).parent.glob("jars/*.jar"))):
+    kafka, connect = _jars(java_command("")), _jars(java_command(CONNECT))
+    for jar in (*kafka, *connect, *sorted(Path(pyspark.__file__).parent.glob("jars/*.jar"))):
         sums.update(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}\n".encode())
     return sums.hexdigest()
 
@@ -71,12 +78,9 @@ def write_for_kafka(archive: Path, folder: Path) -> None:
     lists = folder / "lists"
     lists.mkdir()
 
-    def recording(name: str) -> tuple[str, ...]:
-        return (*JVM_FOR_SECONDS, f"-XX:DumpLoadedClassList={lists / name}", "-Xlog:cds=off")
-
-    kafka = ApacheKafka(folder / "kafka", jvm=recording("broker"))
+    kafka = ApacheKafka(folder / "kafka", jvm=_recording(lists / "broker"))
     config = {"bootstrap.servers": kafka.bootstrap}
-    with kafka, JavaDriver(recording("clients")) as java:
+    with kafka, JavaDriver(_recording(lists / "clients")) as java:
         java.run("create_topics", config=config, topics=[{"name": TOPIC, "configs": {}}])
         java.run(
             "produce",
@@ -85,11 +89,28 @@ def write_for_kafka(archive: Path, folder: Path) -> None:
             transaction="commit",
         )
         java.run("consume", config={**config, "isolation.level": "read_committed"}, topic=TOPIC)
-        worker = ConnectWorker(folder / "connect", kafka.bootstrap, jvm=recording("connect"))
+    _dump("", lists, archive)
+
+
+def write_for_connect(archive: Path, folder: Path) -> None:
+    lists = folder / "lists"
+    lists.mkdir()
+    jvm = _recording(lists / "connect")
+    with ApacheKafka(folder / "kafka") as kafka:
+        worker = ConnectWorker(folder / "connect", kafka.bootstrap, jvm=jvm)
         with worker.application as application:
             application.wait_until(worker.serves, "Connect serves")
             application.stop()
-    classes = folder / "classes"
+    _dump(CONNECT, lists, archive)
+
+
+def _recording(classes: Path) -> tuple[str, ...]:
+    return (*JVM_FOR_SECONDS, f"-XX:DumpLoadedClassList={classes}", "-Xlog:cds=off")
+
+
+def _dump(main_class: str, lists: Path, archive: Path) -> None:
+    """Write the archive of the classes in ``lists``, for the class path of ``main_class``."""
+    classes = lists.parent / "classes"
     lines = dict.fromkeys(line for each in sorted(lists.iterdir()) for line in each.read_text().splitlines())
     classes.write_text("\n".join(lines) + "\n")
     dump = (
@@ -99,7 +120,7 @@ def write_for_kafka(archive: Path, folder: Path) -> None:
         f"-XX:SharedArchiveFile={archive}",
         "-Xlog:cds=off",
     )
-    _run(java_command("", jvm=dump), archive)
+    _run([word for word in java_command(main_class, jvm=dump) if word != main_class], archive)
 
 
 def _run(command: list[str], archive: Path) -> None:

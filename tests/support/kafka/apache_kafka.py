@@ -22,6 +22,8 @@ from ..ports import HOST, free_ports
 
 JAVA_PROJECT = Path(__file__).resolve().parents[2] / "java"
 KAFKA_JARS = JAVA_PROJECT / "target" / "kafka"
+CONNECT_JARS = JAVA_PROJECT / "target" / "connect"
+"""Connect and MirrorMaker, which are of an earlier release than the broker."""
 SPARK_JARS = JAVA_PROJECT / "target" / "spark"
 PROGRAMS = JAVA_PROJECT / "target" / "kafka-build" / "kafka-1.jar"
 LOGGING = JAVA_PROJECT / "log4j2.properties"
@@ -29,6 +31,8 @@ LOGGING = JAVA_PROJECT / "log4j2.properties"
 JVM_FOR_SECONDS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 JVM_SMALL = (*JVM_FOR_SECONDS, *archives.options(archives.KAFKA))
 """JVM options for tests: a fast start and little memory."""
+
+JVM_OF_CONNECT = (*JVM_FOR_SECONDS, *archives.options(archives.CONNECT))
 
 JVM_AS_SHIPPED = (
     "-Xmx1G",
@@ -60,13 +64,16 @@ def kafka_version() -> str:
     return jar.stem.removeprefix("kafka_2.13-")
 
 
-def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = JVM_SMALL) -> list[str]:
+def java_command(main_class: str, *arguments: str, jvm: Sequence[str] | None = None) -> list[str]:
+    is_connect = main_class.startswith("org.apache.kafka.connect.")
+    if jvm is None:
+        jvm = JVM_OF_CONNECT if is_connect else JVM_SMALL
     return [
         "java",
         *jvm,
         f"-Dlog4j2.configurationFile={LOGGING}",
         "-cp",
-        f"{PROGRAMS}:{KAFKA_JARS}/*",
+        f"{CONNECT_JARS}/*" if is_connect else f"{PROGRAMS}:{KAFKA_JARS}/*",
         main_class,
         *arguments,
     ]

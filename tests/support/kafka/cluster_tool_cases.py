@@ -121,7 +121,7 @@ CLUSTER = (
         status=1,
         refused="as without `--dry-run`; nothing is changed",
     ),
-    _features("version-mapping --release-version V", "4.3", shows=r"metadata\.version=30 \(4\.3\)"),
+    _features("version-mapping --release-version V", "4.4", shows=r"metadata\.version=33 \(4\.4"),
     _features("upgrade --metadata V", "4.3-IV0", shows="was upgraded to 30"),
     _features(
         "downgrade --metadata V",
@@ -130,7 +130,7 @@ CLUSTER = (
         status=1,
         refused="there is one `metadata.version`",
     ),
-    _features("version-mapping", shows=r"metadata\.version=30"),
+    _features("version-mapping", shows=r"metadata\.version=33"),
     _features("feature-dependencies --feature F", "transaction.version=2", shows="has no dependencies"),
     tool_case("kafka-metadata-quorum.sh", "describe --status", shows=r"LeaderId:\s+1"),
     tool_case("kafka-metadata-quorum.sh", "describe --replication", shows="Leader"),

@@ -43,9 +43,13 @@ KRAFT_KEYS = frozenset(
 
 SHARE_GROUP_KEYS = frozenset(
     {
+        "errors.deadletterqueue.auto.create.topics.enable",
+        "errors.deadletterqueue.topic.name.prefix",
         "group.share.assignment.interval.ms",
+        "group.share.assignor.offload.enable",
         "group.share.assignors",
         "group.share.delivery.count.limit",
+        "group.share.dlq.manager.class.name",
         "group.share.heartbeat.interval.ms",
         "group.share.initialize.retry.interval.ms",
         "group.share.max.assignment.interval.ms",
@@ -86,7 +90,10 @@ SHARE_GROUP_KEYS = frozenset(
 
 STREAMS_GROUP_KEYS = frozenset(
     {
+        "group.streams.acceptable.recovery.lag",
         "group.streams.assignment.interval.ms",
+        "group.streams.assignor.offload.enable",
+        "group.streams.assignors",
         "group.streams.heartbeat.interval.ms",
         "group.streams.initial.rebalance.delay.ms",
         "group.streams.max.assignment.interval.ms",
@@ -94,11 +101,16 @@ STREAMS_GROUP_KEYS = frozenset(
         "group.streams.max.session.timeout.ms",
         "group.streams.max.size",
         "group.streams.max.standby.replicas",
+        "group.streams.max.warmup.replicas",
         "group.streams.min.assignment.interval.ms",
         "group.streams.min.heartbeat.interval.ms",
         "group.streams.min.session.timeout.ms",
+        "group.streams.min.task.offset.interval.ms",
         "group.streams.num.standby.replicas",
+        "group.streams.num.warmup.replicas",
+        "group.streams.rack.aware.assignment.tags",
         "group.streams.session.timeout.ms",
+        "group.streams.task.offset.interval.ms",
     }
 )
 """Kafka Streams uses the classic protocol of groups."""
@@ -107,6 +119,7 @@ SIZING_KEYS = frozenset(
     {
         "delete.records.purgatory.purge.interval.requests",
         "fetch.purgatory.purge.interval.requests",
+        "group.consumer.assignor.offload.enable",
         "producer.purgatory.purge.interval.requests",
         "replica.socket.receive.buffer.bytes",
         "replica.socket.timeout.ms",
@@ -114,7 +127,8 @@ SIZING_KEYS = frozenset(
         "socket.connection.setup.timeout.ms",
     }
 )
-"""What waits is not kept in purgatories; sockets have the system's buffers and the time-outs of requests."""
+"""What waits is not kept in purgatories; sockets have the system's buffers and the time-outs of requests;
+large target assignments are always computed beside the event loop."""
 
 ZOOKEEPER_KEYS = frozenset(
     {
@@ -138,6 +152,7 @@ REFUSED_KEYS = frozenset(
         "create.topic.policy.class.name",
         "follower.fetch.last.tiered.offset.enable",
         "group.consumer.regex.refresh.interval.ms",
+        "group.streams.topology.description.plugin.class",
         "internal.metadata.delete.delay.millis",
         "internal.metadata.log.segment.bytes",
         "internal.metadata.max.batch.size.in.bytes",
@@ -145,6 +160,8 @@ REFUSED_KEYS = frozenset(
         "kafka.metrics.reporters",
         "log.dir.failure.timeout.ms",
         "log.initial.task.delay.ms",
+        "log.remote.copy.lag.bytes",
+        "log.remote.copy.lag.ms",
         "max.request.partition.size.limit",
         "metric.reporters",
         "metrics.num.samples",
@@ -203,6 +220,8 @@ REFUSED_KEYS = frozenset(
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
         "sasl.mechanism.controller.protocol",
+        "sasl.oauthbearer.allow.unverified.audience",
+        "sasl.oauthbearer.allow.unverified.issuer",
         "sasl.oauthbearer.assertion.algorithm",
         "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds",

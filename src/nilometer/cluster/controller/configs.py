@@ -213,7 +213,8 @@ def decide_alter_configs(
     """Decide changes of settings; each resource gets its own outcome.
 
     A resource is checked together with those accepted before it in the same request. ``denied``: of those
-    that the client may not alter. A malformed request is an error also for such a client, as in Kafka.
+    that the client may not alter. Settings named twice or without a value are an error also for such a
+    client, as in Kafka; whether a broker exists is said only to others (Kafka 4.4).
     """
     settings = SettingsAfter(image)
     accepted: dict[ConfigResource, Mapping[str, str | None]] = {}
@@ -223,10 +224,11 @@ def decide_alter_configs(
         try:
             if resources[request.resource] > 1:
                 raise Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
-            _check_form(image, request)
+            _check_form(request)
             if denied is not None and request.resource in denied:
                 reply.append((request.resource, denied[request.resource]))
                 continue
+            _check_broker(image, request.resource)
             changes = _changes(image, request, definitions)
             check_format(image, format_version_of(_records(request.resource, changes)))
             settings = check_together(settings, definitions, request.resource, changes)
@@ -313,12 +315,15 @@ def _min_insync_replicas(settings: SettingsAfter, topic: str) -> int:
     return 1
 
 
-def _check_form(image: ClusterImage, request: AlterResource) -> None:
-    """Raise Refusal for what is wrong with the request, with all rights or none."""
-    resource = request.resource
+def _check_broker(image: ClusterImage, resource: ConfigResource) -> None:
+    """Raise Refusal if the resource is a broker that is not registered."""
     is_broker = resource.type is ConfigResourceType.BROKER
     if is_broker and resource.name and not _is_registered(image, resource.name):
         raise Refusal(ErrorCode.invalid_request, f"No broker with id {resource.name} is registered.")
+
+
+def _check_form(request: AlterResource) -> None:
+    """Raise Refusal for what is wrong with the request, with all rights or none."""
     keys = Counter(alteration.key for alteration in request.alterations)
     if any(times > 1 for times in keys.values()):
         raise Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")

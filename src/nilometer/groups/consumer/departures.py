@@ -283,5 +283,7 @@ def remove(
         context.forget_member(group, member.member_id)
         draft.remove_member(member.member_id)
     refresh(draft, context.topics, subscription_changed=True, cause=reason)
+    if not group.members:
+        draft.assignment_epoch(group.group_epoch)  # nothing is to be assigned (Kafka 4.4)
     assign_if_due(draft, context.topics, context.config_of(group))
     context.expect_assignment(turn, group)

@@ -226,11 +226,11 @@ def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
 
 def write_computed(draft: Draft, epoch: int, assigned: Mapping[str, Assignment]) -> None:
     """Write the assignment that was computed for ``epoch``, unless a static member has been replaced since:
-    its successor has the former target already. Members that have left get none; those that have joined get
-    theirs with the next one."""
+    its successor has the former target already; or all members have left. Members that have left get none;
+    those that have joined get theirs with the next one."""
     group = draft.group
     group.assigning_epoch = None
-    if not any(group.target_of(member_id) for member_id in group.members.keys() - assigned.keys()):
+    if epoch > group.assignment_epoch and not any(group.target_of(member_id) for member_id in group.members.keys() - assigned.keys()):
         _write(draft, epoch, {each: assigned[each] for each in assigned if each in group.members})
 
 
