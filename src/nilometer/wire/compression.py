@@ -60,6 +60,9 @@ _GZIP = 31
 """Window bits: a header and a trailer of gzip, and the largest window."""
 _GZIP_INPUT = 16 * 1024
 _ZSTD_WINDOW_MAX = 1 << 27
+_ZSTD_SOURCE_BYTES = 1 << 20
+"""A compressor of zstd takes memory for data of this size: 18 MB at the highest level. Without it that would
+be 700 MB, since the size of the data is not known before."""
 _FIRST_GUESS_MIN = 16 * 1024
 _OUTPUT_FULL = "failed to write whole buffer"
 
@@ -102,10 +105,18 @@ def compressor_of(codec: Codec, level: int | None = None) -> Compressor:
         case Codec.LZ4:
             return _BlockCompressor(_LZ4_HEADER, _LZ4_BLOCK, partial(_lz4_block, level=level), bytes(4))
         case Codec.ZSTD:
-            settings = zstandard.ZstdCompressor() if level is None else zstandard.ZstdCompressor(level)
-            return settings.compressobj()
+            return _zstd_compressor(level).compressobj()
         case _:
             assert_never(codec)
+
+
+def _zstd_compressor(level: int | None) -> zstandard.ZstdCompressor:
+    if level is None:
+        return zstandard.ZstdCompressor()
+    parameters = zstandard.ZstdCompressionParameters.from_level(  # pyright: ignore[reportUnknownMemberType]
+        level, source_size=_ZSTD_SOURCE_BYTES
+    )
+    return zstandard.ZstdCompressor(compression_params=parameters)
 
 
 def decompress(codec: Codec, data: Bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes:

@@ -37,6 +37,7 @@ TOPICS = {
     "plain": {},
     "compacted": {"cleanup.policy": "compact"},
     "recompressed": {"compression.type": "gzip", "max.message.bytes": str(16 * MIB)},
+    "dense": {"compression.type": "zstd", "compression.zstd.level": "22"},
 }
 PRODUCE, LIST_OFFSETS = (ApiKey.PRODUCE, 9), (ApiKey.LIST_OFFSETS, 7)
 
@@ -120,6 +121,17 @@ def test_a_record_of_400_megabytes_in_12_kilobytes_is_refused(broker: NilometerB
             assert message is not None
             assert "decompress" in message
     print("PEAK", peak_bytes(broker) >> 20)
+    assert peak_bytes(broker) < PEAK_BYTES_MAX
+
+
+def test_many_batches_at_the_highest_level_of_zstd_take_little_memory(broker: NilometerBroker) -> None:
+    """A compressor of that level that does not know how much comes takes 700 MB, and eight run at once."""
+    records = batch_of(Codec.NONE, 1, one_record(900_000))
+    with ExitStack() as stack:
+        peers = [stack.enter_context(WirePeer(broker.bootstrap)) for _ in range(AT_ONCE)]
+        for peer in peers:
+            tell_produce(peer, "dense", records)
+        assert {hear_produce(peer)[0] for peer in peers} == {ErrorCode.none}
     assert peak_bytes(broker) < PEAK_BYTES_MAX
 
 

@@ -7,6 +7,7 @@ import random
 
 import cramjam
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +101,15 @@ def test_the_pieces_are_the_whole(codec: Codec, data: bytes) -> None:
     compressor = compressor_of(codec)
     parts = [compressor.compress(data[at : at + 1000]) for at in range(0, len(data), 1000)]
     assert decompress(codec, b"".join([*parts, compressor.flush()])) == data
+
+
+@pytest.mark.parametrize("level", [None, 3, 19, 22])
+def test_a_frame_of_zstd_names_a_small_window_at_every_level(level: int | None) -> None:
+    """As large as its window or larger is the memory of who compresses, and of who decompresses."""
+    compressor = compressor_of(Codec.ZSTD, level)
+    frame = compressor.compress(bytes(5_000_000)) + compressor.flush()
+    assert zstandard.get_frame_parameters(frame).window_size <= 1 << 21
+    assert decompress(Codec.ZSTD, frame) == bytes(5_000_000)
 
 
 @pytest.mark.parametrize("codec", Codec)
