@@ -12,6 +12,8 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 KeyT = TypeVar("KeyT", bound=Hashable)
+KEPT = 1_000
+"""So many entries of the heap may be outdated, and as many as there are deadlines: more are removed."""
 
 
 class Timers(Generic[KeyT]):
@@ -30,7 +32,14 @@ class Timers(Generic[KeyT]):
             self._push(key, at_ms)
 
     def cancel(self, key: KeyT) -> None:
-        self._deadlines.pop(key, None)
+        if self._deadlines.pop(key, None) is not None and len(self._heap) > 2 * len(self._deadlines) + KEPT:
+            self._forget_cancelled()
+
+    def _forget_cancelled(self) -> None:
+        """Remove the outdated entries of the heap: their keys may be long, and their times far off."""
+        self._queued = {key: at_ms for key, at_ms in self._queued.items() if key in self._deadlines}
+        self._heap = [entry for entry in self._heap if self._queued.get(entry[2]) == entry[0]]
+        heapq.heapify(self._heap)
 
     def deadline(self, key: KeyT) -> int | None:
         return self._deadlines.get(key)

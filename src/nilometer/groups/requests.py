@@ -83,9 +83,14 @@ class JoinGroupProtocol(msgspec.Struct, frozen=True):
     metadata: bytes
 
 
-def metadata_bytes(protocols: Sequence[JoinGroupProtocol]) -> int:
-    """Return how many bytes a member's protocols hold, names included."""
-    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+MEMBER_BYTES = 1_000
+"""About what a member of a group, or an id for one, takes in memory beside what its client chose."""
+
+
+def metadata_bytes(protocols: Sequence[JoinGroupProtocol], *names: str | None) -> int:
+    """Return about how much memory a member takes: its protocols, and the ``names`` that its client chose."""
+    held = sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+    return MEMBER_BYTES + held + sum(len(name) for name in names if name is not None)
 
 
 class JoinGroup(msgspec.Struct, frozen=True):
@@ -218,9 +223,11 @@ NAME_BYTES = 100
 """About what a name takes in memory beside its characters."""
 
 
-def subscription_bytes(names: Iterable[str]) -> int:
-    """Return about how much memory the names of a member's topics take."""
-    return sum(NAME_BYTES + len(name) for name in names)
+def subscription_bytes(topics: Iterable[str], *names: str | None) -> int:
+    """Return about how much memory a member takes: the names of its topics, and the ``names`` that its client
+    chose."""
+    held = sum(NAME_BYTES + len(name) for name in topics)
+    return MEMBER_BYTES + held + sum(len(name) for name in names if name is not None)
 
 
 class ConsumerGroupHeartbeatReply(msgspec.Struct, frozen=True):

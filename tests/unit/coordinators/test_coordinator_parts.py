@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.coordinators.partitioning import java_string_hash, partition_for_key
-from nilometer.coordinators.timers import Timers
+from nilometer.coordinators.timers import KEPT, Timers
 from nilometer.coordinators.turn import Effects, Token, Turn
 from support.properties import examples
 
@@ -82,6 +82,17 @@ def test_a_deadline_that_moves_with_every_heartbeat_costs_no_memory() -> None:
         timers.schedule(A, at_ms)
     assert len(timers._heap) == 1
     assert timers.next_deadline_ms() == 9_999
+
+
+def test_cancelled_deadlines_are_forgotten_before_their_time() -> None:
+    timers = Timers[str]()
+    timers.schedule(A, 5)
+    for number in range(10_000):
+        timers.schedule(f"member {number}", 1_800_000 + number)
+        timers.cancel(f"member {number}")
+    assert len(timers._heap) == len(timers._queued) <= KEPT + 3
+    timers.schedule(B, 4)
+    assert [timers.take_due(2_000_000) for _ in range(3)] == [B, A, None]
 
 
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,8 @@ from group_harness import GroupWorld
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
+from nilometer.groups.classic.group import ClassicGroup
+from nilometer.groups.requests import MEMBER_BYTES
 from nilometer.groups.settings import GroupConfig
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
@@ -123,6 +125,12 @@ class Scenario:
         if any(token is not None and not self.world.is_answered(token) for token in waiting):
             assert self.world.shard.next_deadline_ms() is not None
 
+    def what_members_hold_is_counted(self) -> None:
+        for group in self.world.shard._state.groups.values():
+            assert isinstance(group, ClassicGroup)
+            counted = group.metadata_bytes() - sum(len(one) + MEMBER_BYTES for one in group.pending_members)
+            assert counted == sum(member.metadata_bytes() for member in group.members.values())
+
     def converge(self) -> None:
         """From wherever the group is."""
         self.live(HEALING_S)
@@ -175,4 +183,5 @@ def test_edge_43_a_group_converges_whatever_happened(
         getattr(scenario, name)(*arguments)
         scenario.offsets_are_the_last_that_were_accepted()
         scenario.no_request_waits_without_an_end()
+        scenario.what_members_hold_is_counted()
     scenario.converge()

@@ -56,9 +56,12 @@ _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 
 
 METADATA_BYTES_MAX = 64 * 1024 * 1024
-"""Of the members of all groups that this broker coordinates: protocols of classic members, names of topics
-that others subscribe to. They stay in memory while their members do, up to
-``group.max.session.timeout.ms``. A member for which there is no room may not join."""
+"""Of the members of all groups that this broker coordinates, and of ids given to clients that have not joined
+with them: protocols of classic members, names of topics that others subscribe to, and what else clients
+choose. They stay in memory while their members do, up to ``group.max.session.timeout.ms``. A member for which
+there is no room may not join."""
+COUNTING_PAUSE = 20
+"""After what the members hold was counted, it is not counted again for this many times as long."""
 
 GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
 
@@ -99,6 +102,7 @@ class GroupCoordinator:
         self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, self._check)
         self._metadata_bytes = 0
         """Of all members, at most: those that have left since it was counted are still in it."""
+        self._next_count_us = 0
         self._computing = asyncio.Lock()
         """Held while something is computed: other threads are left for the disks."""
 
@@ -160,22 +164,28 @@ class GroupCoordinator:
     def _check(self, group_id: str, request: GroupRequest) -> ErrorCode:
         if not group_id and isinstance(request, _OF_NAMED_GROUPS):
             return ErrorCode.invalid_group_id
-        size = 0
-        if isinstance(request, JoinGroup):
-            size = metadata_bytes(request.protocols)
-        elif isinstance(request, ConsumerGroupHeartbeat) and request.subscribed_topic_names:
-            size = subscription_bytes(request.subscribed_topic_names)
+        size = _member_bytes(request)
         return ErrorCode.group_max_size_reached if size and not self._has_room(size) else ErrorCode.none
 
     def _has_room(self, size: int) -> bool:
         """Count ``size`` bytes of a member's metadata, if there is room for them."""
         if self._metadata_bytes + size > METADATA_BYTES_MAX:
-            shards = cast("Iterator[GroupShard]", self._shells.shards())
-            self._metadata_bytes = sum(shard.metadata_bytes() for shard in shards)
+            self._count_again()
             if self._metadata_bytes + size > METADATA_BYTES_MAX:
                 return False
         self._metadata_bytes += size
         return True
+
+    def _count_again(self) -> None:
+        """Count what the members hold, unless that would take much time: each refused member asks for it."""
+        now_us = self._runtime.clock.monotonic_us
+        began_us = now_us()
+        if began_us < self._next_count_us:
+            return
+        shards = cast("Iterator[GroupShard]", self._shells.shards())
+        self._metadata_bytes = sum(shard.metadata_bytes() for shard in shards)
+        ended_us = now_us()
+        self._next_count_us = ended_us + COUNTING_PAUSE * (ended_us - began_us)
 
     # ── actions of shards ───────────────────────────────────────────────────────────────────────
     def _carry_out(self, shell: GroupShell, action: GroupAction) -> None:
@@ -200,6 +210,25 @@ class GroupCoordinator:
 
     def _new_member_id(self, client_id: str) -> str:
         return f"{client_id}-{self._runtime.entropy.uuid()}"
+
+
+def _member_bytes(request: GroupRequest) -> int:
+    """Return about how much memory the member of this request takes; 0 if it neither joins nor subscribes."""
+    if isinstance(request, JoinGroup):
+        ids = (request.client_id, request.client_id, request.member_id)
+        return metadata_bytes(
+            request.protocols,
+            *ids,
+            request.group_instance_id,
+            request.group_instance_id,
+            request.protocol_type,
+        )
+    if isinstance(request, ConsumerGroupHeartbeat) and (
+        request.member_epoch == 0 or request.subscribed_topic_names or request.subscribed_topic_regex
+    ):
+        ids = (request.member_id, request.client_id, request.instance_id, request.rack_id)
+        return subscription_bytes(request.subscribed_topic_names or (), *ids, request.subscribed_topic_regex)
+    return 0
 
 
 def _log_rebalance(shell: GroupShell, note: RebalanceNote) -> None:

@@ -98,6 +98,12 @@ class ClassicMember(msgspec.Struct):
     def protocol_names(self) -> frozenset[str]:
         return frozenset(protocol.name for protocol in self.protocols)
 
+    def metadata_bytes(self) -> int:
+        """Return about how much memory the member takes."""
+        return metadata_bytes(
+            self.protocols, self.member_id, self.client_id, self.group_instance_id, self.protocol_type
+        )
+
     def metadata(self, protocol_name: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support the protocol."""
         for protocol in self.protocols:
@@ -137,6 +143,10 @@ class ClassicMember(msgspec.Struct):
 
     def to_reply(self, protocol_name: str | None) -> JoinGroupMember:
         return JoinGroupMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
+
+
+REASON_MAX = 2_000
+"""So many characters of a reason are kept: clients choose their ids and reasons."""
 
 
 class RebalanceCause(msgspec.Struct, frozen=True):
@@ -181,7 +191,7 @@ def last_rebalance(
 ) -> LastRebalance:
     repeats = previous is not None and cause.is_same_member(previous)
     return LastRebalance(
-        cause.reason,
+        cause.reason[:REASON_MAX],
         cause.member_id,
         cause.group_instance_id,
         cause.client_id,
@@ -221,6 +231,8 @@ class ClassicGroup:
         self.pending_sync: set[str] = set()
         self._protocol_counts: Counter[str] = Counter()
         """How many members support each protocol."""
+        self._members_bytes = 0
+        """The sum of what the members hold."""
         self.subscribed_topics: frozenset[str] | None = None
         """The topics that the members subscribe to; None: not known."""
         self.new_member_added = False
@@ -310,16 +322,19 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
+        self._members_bytes += member.metadata_bytes()
         self.pending_members.discard(member.member_id)
         self._protocol_counts.update(member.protocol_names)
 
     def update(self, member: ClassicMember, request: JoinGroup) -> None:
         """Update a member's protocols and timeouts from its new JoinGroup."""
         self._protocol_counts.subtract(member.protocol_names)
+        self._members_bytes -= member.metadata_bytes()
         member.protocols = request.protocols
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         self._protocol_counts.update(member.protocol_names)
+        self._members_bytes += member.metadata_bytes()
 
     def remove(self, member_id: str) -> ClassicMember | None:
         """Remove a member, or a pending one; returns the member, None if it was pending or unknown.
@@ -331,21 +346,28 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is not None:
             self._protocol_counts.subtract(member.protocol_names)
+            self._members_bytes -= member.metadata_bytes()
             if member.group_instance_id is not None:
                 del self.static_members[member.group_instance_id]
         if self.is_leader(member_id):
             self.leader = next(iter(self.members), None)
         return member
 
-    def replace_static_member(self, old_member_id: str, new_member_id: str) -> ClassicMember:
-        """Give a static member a new member id; it keeps its place in the group and has no waiting request.
+    def replace_static_member(
+        self, old_member_id: str, new_member_id: str, client_id: str, client_host: str
+    ) -> ClassicMember:
+        """Give a static member a new member id and client; it keeps its place in the group and has no waiting
+        request.
 
         Returns the member.
         """
         member = self.members[old_member_id]
         if member.group_instance_id is None:
             raise BrokenGroup(f"group {self.group_id}: {old_member_id} is not a static member")
+        self._members_bytes -= member.metadata_bytes()
         member.member_id = new_member_id
+        member.client_id, member.client_host = client_id, client_host
+        self._members_bytes += member.metadata_bytes()
         member.awaiting_join = member.awaiting_sync = None
         self.members = {each.member_id: each for each in self.members.values()}
         self.static_members[member.group_instance_id] = new_member_id
@@ -513,7 +535,7 @@ class ClassicGroup:
         return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, self.type.value)
 
     def metadata_bytes(self) -> int:
-        return sum(metadata_bytes(member.protocols) for member in self.members.values())
+        return self._members_bytes + sum(metadata_bytes((), pending) for pending in self.pending_members)
 
     def described(self) -> DescribedGroup:
         """Describe the group; only a stable one with its protocol and the members' metadata."""

@@ -37,6 +37,8 @@ from nilometer.groups.requests import (
 from nilometer.groups.turn import Group, RebalanceNote, ShardState, TimerKey, TimerKind, Turn
 from nilometer.wire.errors import ErrorCode
 
+NAMED_MAX = 20
+"""So many members are named in the reason of a rebalance."""
 _STABLE_OR_COMPLETING = (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING_REBALANCE)
 
 
@@ -186,7 +188,9 @@ class ClassicRebalance:
         member_at_fault = group.members[silent[0]]
         for member_id in silent:
             self._forget_member(group, member_id)
-        reason = f"removing {', '.join(silent)}: no SyncGroup within the rebalance timeout"
+        more = f" and {len(silent) - NAMED_MAX} more" if len(silent) > NAMED_MAX else ""
+        named = ", ".join(silent[:NAMED_MAX]) + more
+        reason = f"removing {named}: no SyncGroup within the rebalance timeout"
         self.prepare(turn, group, RebalanceCause.by(member_at_fault, reason))
 
     def _end_sync_phase(self, group: ClassicGroup) -> None:
@@ -380,8 +384,7 @@ class ClassicJoin:
         self._rebalance.answer_sync(turn, former, SyncGroupReply(ErrorCode.fenced_instance_id))
         former_leader = group.leader
         self._rebalance.cancel_heartbeat(group, former_id)
-        member = group.replace_static_member(former_id, member_id)
-        member.client_id, member.client_host = request.client_id, request.client_host
+        member = group.replace_static_member(former_id, member_id, request.client_id, request.client_host)
         group.update(member, request)
         self._rebalance.expect_heartbeat(turn, group, member)
         if group.state is ClassicGroupState.STABLE and group.choose_protocol() == group.protocol_name:

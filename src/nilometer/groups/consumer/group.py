@@ -349,7 +349,17 @@ class ConsumerGroup:
         return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
 
     def metadata_bytes(self) -> int:
-        return sum(subscription_bytes(member.subscribed_topic_names) for member in self.members.values())
+        return sum(
+            subscription_bytes(
+                member.subscribed_topic_names,
+                member.member_id,
+                member.client_id,
+                member.instance_id,
+                member.rack_id,
+                member.subscribed_topic_regex,
+            )
+            for member in self.members.values()
+        )
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstones of all records of the group: assignments first, then members, then the group,
