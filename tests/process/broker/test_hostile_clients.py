@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ RECORDS = 64
 ANNOUNCED = 90 * MIB
 IDLE_CONNECTIONS = 2_000
 CHUNK_BYTES = 256 * 1024
+BURST_CONNECTIONS = 1_500
 UNREAD_BYTES = 256 * MIB
 """Of requests: far more than the kernel keeps for both sides of a connection."""
 
@@ -93,6 +95,11 @@ def configs_request() -> Message:
 def rss_bytes(broker: NilometerBroker) -> int:
     status = Path(f"/proc/{broker.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def peak_bytes(broker: NilometerBroker) -> int:
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def descriptors(broker: NilometerBroker) -> int:
@@ -179,13 +186,47 @@ def test_the_metadata_of_all_members_has_a_bound(tmp_path: Path) -> None:
         assert join(peer, "another", bytes(10_000_000)).error_code == ErrorCode.none
 
 
-def join(peer: WirePeer, group: str, metadata: bytes) -> Message:
-    protocol = make(ApiKey.JOIN_GROUP, 3, "JoinGroupRequestProtocol", name="range", metadata=metadata)
+def test_ids_for_members_that_never_join_have_a_bound(tmp_path: Path) -> None:
+    """Each JoinGroup without an id gets one that has its client id, and is kept for half an hour."""
+    with (
+        NilometerBroker(tmp_path / "data") as broker,
+        WirePeer(broker.bootstrap, client_id="c" * 15_000) as peer,
+    ):
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="first", key_type=0)  # creates the topic of the groups
+        ready = lambda: join(peer, "first", b"", 4).error_code == ErrorCode.member_id_required  # noqa: E731
+        eventually(ready, "the coordinator has loaded its groups")
+        before = rss_bytes(broker)
+        errors = [join(peer, "group", b"", 4).error_code for _ in range(8_000)]
+        assert set(errors) == {ErrorCode.member_id_required, ErrorCode.group_max_size_reached}
+        assert errors[-1] == ErrorCode.group_max_size_reached
+        assert rss_bytes(broker) - before < METADATA_BYTES_MAX + 24 * MIB
+
+
+def test_a_fetch_session_keeps_no_names_that_no_topic_may_have(broker: NilometerBroker) -> None:
+    before = rss_bytes(broker)
+    with WirePeer(broker.bootstrap) as peer:
+        for number in range(20):
+            topics = tuple(
+                make(
+                    ApiKey.FETCH,
+                    11,
+                    "FetchTopic",
+                    topic=f"{number}-{topic}-" + "x" * 30_000,
+                    partitions=(make(ApiKey.FETCH, 11, "FetchPartition", partition=0),),
+                )
+                for topic in range(250)
+            )
+            assert peer.ask(ApiKey.FETCH, 11, session_epoch=0, topics=topics).session_id == 0
+    assert rss_bytes(broker) - before < 64 * MIB
+
+
+def join(peer: WirePeer, group: str, metadata: bytes, version: int = 3) -> Message:
+    protocol = make(ApiKey.JOIN_GROUP, version, "JoinGroupRequestProtocol", name="range", metadata=metadata)
     return peer.ask(
         ApiKey.JOIN_GROUP,
-        3,
+        version,
         group_id=group,
-        session_timeout_ms=60_000,
+        session_timeout_ms=60_000 if version < 4 else 1_800_000,
         rebalance_timeout_ms=60_000,
         member_id="",
         protocol_type="consumer",
@@ -230,6 +271,35 @@ def test_fetches_that_no_client_reads_take_a_bounded_part_of_the_memory(
             assert answers(broker), "others are served"
         assert rss_bytes(broker) - before < 2 * HELD_BYTES_MAX
     eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for them is given back")
+
+
+def test_a_burst_from_many_connections_holds_no_one(tmp_path: Path) -> None:
+    """1,500 connections send some requests each, at the same time, that have long answers. They are handled
+    in turns: a neighbour gets many answers meanwhile, and few of the requests are in memory as values."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    asked = make(
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        "DescribeConfigsResource",
+        resource_type=4,
+        resource_name="1",
+        configuration_keys=None,
+    )
+    request = api(ApiKey.DESCRIBE_CONFIGS, 4).request(resources=(asked,) * 10, include_documentation=True)
+    frame = encode_request(1, "many", request)
+    with NilometerBroker(tmp_path / "data") as broker, ExitStack() as stack:
+        before = rss_bytes(broker)
+        last = stack.enter_context(connect(broker))
+        with WirePeer(broker.bootstrap) as neighbour:
+            clients = [stack.enter_context(connect(broker)) for _ in range(BURST_CONNECTIONS)]
+            for client in (*clients, last):
+                client.sendall(frame * 4)
+            answers = 0
+            while not select.select([last], [], [], 0)[0]:
+                assert neighbour.ask(ApiKey.API_VERSIONS, 3, **SOFTWARE).error_code == ErrorCode.none
+                answers += 1
+        assert answers >= 20
+        assert peak_bytes(broker) - before < 192 * MIB
 
 
 def send_until_refused(client: socket.socket, data: bytes) -> int:

@@ -43,6 +43,17 @@ def test_a_full_fetch_opens_a_session_and_later_ones_name_only_changes():
     assert [(p.partition, p.fetch_offset) for p in second.to_read()] == [(0, 0), (1, 7)]
 
 
+@pytest.mark.parametrize("name", ["n" * 250, "ä"], ids=["long", "foreign"])
+def test_names_that_no_topic_may_have_are_not_kept(name):
+    sessions, named = cache(), [FetchPartition(TopicKey(None, name), 0, 0, 1000)]
+    assert begin(sessions, 0, 0, named).session_id == 0
+    opened = begin(sessions, 0, 0, asks(0))
+    with pytest.raises(KafkaError) as caught:
+        begin(sessions, opened.session_id, 1, named)
+    assert caught.value.code == ErrorCode.fetch_session_id_not_found
+    assert len(sessions) == 0
+
+
 def test_a_wrong_epoch_is_refused():
     sessions = cache()
     opened = begin(sessions, 0, 0, asks(0))

@@ -9,8 +9,8 @@ stale reader stays fenced: KAFKA-9338) and the offsets last sent to the reader. 
   read, or with more records than fitted. Only dirty ones are read, so an idle partition costs a fetch
   nothing;
 - at most ``slots`` sessions exist at once; one that has been used within ``KEEP_MS`` is not evicted;
-- the sessions of clients have a bounded number of partitions, each and together. A fetch of more is served
-  without a session, and one that would add more loses its session.
+- the sessions of clients have a bounded number of partitions, each and together, with names that topics may
+  have. A fetch of more is served without a session, and one that would add more loses its session.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from uuid import UUID
 
 import msgspec
 
+from nilometer.cluster.topic import NAME_LENGTH_MAX
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch
 from nilometer.runtime import Entropy
 from nilometer.wire.body_reader import uuid_of
@@ -217,6 +218,12 @@ class FetchRound(NamedTuple):
         return not self.named and (self.session is None or not self.session.partitions)
 
 
+def _has_long_names(partitions: Iterable[FetchPartition]) -> bool:
+    """Whether a name is longer than that of any topic: a session would keep it."""
+    names = {partition.topic.name or "" for partition in partitions}
+    return any(len(name) > NAME_LENGTH_MAX or not name.isascii() for name in names)
+
+
 class FetchSessionCache:
     def __init__(self, slots: int, entropy: Entropy) -> None:
         self._slots = slots
@@ -266,7 +273,10 @@ class FetchSessionCache:
         self._sessions[session.id] = self._sessions.pop(session.id)
         known = len(session.partitions)
         session.update(partitions, forgotten)
-        if session.is_bounded and len(session.partitions) > known and not self._has_room(session, 0):
+        if session.is_bounded and (
+            _has_long_names(partitions)
+            or (len(session.partitions) > known and not self._has_room(session, 0))
+        ):
             self.drop(session_id)
             raise KafkaError(ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} is too large")
         return FetchRound(session, session.id, partitions, incremental=True)
@@ -281,7 +291,9 @@ class FetchSessionCache:
     def _open(
         self, partitions: Sequence[FetchPartition], by_topic_id: bool, now_ms: int, *, is_bounded: bool
     ) -> FetchSession | None:
-        if not self._maybe_evict(now_ms) or (is_bounded and not self._has_room(None, len(partitions))):
+        if is_bounded and (_has_long_names(partitions) or not self._has_room(None, len(partitions))):
+            return None
+        if not self._maybe_evict(now_ms):
             return None
         session_id = 1 + self._entropy.below(0x7FFF_FFFE)
         while session_id in self._sessions:
