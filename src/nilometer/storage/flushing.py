@@ -8,12 +8,14 @@ plan ran, its result is ignored.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 
 import msgspec
 
 from nilometer.runtime import Disk
 from nilometer.storage.local_log import LocalLog
+from nilometer.storage.producers import DeferredSnapshot
 
 
 class FlushPlan(msgspec.Struct, frozen=True):
@@ -26,6 +28,8 @@ class FlushPlan(msgspec.Struct, frozen=True):
     """The folders to sync."""
     sealed: tuple[int, ...]
     """Base offsets of the sealed segments whose files are in ``paths``."""
+    snapshot: DeferredSnapshot | None
+    """The snapshot of producers to write."""
     truncations: int
     """This and the next two: the log's counters when the plan was made."""
     name_changes: int
@@ -36,6 +40,9 @@ class FlushPlan(msgspec.Struct, frozen=True):
 
         Raises OSError: the caller must then fence the log with it.
         """
+        if self.snapshot is not None:
+            with contextlib.suppress(FileNotFoundError):  # its folder was deleted since the plan was made
+                self.snapshot.write(self.disk)
         for path in self.paths:
             try:
                 file = self.disk.open(path)
@@ -72,6 +79,7 @@ def plan_flush(log: LocalLog) -> FlushPlan:
         paths=tuple(paths),
         folders=_folders(log, has_epochs),
         sealed=tuple(log.unsynced_sealed),
+        snapshot=log.producers.deferred,
         truncations=log.truncations,
         name_changes=log.name_changes,
         epoch_writes=log.epoch_writes,
@@ -79,7 +87,14 @@ def plan_flush(log: LocalLog) -> FlushPlan:
 
 
 def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
-    """Advance ``flushed_offset`` and the recovery point after ``plan.run()``; ignored after a truncation."""
+    """Advance ``flushed_offset`` and the recovery point after ``plan.run()``; ignored after a truncation.
+
+    Raises OSError.
+    """
+    if plan.snapshot is not None:
+        segment = log.segments.floor(plan.snapshot.offset)
+        is_base = segment is not None and segment.base_offset == plan.snapshot.offset
+        log.snapshot_written(plan.snapshot, is_wanted=is_base and plan.truncations == log.truncations)
     if plan.truncations != log.truncations:
         return
     log.segments_synced(plan.sealed)

@@ -26,7 +26,7 @@ from nilometer.storage.damage import SegmentGap
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.names import TopicPartition
-from nilometer.storage.producers import ProducerStateManager
+from nilometer.storage.producers import DeferredSnapshot, ProducerStateManager
 from nilometer.storage.segments.segment import LogSegment, LogSegments
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig
@@ -256,7 +256,7 @@ class LocalLog:
         self.files.pool.forget(active.log_path)
         self.segment_sealed(active)
         self.producers.map_end_offset = max(self.producers.map_end_offset, base_offset)
-        self.producers.take_snapshot(sync=False)
+        self.producers.on_roll()
         self.name_changes += 1
         return self.new_segment(base_offset, wall_ms)
 
@@ -330,6 +330,11 @@ class LocalLog:
     def segment_sealed(self, segment: LogSegment) -> None:
         """Nothing is appended to ``segment`` any more; its indexes are not durable yet."""
         self.unsynced_sealed[segment.base_offset] = segment
+
+    def snapshot_written(self, snapshot: DeferredSnapshot, *, is_wanted: bool) -> None:
+        """A flush has written a snapshot of producers. Raises OSError."""
+        if self.producers.publish(snapshot, is_wanted=is_wanted):
+            self.name_changes += 1
 
     def segments_synced(self, base_offsets: Iterable[int]) -> None:
         """The indexes of these sealed segments are durable, or the segments are not sealed any more."""

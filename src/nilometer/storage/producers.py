@@ -320,6 +320,33 @@ def _out_of_order(header: BatchHeader, expected: str) -> KafkaError:
 # those without a marker below ``map_end_offset``.
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
+SNAPSHOT_AT_ONCE = 2_000
+"""A snapshot of so many producers is written when a segment is rolled. One of more is left to the next flush,
+which runs on another thread: a client may have made a million of them, and have a segment rolled by each
+batch."""
+
+
+class DeferredSnapshot(NamedTuple):
+    """A snapshot that another thread writes, under a temporary name; what it has does not change any more."""
+
+    path: str
+    offset: int
+    producers: tuple[ProducerStateEntry, ...]
+
+    @property
+    def temporary_path(self) -> str:
+        return self.path + names.TEMPORARY_SUFFIX
+
+    def write(self, disk: Disk) -> None:
+        """Write and sync the file. Blocks on the disk. Raises OSError."""
+        data = encode_snapshot(entry.to_snapshot() for entry in self.producers)
+        file = disk.open(self.temporary_path, create=True)
+        try:
+            file.truncate(0)
+            file.append((data,))
+            file.sync()
+        finally:
+            file.close()
 
 
 class ProducerStateManager:
@@ -329,6 +356,7 @@ class ProducerStateManager:
         "_expiration_ms",
         "_folder",
         "_snapshots",
+        "deferred",
         "map_end_offset",
         "ongoing",
         "producers",
@@ -344,6 +372,8 @@ class ProducerStateManager:
         self._completed: dict[int, int] = {}
         """First → last offset of completed transactions whose marker may not be replicated yet."""
         self._snapshots: list[int] = []
+        self.deferred: DeferredSnapshot | None = None
+        """The snapshot of the newest roll, if the next flush is to write it."""
         self.map_end_offset = 0
         """The state includes all batches below this offset."""
 
@@ -433,6 +463,7 @@ class ProducerStateManager:
 
     def moved_to(self, folder: str) -> None:
         self._folder = folder
+        self.deferred = None
 
     def find_snapshots(self, file_names: Iterable[str]) -> None:
         """Register the snapshots among ``file_names``, the files of the partition's folder."""
@@ -443,8 +474,35 @@ class ProducerStateManager:
         """Write the state at ``map_end_offset`` to a snapshot file. With ``sync`` it may block."""
         data = encode_snapshot(entry.to_snapshot() for entry in self.producers.values())
         self._disk.replace_file(self.snapshot_path(self.map_end_offset), data, sync=sync)
-        if self.map_end_offset not in self._snapshots:
-            self._snapshots.append(self.map_end_offset)
+        self._register(self.map_end_offset)
+
+    def on_roll(self) -> None:
+        """Write the state at ``map_end_offset``, where a segment begins, or have the next flush write it."""
+        if len(self.producers) <= SNAPSHOT_AT_ONCE:
+            self.take_snapshot(sync=False)
+        else:
+            path = self.snapshot_path(self.map_end_offset)
+            self.deferred = DeferredSnapshot(path, self.map_end_offset, tuple(self.producers.values()))
+
+    def publish(self, written: DeferredSnapshot, *, is_wanted: bool) -> bool:
+        """Give a snapshot that a flush has written its name, or remove it if it is not wanted any more.
+
+        Returns whether it has its name now.
+        """
+        if self.deferred is written:
+            self.deferred = None
+        if not self._disk.exists(written.temporary_path):
+            return False  # with its folder, which was deleted meanwhile
+        if not is_wanted:
+            self._disk.remove(written.temporary_path)
+            return False
+        self._disk.rename(written.temporary_path, written.path)
+        self._register(written.offset)
+        return True
+
+    def _register(self, offset: int) -> None:
+        if offset not in self._snapshots:
+            self._snapshots.append(offset)
             self._snapshots.sort()
 
     def load_latest(self, log_start_offset: int, end_offset: int, wall_ms: int) -> None:
@@ -505,4 +563,5 @@ class ProducerStateManager:
         self.producers.clear()
         self.ongoing.clear()
         self._completed.clear()
+        self.deferred = None
         self.map_end_offset = offset

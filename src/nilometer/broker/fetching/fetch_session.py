@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.cluster.topic import NAME_LENGTH_MAX
+from nilometer.cluster.states import NAME_LENGTH_MAX
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch
 from nilometer.runtime import Entropy
 from nilometer.wire.body_reader import uuid_of
