@@ -14,7 +14,7 @@ from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerCon
 from nilometer.broker.settings.config_keys import IGNORED_KEYS
 from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
 from nilometer.broker.settings.listener_overrides import split_overrides
-from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.config import ConfigKey, ConfigKind, parse_properties
 from support.documentation import errors_reference, settings_reference
 from support.documentation.code_blocks import DOCS, code_blocks

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.checkpoint_files import CheckpointFiles

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.offset_queries import ListedOffset
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.derived_files import (

@@ -12,8 +12,7 @@ from nilometer.simulation.checkers.transactions.markers import (
     expected_index,
     read_marker,
 )
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 
 
 def stored(data: bytes) -> StoredBatch:

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.connection import Connection
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime

@@ -11,11 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition
-from nilometer.client.producer.delivery import RecordMetadata
+from nilometer.client.producer.batch import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster

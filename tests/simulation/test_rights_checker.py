@@ -9,7 +9,7 @@ import pytest
 
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_table import AclIndex, Verdict
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.checkers.rights import AclHistory, AclRecord, Judged, RightsLedger, allows
 from nilometer.simulation.workload.rights.grantor import TOPICS, USERS, random_acl
 

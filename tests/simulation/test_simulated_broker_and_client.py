@@ -13,8 +13,7 @@ import sys
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Outcome, Send

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from nilometer.broker.broker import Broker
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.delivery import RecordMetadata
+from nilometer.client.producer.batch import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process, World

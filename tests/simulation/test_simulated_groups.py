@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from nilometer.client.group.assignors.assignor import Assignments, AssignmentTask
-from nilometer.client.group.assignors.range_assignor import RangeAssignor
+from nilometer.client.group.assignors import Assignments, AssignmentTask, RangeAssignor
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.plan import Kind, draw
 from nilometer.simulation.run import Exit, Verdict, run

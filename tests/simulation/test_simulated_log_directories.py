@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from nilometer.broker.replicas import broker_epoch_marker
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import failed_folders
 from nilometer.simulation.checkers.failed_disks import FailedDisks

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime

@@ -11,14 +11,13 @@ import pytest
 
 from nilometer.broker.broker import Broker
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.transactions.transaction_errors import AbortableTransactionError
+from nilometer.client.transactions.transaction_manager import AbortableTransactionError
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Main, Process, World
 from nilometer.wire.api_keys import ApiKey

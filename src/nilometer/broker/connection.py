@@ -27,7 +27,7 @@ from nilometer.broker.replies import CloseConnection, LongReply, Reply, WaitingR
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange
-from nilometer.runtime.clock import SystemClock
+from nilometer.runtime.runtime import SystemClock
 from nilometer.wire.api_keys import api_name
 from nilometer.wire.compression import Bytes
 

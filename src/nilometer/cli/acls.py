@@ -21,7 +21,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     yes_option,
 )
-from nilometer.client.admin.acl_admin import AclAdmin
+from nilometer.client.admin.security_admin import AclAdmin
 from nilometer.cluster.acl import (
     CLUSTER_NAME,
     WILDCARD,

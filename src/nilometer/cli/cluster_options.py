@@ -13,13 +13,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from nilometer.client.settings.client_security import (
-    JAAS,
-    MECHANISM,
-    MODULES,
-    SECURITY_KEYS,
-    client_security,
-)
+from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, SECURITY_KEYS, client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS, parse_server
 from nilometer.config import ConfigDefinition, ConfigError, parse_properties

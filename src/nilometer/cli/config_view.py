@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from nilometer.cli.cluster_options import parse_pairs, print_json, print_table
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import (
+from nilometer.client.admin.admin import (
+    Admin,
     AlterOperation,
     ConfigChange,
     ConfigEntry,

@@ -25,12 +25,11 @@ from nilometer.cli.commands import PARTITION, parse_time
 from nilometer.cli.process import output_is_closed
 from nilometer.cli.record_format import NULL, BadFormat, Formatter, json_lines, template, value_lines
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
-from nilometer.client.consumer.log_ranges import LogRange, log_ranges
-from nilometer.client.consumer.tail import read_tail
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
+from nilometer.client.consumer.tail import LogRange, log_ranges, read_tail
 from nilometer.client.group.committer import CommitFailed
+from nilometer.client.network.client import no_such_topic, topic_exists
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.network.topic_lookup import no_such_topic, topic_exists
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -21,8 +21,8 @@ from nilometer.cli.cluster_options import (
 from nilometer.cli.commands import PARTITION
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.partition_operations import ElectionType, PartitionOutcomes
-from nilometer.client.replicas.partition_operations import elect_leaders as ask_to_elect
+from nilometer.client.replicas.reassignments import ElectionType, PartitionOutcomes
+from nilometer.client.replicas.reassignments import elect_leaders as ask_to_elect
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 

@@ -14,10 +14,9 @@ from nilometer.cli.cluster_options import run_async
 from nilometer.cli.metadata import DEFAULT_DATA_DIR, store_security, store_setting
 from nilometer.cluster.entries import BadEntry
 from nilometer.coordination import CoordinationError
-from nilometer.local.first_users import NewUser, write_first_users
+from nilometer.local.first_users import NewUser, write_first_users, write_users
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.secure_cluster import SecureFolder
-from nilometer.local.secure_users import write_users
 
 
 def add_offline(

@@ -33,8 +33,6 @@ from nilometer.client.admin.group_admin import (
     GroupDescription,
     GroupListing,
     MemberDescription,
-)
-from nilometer.client.admin.group_offsets import (
     PartitionLag,
     PlannedReset,
     ResetTo,
@@ -48,8 +46,8 @@ from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.settings.durations import parse_duration_ms
 from nilometer.runtime import Runtime
-from nilometer.wire.describe_rebalances import RebalanceState
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.own_apis import RebalanceState
 
 # Shared by the group commands: options that name groups and topics, running requests, reporting errors.
 

@@ -20,14 +20,13 @@ from nilometer.cli.cluster_options import (
     stop_on_signals,
 )
 from nilometer.cli.commands import PARTITIONS_COUNT
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
+from nilometer.client.admin.admin import BROKER_DEFAULT, Admin, NewTopic
 from nilometer.client.ingest.ingest import Ingest
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, LineRefused, Oversized
 from nilometer.client.ingest.state_file import BadState
 from nilometer.client.ingest.tracker import COPY
 from nilometer.client.network.cluster_metadata import TopicMetadata
-from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
+from nilometer.client.producer.producer_settings import COMPRESSION_TYPES
 from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -26,10 +26,9 @@ from nilometer.storage.producers import CorruptSnapshot
 from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.batch_scan import ScannedBatch, scan
 from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
-from nilometer.wire.control_records import control_type
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import check_batch
-from nilometer.wire.records import decode_records
+from nilometer.wire.records import control_type, decode_records
 
 # Reads the files of a partition's folder as plain values, which `nilometer log dump` prints.
 #

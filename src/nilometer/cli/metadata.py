@@ -27,7 +27,7 @@ from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
 from nilometer.config import ConfigError, parse_properties
 from nilometer.coordination import CoordinationError, EntriesRetired, StoreReader, make_store, open_reader
-from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
+from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.invariants import InvariantBroken
 from nilometer.runtime import Runtime
 

@@ -32,10 +32,10 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.commands import INT32_MAX, INT64_MAX, PARTITION
 from nilometer.client.ingest.line_splitter import LINE_BYTES_MAX, LineSplitter, LineTooLong, whole_lines
-from nilometer.client.network.topic_lookup import no_such_topic, topic_exists
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.network.client import no_such_topic, topic_exists
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
-from nilometer.client.producer.producer_keys import COMPRESSION_TYPES
+from nilometer.client.producer.producer_settings import COMPRESSION_TYPES
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError

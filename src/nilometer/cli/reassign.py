@@ -29,27 +29,23 @@ from nilometer.cli.commands import INT64_MAX
 from nilometer.cli.console import OutputConsole
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.replicas.partition_operations import (
-    PartitionOutcomes,
-    alter_reassignments,
-    describe_by_controller,
-    list_reassignments,
-)
-from nilometer.client.replicas.reassignment_file import (
+from nilometer.client.replicas.reassignments import (
     BadReassignment,
-    Targets,
-    format_reassignment,
-    parse_reassignment,
-)
-from nilometer.client.replicas.reassignment_progress import (
     MoveProgress,
     MoveState,
+    PartitionOutcomes,
+    Targets,
+    alter_reassignments,
+    describe_by_controller,
+    format_reassignment,
     is_over,
+    list_reassignments,
+    parse_reassignment,
     reassignment_progress,
+    unthrottle,
 )
+from nilometer.client.replicas.reassignments import throttle as set_throttle
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
-from nilometer.client.replicas.replication_throttle import throttle as set_throttle
-from nilometer.client.replicas.replication_throttle import unthrottle
 from nilometer.cluster.placement import CannotPlace, PlannedMove, UsableBroker, plan_reassignment
 from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import KafkaError

@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable
 from typing import Any
 
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 
 Formatter = Callable[[ConsumerRecord], bytes]
 

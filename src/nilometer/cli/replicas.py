@@ -30,8 +30,8 @@ from nilometer.cli.cluster_options import (
 from nilometer.cli.commands import BROKER_ID, PARTITION, watch_options
 from nilometer.cli.console import OutputConsole
 from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, ReplicaSurvey, Survey
-from nilometer.wire.describe_replicas import LEADER, NOT_HELD, OFFLINE, LeaderState, ReplicaState
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.own_apis import LEADER, NOT_HELD, OFFLINE, LeaderState, ReplicaState
 
 EPOCHS_SHOWN = 3
 

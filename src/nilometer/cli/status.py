@@ -38,9 +38,11 @@ from nilometer.client.health.cluster_health import (
     Grade,
     PartitionHealth,
     cluster_health,
+    ids,
+    named,
+    problems,
 )
 from nilometer.client.health.health_check import HealthCheck
-from nilometer.client.health.health_text import ids, named, problems
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.runtime import Runtime

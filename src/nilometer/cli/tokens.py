@@ -20,7 +20,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     yes_option,
 )
-from nilometer.client.admin.token_admin import IssuedToken, TokenAdmin
+from nilometer.client.admin.security_admin import IssuedToken, TokenAdmin
 from nilometer.client.settings.durations import parse_duration_ms
 from nilometer.security.principal import Principal, parse_principal
 

@@ -35,9 +35,9 @@ from nilometer.cli.config_view import (
     set_option,
     shown,
 )
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import (
+from nilometer.client.admin.admin import (
     BROKER_DEFAULT,
+    Admin,
     ConfigEntry,
     ConfigSource,
     NewTopic,
@@ -46,8 +46,8 @@ from nilometer.client.admin.descriptions import (
 from nilometer.client.admin.record_deletion import HIGH_WATERMARK, Deletions, delete_records
 from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.offsets.offset_queries import READ_COMMITTED
-from nilometer.client.offsets.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from nilometer.client.replicas.partition_operations import describe_by_controller
+from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.replicas.reassignments import describe_by_controller
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -33,7 +33,7 @@ from nilometer.cli.metadata import (
     coordination_option,
     data_dir_option,
 )
-from nilometer.client.admin.user_admin import UserAdmin, UserCredential
+from nilometer.client.admin.security_admin import UserAdmin, UserCredential
 from nilometer.local.secure_cluster import BROKER, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism

@@ -7,9 +7,9 @@ from nilometer.config.definition import (
     ConfigKind,
     ConfigRule,
     ResolvedValues,
+    Settings,
 )
 from nilometer.config.properties import parse_properties
-from nilometer.config.settings import Settings
 
 __all__ = [
     "ConfigDefinition",

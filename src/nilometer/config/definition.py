@@ -1,8 +1,5 @@
-"""The definition of configuration keys, and the parsing and checking of their values.
-
-A :class:`ConfigKey` is one setting, with Kafka's name; a :class:`ConfigDefinition` is the set of all keys of
-one type of resource (broker, topic). Unknown keys and invalid values raise :class:`ConfigError`, which names
-the key, the value and the allowed values.
+"""The definition of configuration keys: the parsing and checking of values, and the settings that result,
+with defaults and typed access.
 """
 
 from __future__ import annotations
@@ -13,6 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+
+# The definition of configuration keys, and the parsing and checking of their values.
+#
+# A :class:`ConfigKey` is one setting, with Kafka's name; a :class:`ConfigDefinition` is the set of all keys
+# of one type of resource (broker, topic). Unknown keys and invalid values raise :class:`ConfigError`, which
+# names the key, the value and the allowed values.
 
 ConfigValue = bool | int | float | str | tuple[str, ...]
 
@@ -264,3 +267,51 @@ class ConfigDefinition(msgspec.Struct, frozen=True):
 
 def _short(text: str) -> str:
     return text if len(text) <= SHOWN_TEXT_MAX else f"{text[:SHOWN_TEXT_MAX]}… ({len(text)} characters)"
+
+
+# Settings: the given values of a definition's keys, or their defaults, with typed access.
+
+
+class Settings:
+    def __init__(self, definition: ConfigDefinition, texts: Mapping[str, str]) -> None:
+        """Parse ``texts``. Raises ConfigError, which names the key."""
+        self._definition = definition
+        self._given = definition.parse(texts)
+
+    def is_given(self, name: str) -> bool:
+        return name in self._given
+
+    def value(self, name: str) -> ConfigValue | None:
+        """Return the given value of a known key, or its default."""
+        given = self._given.get(name)
+        return given if given is not None else self._definition.key(name).default
+
+    def integer(self, name: str) -> int:
+        value = self.value(name)
+        assert isinstance(value, int), name
+        return value
+
+    def real(self, name: str) -> float:
+        value = self.value(name)
+        assert isinstance(value, float | int), name
+        return float(value)
+
+    def string(self, name: str) -> str:
+        value = self.value(name)
+        assert isinstance(value, str), name
+        return value
+
+    def optional_string(self, name: str) -> str | None:
+        value = self.value(name)
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        value = self.value(name)
+        assert isinstance(value, tuple), name
+        return value
+
+    def boolean(self, name: str) -> bool:
+        value = self.value(name)
+        assert isinstance(value, bool), name
+        return value

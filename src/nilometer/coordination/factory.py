@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nilometer.coordination.connect_string import ConnectString, parse_connect_string
 from nilometer.coordination.local import LocalStore
 from nilometer.coordination.local.reader import LocalReader
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
-from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
+from nilometer.coordination.zookeeper.connect import (
+    OPEN,
+    ConnectString,
+    ZooKeeperSecurity,
+    parse_connect_string,
+)
 from nilometer.runtime import Runtime
 
 if TYPE_CHECKING:

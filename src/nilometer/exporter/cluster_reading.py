@@ -1,8 +1,4 @@
-"""Reads the state of a cluster with an admin client.
-
-Each part has its own error: while a broker is away, the groups that it coordinates are missing, and the rest
-is still there.
-"""
+"""What one reading of a cluster finds, topics, offsets and groups, and how an admin client reads it."""
 
 from __future__ import annotations
 
@@ -10,15 +6,38 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import GroupAdmin
-from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
-from nilometer.client.offsets.offset_queries import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from nilometer.exporter.cluster_state import ClusterState, GroupState
+from nilometer.client.network.cluster_metadata import BrokerNode, TopicMetadata, TopicPartition
+from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.wire.errors import KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    members: int
+    committed: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Offsets and groups that could not be read are missing; ``failed`` says which part failed, and why."""
+
+    brokers: tuple[BrokerNode, ...]
+    topics: Mapping[str, TopicMetadata]
+    log_start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    groups: Mapping[str, GroupState] = field(default_factory=dict[str, GroupState])
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def lag(self, group: GroupState, partition: TopicPartition) -> int | None:
+        """Return how many offsets a group is behind the high watermark; None if that is not known."""
+        end, committed = self.high_watermarks.get(partition), group.committed.get(partition)
+        return None if end is None or committed is None else max(0, end - committed)
+
 
 logger = logging.getLogger("nilometer.exporter")
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.settings.client_settings import GivenConfig
-from nilometer.exporter.cluster_reading import ClusterReading, Selection
-from nilometer.exporter.cluster_state import ClusterState
+from nilometer.exporter.cluster_reading import ClusterReading, ClusterState, Selection
 from nilometer.exporter.lag_metrics import registry_of
 from nilometer.http.server import HttpServer, Response, plain
-from nilometer.metrics.exposition import CONTENT_TYPE
+from nilometer.metrics.families import CONTENT_TYPE
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import KafkaError
 

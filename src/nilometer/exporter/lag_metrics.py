@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicPartition
-from nilometer.exporter.cluster_reading import PARTS
-from nilometer.exporter.cluster_state import ClusterState, GroupState
+from nilometer.exporter.cluster_reading import PARTS, ClusterState, GroupState
 from nilometer.metrics import Family, Kind, Measured, Registry, Series
 
 PARTITION_SERIES_MAX = 200_000

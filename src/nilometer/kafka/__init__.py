@@ -6,11 +6,18 @@
 """
 
 from nilometer.kafka.admin import KafkaAdmin, OffsetRange
-from nilometer.kafka.connection import Kafka, connect
+from nilometer.kafka.connection import (
+    Data,
+    Delivery,
+    Headers,
+    Kafka,
+    RecordMetadata,
+    TopicPartition,
+    Transaction,
+    connect,
+)
 from nilometer.kafka.errors import KafkaError
 from nilometer.kafka.records import Record, Records
-from nilometer.kafka.transactions import Transaction
-from nilometer.kafka.values import Data, Delivery, Headers, RecordMetadata, TopicPartition
 
 __all__ = [
     "Data",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import (
+from nilometer.client.admin.admin import (
     BROKER_DEFAULT,
+    Admin,
     AlterOperation,
     ClusterDescription,
     ConfigChange,

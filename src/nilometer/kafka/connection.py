@@ -6,21 +6,136 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
 from nilometer.client.consumer.consumer import Consumer
+from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.group.group_exchange import OffsetAndMetadata
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.producer.batch import Delivery, RecordMetadata
 from nilometer.client.producer.producer import Producer
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.client.settings.client_settings import ClientSettings, GivenConfig, GivenValue
 from nilometer.client.transactions.transaction_manager import ProducerState
-from nilometer.config import ConfigError
+from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.kafka.admin import KafkaAdmin
 from nilometer.kafka.errors import InvalidSetting
 from nilometer.kafka.records import Reading, Records
-from nilometer.kafka.settings import ConnectionSettings
-from nilometer.kafka.transactions import Transaction
-from nilometer.kafka.values import Data, Delivery, Headers, RecordMetadata, to_bytes, to_headers
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+__all__ = ["Data", "Delivery", "Headers", "RecordMetadata", "TopicPartition", "to_bytes", "to_headers"]
+
+
+# What the methods of the client take and return.
+
+Data = bytes | str | None
+"""A key or a value. Text is sent as UTF-8; None is Kafka's null, as a value a tombstone."""
+Headers = Mapping[str, Data] | Sequence[tuple[str, Data]]
+
+
+def to_bytes(data: Data) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def to_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return [(name, to_bytes(value)) for name, value in pairs]
+
+
+# The settings of one connection, under Kafka's keys, for the producer, consumers and admin that it makes.
+
+BY_ARGUMENT = {
+    "bootstrap.servers": "the first argument of connect()",
+    "client.id": "client_id of connect()",
+    "group.id": "group of consume()",
+    "auto.offset.reset": "start of consume()",
+    "enable.auto.commit": "auto_commit of consume()",
+    "isolation.level": "read_committed of consume()",
+    "transactional.id": "the argument of transaction()",
+}
+_DEFINITIONS = (PRODUCER_CONFIG_DEFINITION, CONSUMER_CONFIG_DEFINITION, ADMIN_CONFIG_DEFINITION)
+
+
+class ConnectionSettings:
+    def __init__(self, servers: str, client_id: str, given: GivenConfig) -> None:
+        """Raises InvalidSetting."""
+        for key in given:
+            if key in BY_ARGUMENT:
+                raise InvalidSetting(f"{key} is {BY_ARGUMENT[key]}")
+            if not any(key in definition.keys for definition in _DEFINITIONS):
+                raise InvalidSetting(f"there is no setting {key} of a producer, consumer or admin")
+        self._given: dict[str, GivenValue] = {**given, "bootstrap.servers": servers, "client.id": client_id}
+        try:
+            for definition in _DEFINITIONS:
+                ClientSettings(definition, self._of(definition))
+        except ConfigError as error:
+            raise InvalidSetting(str(error)) from None
+
+    def producer(self, own: Mapping[str, GivenValue]) -> GivenConfig:
+        return {**self._of(PRODUCER_CONFIG_DEFINITION), **own}
+
+    def consumer(self, own: Mapping[str, GivenValue]) -> GivenConfig:
+        return {**self._of(CONSUMER_CONFIG_DEFINITION), **own}
+
+    def admin(self) -> GivenConfig:
+        return self._of(ADMIN_CONFIG_DEFINITION)
+
+    def _of(self, definition: ConfigDefinition) -> dict[str, GivenValue]:
+        """Return the given settings that this client has; each of them is one of some client."""
+        return {key: value for key, value in self._given.items() if key in definition.keys}
+
+
+# Transactions: records, and the offsets of the records they were made from, become visible together.
+
+
+class Transaction:
+    """An open transaction: ``async with kafka.transaction("billing-1") as transaction``.
+
+    It is committed at the end of the block, and aborted if the block raises.
+    """
+
+    def __init__(self, producer: TransactionalProducer) -> None:
+        self._producer = producer
+        self._offsets: list[tuple[Records, dict[TopicPartition, OffsetAndMetadata]]] = []
+
+    async def send(
+        self,
+        topic: str,
+        value: Data = None,
+        *,
+        key: Data = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Send a record as part of the transaction; the commit waits for its acknowledgement.
+
+        The parameters are those of ``Kafka.send``. Raises AbortableTransactionError if an earlier record of
+        the transaction failed, FatalTransactionError.
+        """
+        return await self._producer.send(
+            topic,
+            to_bytes(value),
+            key=to_bytes(key),
+            headers=to_headers(headers),
+            partition=partition,
+            timestamp=timestamp,
+        )
+
+    async def commit_offsets(self, records: Records) -> None:
+        """Commit the records that ``records`` has returned so far as part of the transaction.
+
+        ``records`` needs a group, and ``auto_commit=False``. Raises AbortableTransactionError if the member
+        has lost its partitions, FatalTransactionError.
+        """
+        offsets, member = records.processed()
+        await self._producer.send_offsets(offsets, member)
+        self._offsets.append((records, offsets))
+
+    def on_committed(self) -> None:
+        for records, offsets in self._offsets:
+            records.on_committed(offsets)
 
 
 def connect(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.network.connection import ConnectionLost, RequestTimedOut
-from nilometer.client.transactions.transaction_errors import (
+from nilometer.client.transactions.transaction_manager import (
     AbortableTransactionError,
     FatalTransactionError,
     ProducerFenced,

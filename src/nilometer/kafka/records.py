@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nilometer.client.consumer.consumer import FOREVER_MS, Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nilometer.broker.control.offline_changes import change_offline
-from nilometer.cluster.acl import Acl
+from nilometer.broker.settings.zookeeper_settings import security_from
+from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.acls import decide_create_acls
 from nilometer.cluster.controller.credentials import ScramUpsertion, decide_alter_scram_credentials
 from nilometer.cluster.controller.decision import Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import make_store
-from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
+from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
+from nilometer.local.secure_cluster import BROKER_JAAS, CLIENT_JAAS, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Entropy, Runtime
+from nilometer.security.jaas import parse_jaas
 from nilometer.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, salt_of, salted_password
 
 
@@ -79,3 +82,47 @@ def _check(outcomes: Iterable[Outcome]) -> None:
     for outcome in outcomes:
         if not outcome.ok:
             raise Refusal(outcome.error, outcome.message or "")
+
+
+# The users of a closed local cluster, and what they may do, before the first broker starts.
+
+DEMO_PREFIX = "demo-"
+"""What the names of topics, groups and transactional ids of the user ``demo`` begin with."""
+SINK_PREFIX = "nilometer-sink"
+"""What the transactional ids of Spark's sink begin with."""
+
+
+async def write_users(security: SecureFolder, coordination: str, cluster_id: str | None = None) -> None:
+    """Write the users and the ACLs to the coordination store, before the first broker starts.
+
+    ``cluster_id`` is the id of the new cluster, if it is known. Raises as
+    :func:`~nilometer.local.first_users.write_first_users`.
+    """
+    brokers = security.common_broker_settings()
+    users = [
+        _user(security.admin_settings()[CLIENT_JAAS]),
+        _user(security.client_settings()[CLIENT_JAAS]),
+        _user(brokers[BROKER_JAAS]),
+    ]
+    await write_first_users(
+        coordination, users, acls=demo_acls(), zookeeper=security_from(brokers), cluster_id=cluster_id
+    )
+
+
+def demo_acls() -> tuple[Acl, ...]:
+    """Return what the user ``demo`` may do: everything with what begins with ``demo-``."""
+    resources = (
+        (ResourceType.TOPIC, DEMO_PREFIX),
+        (ResourceType.GROUP, DEMO_PREFIX),
+        (ResourceType.TRANSACTIONAL_ID, DEMO_PREFIX),
+        (ResourceType.TRANSACTIONAL_ID, SINK_PREFIX),
+    )
+    return tuple(
+        Acl(kind, name, PatternType.PREFIXED, f"User:{DEMO}", WILDCARD, Operation.ALL, Permission.ALLOW)
+        for kind, name in resources
+    )
+
+
+def _user(jaas: str) -> NewUser:
+    options = parse_jaas(jaas).options
+    return NewUser(name=options["username"], password=options["password"], mechanisms=(MECHANISM,))

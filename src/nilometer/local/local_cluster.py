@@ -6,7 +6,7 @@ error; earlier parts are in ``broker.log.<n>``),
 does not serve) and ``logs/`` (the partitions); ``<data>/coordination/`` is the coordination store. A process
 is identified by its pid *and* its start time, so that a reused pid is never mistaken for a broker.
 
-The folder may be moved or copied (:mod:`~nilometer.local.moved_folder`): settings are read with the paths of
+The folder may be moved or copied (:mod:`~nilometer.local.local_cluster`): settings are read with the paths of
 its present place, processes of the original do not count, and :meth:`LocalCluster.settle` corrects the files.
 """
 
@@ -15,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,11 +28,83 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
 from nilometer.config import parse_properties
 from nilometer.local.broker_process import BrokerProcess, broker_environment
-from nilometer.local.moved_folder import CannotSettle, correct_paths, corrected, former_place
 from nilometer.local.private_files import write_private
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import SecureFolder
-from nilometer.storage.names import CLEAN_SHUTDOWN
+from nilometer.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES
+
+# A data folder that was moved or copied: where it was before, and the paths in its files corrected.
+#
+# The files that `nilometer up` writes have absolute paths of the folder. After a move these lead nowhere, and
+# after a copy to the data of the original: brokers of the copy would serve that.
+#
+# Paths outside the folder are left as they are. The former place shows in ``server.properties``: its
+# ``log.dirs`` end in ``broker-<id>/logs``, below a folder that is not this one.
+
+SETTINGS = "server.properties"
+COORDINATION = "coordination"
+
+
+class CannotSettle(Exception):
+    """The files of a moved or copied data folder cannot be corrected; the message says what to do."""
+
+
+def former_place(data_dir: Path, broker_ids: Sequence[int]) -> Path | None:
+    """Return the absolute path that the folder had when its brokers were configured; None: its present one.
+
+    ``data_dir`` is absolute.
+    """
+    for broker_id in broker_ids:
+        text = (data_dir / f"broker-{broker_id}" / SETTINGS).read_text(encoding="utf-8")
+        written = re.search(rf"^log\.dirs=(/.*)/broker-{broker_id}/logs$", text, re.MULTILINE)
+        if written is None:
+            continue
+        place = Path(written[1])
+        if place == data_dir or (place.exists() and place.samefile(data_dir)):
+            continue
+        has_store = f"\nnilometer.coordination=local:{place / COORDINATION}\n" in text
+        if has_store or (data_dir / f"broker-{broker_id}" / "logs" / META_PROPERTIES).exists():
+            return place
+    return None
+
+
+def corrected(text: str, former: Path, data_dir: Path) -> str:
+    """Return the text of a properties file with the paths below ``former`` replaced by those below
+    ``data_dir``."""
+    return re.sub(rf"(?<![\w./-]){re.escape(str(former))}(?=/)", lambda _: str(data_dir), text)
+
+
+def correct_paths(data_dir: Path, former: Path, broker_ids: Sequence[int]) -> None:
+    """Correct the paths in all files, and forget the processes of the former place.
+
+    Raises CannotSettle, before anything is changed.
+    """
+    missing = list(_missing(data_dir, former, broker_ids))
+    if missing:
+        raise CannotSettle(
+            f"{data_dir} has the settings of the cluster in {former}, but not all of its data: "
+            f"{', '.join(missing)} is missing. Copy the whole folder, with its brokers stopped"
+        )
+    for broker_id in broker_ids:
+        for name in ("process.json", "status.json"):
+            (data_dir / f"broker-{broker_id}" / name).unlink(missing_ok=True)
+    for path in sorted(data_dir.glob("security/*.properties")) + sorted(
+        data_dir.glob(f"broker-*/{SETTINGS}")
+    ):
+        write_private(path, corrected(path.read_text(encoding="utf-8"), former, data_dir))
+
+
+def _missing(data_dir: Path, former: Path, broker_ids: Sequence[int]) -> Iterator[str]:
+    """Yield what the settings name below the former place, and is not here."""
+    for broker_id in broker_ids:
+        folder = data_dir / f"broker-{broker_id}"
+        text = corrected((folder / SETTINGS).read_text(encoding="utf-8"), former, data_dir)
+        if not (folder / "logs" / META_PROPERTIES).exists() and f"\nlog.dirs={folder / 'logs'}\n" in text:
+            yield str(folder / "logs" / META_PROPERTIES)
+        store = data_dir / COORDINATION
+        if not store.exists() and f"\nnilometer.coordination=local:{store}\n" in text:
+            yield str(store)
+
 
 LOG_FILE = "nilometer.log.file"
 STOP_TIMEOUT_S = 60.0

@@ -6,7 +6,7 @@ all brokers), ``admin.properties`` and ``client.properties`` (the settings of cl
 
 The passwords are random. They are in these files, and in the brokers' ``server.properties``; the metadata and
 ZooKeeper have hashes. The user ``admin`` may do everything, ``demo`` what
-:mod:`nilometer.local.secure_users` says, ``broker`` is that of the brokers' own connections.
+:mod:`nilometer.local.first_users` says, ``broker`` is that of the brokers' own connections.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Metrics as values: families, distributions, and Prometheus' text format. Pure: time is an argument."""
 
 from nilometer.metrics.distribution import Distribution, DistributionReading
-from nilometer.metrics.families import Family, Kind
-from nilometer.metrics.registry import PAUSE, Collect, Measured, Pause, Registry, Series
+from nilometer.metrics.families import PAUSE, Collect, Family, Kind, Measured, Pause, Registry, Series
 
 __all__ = [
     "PAUSE",

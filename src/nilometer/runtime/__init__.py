@@ -10,11 +10,9 @@ replaces the event loop as a whole. Code outside this folder must not use thread
 ``asyncio.wait``).
 """
 
-from nilometer.runtime.clock import Clock
 from nilometer.runtime.disk import Disk, DiskLock, DiskWatch, File, LockHeld
-from nilometer.runtime.entropy import Entropy
 from nilometer.runtime.network import Listener, Network
-from nilometer.runtime.runtime import Runtime
+from nilometer.runtime.runtime import Clock, Entropy, Runtime
 
 __all__ = [
     "Clock",

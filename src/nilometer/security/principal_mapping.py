@@ -1,14 +1,117 @@
-"""``ssl.principal.mapping.rules``: from the subject of a client's certificate to its user (KIP-371).
-
-The first rule whose pattern matches the whole subject gives the name: ``RULE:pattern/replacement/L``, with
-``$1`` for a group, and L or U for small letters or capitals. ``DEFAULT`` gives the subject itself.
+"""From a client's certificate to its user: the subject as Java prints it, and ``ssl.principal.mapping.rules``
+(KIP-371).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
+
+# The subject of a certificate as Java prints it: RFC 2253, the last part first.
+#
+# Kafka's principals and ``ssl.principal.mapping.rules`` are about this text. Only as much of DER is read as
+# is needed to find the subject of a certificate that has been verified already.
+
+_KEYWORDS = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+_STRINGS = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E})
+"""ASN.1's types of text that Java prints as text: UTF8, Printable, T61, IA5, General and BMPString. It takes
+the bytes of each for UTF-8, so that a name in BMPString has an escaped NUL before each letter."""
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_VERSION = 0xA0
+_ESCAPED = {**{each: f"\\{each}" for each in ',=+<>#;"\\'}, "\0": "\\00"}
+_PADDING = " \r"
+"""What is escaped at the begin and the end of a value."""
+_FIELDS_BEFORE_SUBJECT = 4
+"""Serial number, signature algorithm, issuer and validity."""
+
+
+def subject_of(certificate: bytes) -> str:
+    """Return the subject of a certificate in DER. Raises ValueError if it is damaged."""
+    try:
+        (_, whole) = next(_items(certificate))
+        (_, signed) = next(_items(whole))
+        fields = [value for tag, value in _items(signed) if tag != _VERSION]
+        names = [_relative_name(value) for _, value in _items(fields[_FIELDS_BEFORE_SUBJECT])]
+    except (IndexError, StopIteration, ValueError):
+        raise ValueError("the certificate is damaged") from None
+    return ",".join(reversed(names))
+
+
+def _relative_name(data: bytes) -> str:
+    parts: list[str] = []
+    for _, pair in _items(data):
+        (_, oid), (tag, value) = _items(pair)
+        parts.append(_part(_object_identifier(oid), tag, value))
+    return "+".join(parts)
+
+
+def _part(oid: str, tag: int, value: bytes) -> str:
+    keyword = _KEYWORDS.get(oid)
+    if keyword is None or tag not in _STRINGS:
+        return f"{keyword or oid}=#{_encoded(tag, value).hex()}"
+    # Java has one character for bytes that encode half a surrogate pair, Python one for each.
+    text = _SURROGATE.sub(b"\xef\xbf\xbd", value).decode("utf-8", "replace")
+    return f"{keyword}={_escaped(text)}"
+
+
+def _escaped(text: str) -> str:
+    shown = "".join(_ESCAPED.get(each, each) for each in text)
+    first = len(shown) - len(shown.lstrip(_PADDING))
+    end = len(shown.rstrip(_PADDING))
+    return "".join(each if first <= position < end else f"\\{each}" for position, each in enumerate(shown))
+
+
+def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and content of the elements of ``data``. Raises IndexError."""
+    position = 0
+    while position < len(data):
+        tag, size = data[position], data[position + 1]
+        position += 2
+        if size & 0x80:
+            count = size & 0x7F
+            size = int.from_bytes(data[position : position + count], "big")
+            position += count
+        if position + size > len(data):
+            raise IndexError
+        yield tag, data[position : position + size]
+        position += size
+
+
+def _encoded(tag: int, value: bytes) -> bytes:
+    size = len(value)
+    if size < 0x80:
+        return bytes((tag, size)) + value
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((tag, 0x80 | len(length))) + length + value
+
+
+def _object_identifier(data: bytes) -> str:
+    numbers, number = list[int](), 0
+    for byte in data:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+
+
+# ``ssl.principal.mapping.rules``: from the subject of a client's certificate to its user (KIP-371).
+#
+# The first rule whose pattern matches the whole subject gives the name: ``RULE:pattern/replacement/L``, with
+# ``$1`` for a group, and L or U for small letters or capitals. ``DEFAULT`` gives the subject itself.
 
 _RULE = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))"

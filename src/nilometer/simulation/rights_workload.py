@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.rights import AclHistory, RightsLedger
 from nilometer.simulation.cluster import Cluster

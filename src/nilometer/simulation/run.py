@@ -12,8 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import ResourceType
+from nilometer.client.admin.admin import Admin, ResourceType
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import compaction, disks, failed_folders, metadata
 from nilometer.simulation.checkers.bounds import Bounds

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, ResourceType
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC

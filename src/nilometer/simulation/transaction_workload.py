@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, ResourceType
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType

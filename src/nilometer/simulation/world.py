@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.clock import EPOCH_MS, HostClock
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fabric import Fabric

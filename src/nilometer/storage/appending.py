@@ -20,7 +20,6 @@ from nilometer.storage.producers import AppendOrigin, BatchMetadata, ProducerUpd
 from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch, validate_batches
 from nilometer.storage.segments.segment import BatchMark, LogSegment
 from nilometer.wire.compression import Bytes
-from nilometer.wire.control_records import read_end_txn_marker
 from nilometer.wire.record_batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -30,6 +29,7 @@ from nilometer.wire.record_batch import (
     check_batch,
     patched_header,
 )
+from nilometer.wire.records import read_end_txn_marker
 
 _CLIENT = AppendOrigin.CLIENT
 BUFFERS_MAX = 512

@@ -18,10 +18,9 @@ from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
 from nilometer.storage.segments.transaction_index import AbortedTxn
-from nilometer.wire.control_records import EndTxnMarker, read_end_txn_marker
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import BatchHeader, check_batch, read_header
-from nilometer.wire.records import Record, decode_records
+from nilometer.wire.records import EndTxnMarker, Record, decode_records, read_end_txn_marker
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes
-from nilometer.wire.control_records import ControlType, EndTxnMarker, read_end_txn_marker
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from nilometer.wire.records import ControlType, EndTxnMarker, read_end_txn_marker
 
 # The producer state of a log at one offset, as a file (``<offset>.snapshot``).
 #

@@ -24,7 +24,6 @@ from nilometer.storage.producers import AppendOrigin
 from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.compression import DECOMPRESSED_BYTES_MAX, Bytes, Codec, pieces
 from nilometer.wire.errors import BatchTooLarge, CorruptBatch, ErrorCode, InvalidRecord, KafkaError
-from nilometer.wire.recompression import Recompression
 from nilometer.wire.record_batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -37,6 +36,7 @@ from nilometer.wire.record_batch import (
     read_header,
 )
 from nilometer.wire.record_heads import RecordHeads, heads_in
+from nilometer.wire.records import Recompression
 
 T = TypeVar("T")
 

@@ -19,17 +19,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nilometer.testing.async_cluster import AsyncCluster
-    from nilometer.testing.cluster import Cluster
+    from nilometer.testing.cluster import AsyncCluster, Cluster, ClusterError
     from nilometer.testing.kafka_container import KafkaContainer
-    from nilometer.testing.launcher_process import ClusterError
 
 __all__ = ["AsyncCluster", "Cluster", "ClusterError", "KafkaContainer"]
 
 _MODULES = {
-    "AsyncCluster": "nilometer.testing.async_cluster",
+    "AsyncCluster": "nilometer.testing.cluster",
     "Cluster": "nilometer.testing.cluster",
-    "ClusterError": "nilometer.testing.launcher_process",
+    "ClusterError": "nilometer.testing.cluster",
     "KafkaContainer": "nilometer.testing.kafka_container",
 }
 

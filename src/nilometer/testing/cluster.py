@@ -6,16 +6,80 @@ cluster is closed, or when the test process ends in whatever way.
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, ParamSpec, TypeVar
 
-from nilometer.testing.launcher_process import ClusterError, LauncherProcess
+from nilometer.local.broker_process import broker_environment
 
-if TYPE_CHECKING:
-    from nilometer.testing.async_cluster import AsyncCluster
+# The test process's side of the launcher: starts it, and sends it requests.
+
+RESPONSE_TIMEOUT_S = 150.0
+"""More than the longest operation takes: the launcher has its own time limits."""
+
+
+class ClusterError(Exception):
+    """A broker of the test cluster did not start, stop or respond; the message says which, and why."""
+
+
+class LauncherProcess:
+    """A running launcher. Thread-safe: one request at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "nilometer.testing.launcher"),
+                    *(str(theirs.fileno()), str(os.getpid())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=broker_environment(os.environ),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C ends the test process, which ends the cluster
+            )
+        self._control = ours
+        self._responses = ours.makefile("rb")
+
+    def request(self, operation: str, timeout_s: float = RESPONSE_TIMEOUT_S, **arguments: object) -> Any:
+        """Have the launcher perform an operation; return its result.
+
+        Raises ClusterError. After one for ``timeout_s`` (seconds), the launcher can only be closed.
+        """
+        line = json.dumps({"operation": operation, **arguments}).encode() + b"\n"
+        with self._lock:
+            try:
+                self._control.settimeout(timeout_s)
+                self._control.sendall(line)
+                response = self._responses.readline()
+            except TimeoutError:
+                raise ClusterError(f"{operation}: not done after {timeout_s:g} s") from None
+            except OSError as error:
+                raise ClusterError(f"the process that owns the brokers does not respond: {error}") from None
+        if not response:
+            raise ClusterError("the process that owns the brokers has ended; see its error output")
+        answer = json.loads(response)
+        if "error" in answer:
+            raise ClusterError(answer["error"])
+        return answer["result"]
+
+    def close(self) -> None:
+        """Close the socket, and wait until the launcher has removed everything and ended."""
+        self._responses.close()
+        self._control.close()
+        self._process.wait(RESPONSE_TIMEOUT_S)
+
 
 Settings = Mapping[str, str | int | float | bool]
 
@@ -118,7 +182,6 @@ class Cluster:
         self.close()
 
     async def __aenter__(self) -> AsyncCluster:
-        from nilometer.testing.async_cluster import AsyncCluster
 
         self._async = AsyncCluster(self)
         await self._async.start()
@@ -255,3 +318,92 @@ def _remove(folder: Path) -> None:
 
 def _text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# A test cluster whose methods are coroutines: the event loop runs while brokers start and stop.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncCluster:
+    """``async with Cluster(brokers=3) as cluster: … await cluster.kill(2)``.
+
+    Each method does what the method of :class:`~nilometer.testing.cluster.Cluster` with its name does, and
+    raises the same errors. An operation that has begun ends, even if its caller is cancelled.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def start(self) -> None:
+        try:
+            await _in_thread(self._cluster.start)
+        except asyncio.CancelledError:
+            await _in_thread(self._cluster.close)
+            raise
+
+    async def close(self) -> None:
+        await _in_thread(self._cluster.close)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,…`` of all brokers, running or not; the value of Kafka's ``bootstrap.servers``."""
+        return self._cluster.bootstrap_servers
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client under Kafka's keys."""
+        return self._cluster.client_settings
+
+    @property
+    def broker_ids(self) -> tuple[int, ...]:
+        return self._cluster.broker_ids
+
+    def address(self, broker: int) -> str:
+        """Return ``host:port`` of one broker."""
+        return self._cluster.address(broker)
+
+    async def running(self) -> list[int]:
+        """Return the ids of the brokers that run and are not paused."""
+        return await _in_thread(lambda: self._cluster.running)
+
+    async def log(self, broker: int) -> str:
+        return await _in_thread(self._cluster.log, broker)
+
+    async def kill(self, broker: int) -> None:
+        await _in_thread(self._cluster.kill, broker)
+
+    async def stop(self, broker: int) -> None:
+        await _in_thread(self._cluster.stop, broker)
+
+    async def restart(self, broker: int) -> None:
+        await _in_thread(self._cluster.restart, broker)
+
+    async def pause(self, broker: int) -> None:
+        await _in_thread(self._cluster.pause, broker)
+
+    async def resume(self, broker: int) -> None:
+        await _in_thread(self._cluster.resume, broker)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        await _in_thread(self._cluster.create_topic, name, partitions, replication_factor, configs)
+
+    async def leader(self, topic: str, partition: int = 0) -> int:
+        return await _in_thread(self._cluster.leader, topic, partition)
+
+
+async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call ``function`` in a thread. If this is cancelled, wait until the call has ended first."""
+    call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.gather(call, return_exceptions=True)
+        raise

@@ -38,9 +38,9 @@ from typing import Any, NoReturn
 from nilometer.broker.process import run_broker
 from nilometer.broker.status_file import NOT_READY
 from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.first_users import write_users
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
-from nilometer.local.secure_users import write_users
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import MetaProperties

@@ -7,16 +7,14 @@ import threading
 from collections.abc import Coroutine, Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeVar
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
-from nilometer.client.network.cluster_metadata import PartitionMetadata
+from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.client.network.cluster_metadata import PartitionMetadata, metadata_request, read_metadata
 from nilometer.client.network.connection import Connection
-from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
 from nilometer.client.settings.client_security import SECURITY_KEYS, ClientSecurity, client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigDefinition
 from nilometer.runtime import Runtime
-from nilometer.testing.launcher_process import ClusterError
+from nilometer.testing.cluster import ClusterError
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 

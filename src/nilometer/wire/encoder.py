@@ -24,9 +24,8 @@ from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from nilometer.wire.building import implicit_default, milliseconds, milliseconds_since_epoch
-from nilometer.wire.primitives import NULL_UUID, unsigned
+from nilometer.wire.primitives import NULL_UUID, encode_unsigned, unsigned
 from nilometer.wire.schema import EntityShape, FieldShape, shape_of
-from nilometer.wire.varint import encode_unsigned
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -11,19 +11,354 @@ proportional to the frame.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import NilometerApiKey
 from nilometer.wire.building import Message
-from nilometer.wire.describe_rebalances import DescribeRebalancesRequest, DescribeRebalancesResponse
-from nilometer.wire.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from nilometer.wire.errors import MalformedMessage, MalformedRequest, MalformedResponse
-from nilometer.wire.forfeit_replicas import ForfeitReplicasRequest, ForfeitReplicasResponse
-from nilometer.wire.forward_request import ForwardedRequest, ForwardedResponse
-from nilometer.wire.prove_broker import ProveBrokerRequest, ProveBrokerResponse
+
+# DescribeRebalances, Nilometer's own API: the last rebalance of each group, its reason and causing member.
+#
+# A broker responds for the groups that it coordinates; it keeps the history from when it loaded the group.
+# Fields may be added; a reader ignores unknown ones.
+
+DESCRIBE_REBALANCES = NilometerApiKey.DESCRIBE_REBALANCES
+
+
+class DescribeRebalancesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    __api_key__: ClassVar[int] = int(DESCRIBE_REBALANCES)
+    __version__: ClassVar[int] = 0
+
+    groups: tuple[str, ...]
+
+
+class RebalanceState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    group_id: str
+    error_code: int = 0
+    """The error for this group, for example that the broker is not its coordinator."""
+    reason: str | None = None
+    """None: the group has not rebalanced since it was loaded, or the rebalance was not recorded."""
+    member_id: str = ""
+    """The id of the member that caused the rebalance, at that time."""
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    wall_ms: int = 0
+    generation: int = 0
+    """The generation before the rebalance."""
+    times_in_a_row: int = 0
+    """How many consecutive rebalances this member caused."""
+
+
+class DescribeRebalancesResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(DESCRIBE_REBALANCES)
+    __version__: ClassVar[int] = 0
+
+    groups: tuple[RebalanceState, ...] = ()
+
+
+# DescribeReplicas, Nilometer's own API: the full state of one broker's replicas.
+#
+# A broker responds for its own replicas only; a leader adds its followers' state, known from their fetches.
+# An offset or epoch of -1 means *not known*. Fields may be added; a reader ignores unknown ones.
+
+DESCRIBE_REPLICAS = NilometerApiKey.DESCRIBE_REPLICAS
+
+LEADER = "leader"
+FOLLOWER = "follower"
+NO_ROLE = "none"
+OFFLINE = "offline"
+
+NOT_HELD = "not-held"
+UNDER_MIN_ISR = "under-min-isr"
+WAITING_FOR_REPLICAS = "waiting-for-replicas"
+WAITING_FOR_FLUSH = "waiting-for-flush"
+
+PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class DescribeReplicasRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(DESCRIBE_REPLICAS)
+    __version__: ClassVar[int] = 0
+
+    topics: tuple[str, ...] | None = None
+    """Only these topics; None for all."""
+    partitions: tuple[PartitionNumber, ...] | None = None
+    """Only partitions with these numbers; None for all."""
+    segments: bool = False
+    """Whether to describe the segments of the logs. A broker does it for a few replicas of a response."""
+
+
+class RemoteReplicaState(msgspec.Struct, frozen=True, kw_only=True):
+    """A follower as its leader knows it, from its fetches."""
+
+    broker_id: int
+    broker_epoch: int
+    """The broker epoch of the last fetch."""
+    log_start_offset: int
+    log_end_offset: int
+    caught_up_age_ms: int | None
+    """How many ms ago it was last caught up; None: never since this leader epoch started."""
+    is_assigned: bool
+    is_eligible: bool
+    """Whether a broker with that broker epoch may be in the ISR."""
+
+
+class HighWatermarkHoldState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why the high watermark does not advance."""
+
+    reason: str
+    """``not-held``, ``under-min-isr``, ``waiting-for-replicas`` or ``waiting-for-flush``."""
+    text: str
+    """The reason as text for operators."""
+    replicas: tuple[int, ...] = ()
+    """The replicas that the high watermark waits for."""
+
+
+class LeaderState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state that only a leader has."""
+
+    epoch_start_offset: int
+    isr: tuple[int, ...]
+    """The committed ISR."""
+    maximal_isr: tuple[int, ...]
+    """The replicas that must have a record before it is committed: the committed ISR and those being
+    added."""
+    pending_isr: tuple[int, ...] | None
+    """The ISR requested from the controller, until its response."""
+    needed_in_sync: int
+    """The size of the committed ISR below which no record is committed."""
+    hold: HighWatermarkHoldState
+    followers: tuple[RemoteReplicaState, ...]
+
+
+class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
+    """The compaction of a replica's log: the round in progress, or the last one since the broker started."""
+
+    in_progress: bool
+    age_ms: int
+    """How many ms ago the round began if it is in progress, or ended."""
+    progress: float
+    """From 0 to 1: the share of the bytes to read that are read."""
+    bytes_total: int
+    """The size of the segments that the round rewrites."""
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    end_offset: int = -1
+    """The offset up to which the log is clean; -1 unless the round was completed."""
+    failure: str = ""
+    """Why the last round was not completed."""
+
+
+class SegmentState(msgspec.Struct, frozen=True, kw_only=True):
+    base_offset: int
+    size_bytes: int
+    """The size of the ``.log`` file."""
+    modified_ms: int = -1
+    """When that file was last written, in ms since the epoch; -1: not known."""
+    largest_timestamp: int = -1
+    """The largest timestamp of the segment's batches; -1 also if the broker has not read it yet."""
+
+
+class SegmentsState(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+    """How many segments the log has."""
+    newest: tuple[SegmentState, ...]
+    """The last of them by base offset, at most :data:`SEGMENTS_MAX`. The last one is active."""
+
+
+SEGMENTS_MAX = 100
+"""How many segments of a log are described."""
+
+
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    topic_id: str
+    partition: int
+    broker_id: int
+    role: str
+    """``leader``, ``follower``, ``none`` (no role yet) or ``offline`` (its log cannot be used)."""
+    leader_id: int
+    leader_epoch: int
+    """The role's leader epoch; without a role, the one in the metadata."""
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    """The ISR in this broker's metadata."""
+    in_sync: bool
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    flushed_offset: int = -1
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    size_bytes: int = -1
+    epoch_chain: tuple[tuple[int, int], ...] = ()
+    """(leader epoch, start offset), oldest first."""
+    leader: LeaderState | None = None
+    compaction: CompactionState | None = None
+    """None: the broker has not compacted the log since it started."""
+    segments: SegmentsState | None = None
+    """None: not requested, or the response describes those of enough other replicas."""
+    problems: tuple[str, ...] = ()
+    """For operators: why the replica is offline, or which of its tasks currently fail and are retried."""
+
+
+class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
+    broker_id: int
+    broker_epoch: int
+    """-1: not registered."""
+    controller_id: int
+    controller_epoch: int
+    metadata_number: int
+    """The number of the last entry of the metadata log that this broker has applied."""
+    unclean_elections: int
+    stray_folders: tuple[str, ...] = ()
+    """The folders of logs that are no replica of this broker: kept until an operator deletes them."""
+    longest_turn_us: int = -1
+    """The processor time of the longest turn of the broker's event loop since its start."""
+    longest_turn: str = ""
+    """What ran in it: the API, client and size of a request, or the name of a task."""
+
+
+NO_BROKER_STATE = BrokerState(
+    broker_id=-1,
+    broker_epoch=-1,
+    controller_id=-1,
+    controller_epoch=-1,
+    metadata_number=-1,
+    unclean_elections=0,
+)
+
+
+class DescribeReplicasResponse(msgspec.Struct, frozen=True, kw_only=True):
+    __api_key__: ClassVar[int] = int(DESCRIBE_REPLICAS)
+    __version__: ClassVar[int] = 0
+
+    cluster_id: str
+    broker: BrokerState
+    replicas: tuple[ReplicaState, ...]
+    """Ordered by topic and partition."""
+    error_code: int = 0
+    """Kafka's error code; with an error the other fields say nothing."""
+
+
+# ForfeitReplicas, Nilometer's own API: a broker leaves the ISR and ELR of partitions whose records it lost.
+#
+# Sent by a broker to the controller when it finds a replica's data damaged, or when the replica cannot be
+# used because its log directory failed. The controller removes the replica from the ISR, from the eligible
+# leader replicas and from leadership. The response has an outcome for every partition.
+
+FORFEIT_REPLICAS = NilometerApiKey.FORFEIT_REPLICAS
+
+
+class ReplicaOfPartition(msgspec.Struct, frozen=True, kw_only=True):
+    topic_id: str
+    partition: int
+
+
+class ForfeitReplicasRequest(msgspec.Struct, frozen=True, kw_only=True):
+    __api_key__: ClassVar[int] = int(FORFEIT_REPLICAS)
+    __version__: ClassVar[int] = 0
+
+    broker_id: int
+    broker_epoch: int
+    replicas: tuple[ReplicaOfPartition, ...]
+    offline: bool = False
+    """Whether the replicas are offline until the broker registers again; then they must leave the ISR."""
+
+
+class ForfeitOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    topic_id: str
+    partition: int
+    error_code: int
+    message: str = ""
+
+
+class ForfeitReplicasResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(FORFEIT_REPLICAS)
+    __version__: ClassVar[int] = 0
+
+    error_code: int
+    """The error if the whole request was rejected."""
+    message: str = ""
+    outcomes: tuple[ForfeitOutcome, ...] = ()
+
+
+# ForwardRequest, Nilometer's own API: a client's request, forwarded to the controller with its context.
+#
+# Between brokers. Like Kafka's Envelope (KIP-590), but with the client's listener, and with addresses as
+# text.
+
+FORWARD_REQUEST = NilometerApiKey.FORWARD_REQUEST
+
+
+class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    __api_key__: ClassVar[int] = int(FORWARD_REQUEST)
+    __version__: ClassVar[int] = 0
+
+    principal_type: str
+    principal_name: str
+    client_address: str
+    client_port: int
+    listener: str
+    security_protocol: str = "PLAINTEXT"
+    """The protocol of that listener; not sent by versions that have PLAINTEXT only."""
+    request: bytes
+    """The frame that the client sent, without its length; the client id is in its header."""
+
+
+class ForwardedResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(FORWARD_REQUEST)
+    __version__: ClassVar[int] = 0
+
+    error_code: int = 0
+    """Why the request was not executed: NOT_CONTROLLER, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST."""
+    message: str = ""
+    response: bytes = b""
+    """The frame for the client, without its length."""
+
+
+# ProveBroker, Nilometer's own API: two brokers authenticate each other on a new connection.
+#
+# Between brokers, before any other request; not advertised in ApiVersions. There are two requests on one
+# connection: the response to the first, which has no proof, has the acceptor's nonce and proof; the second
+# has the initiator's proof. :mod:`nilometer.cluster.cluster_secret` describes the proofs. If the user of the
+# connection is the initiator's identity, there is one request, whose response has neither nonce nor proof.
+
+PROVE_BROKER = NilometerApiKey.PROVE_BROKER
+
+
+class ProveBrokerRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(PROVE_BROKER)
+    __version__: ClassVar[int] = 0
+
+    cluster_id: str = ""
+    broker_id: int = -1
+    """The id of the broker that connects."""
+    expected_broker_id: int = -1
+    """The id of the broker that it wants to connect to."""
+    secret_number: int = -1
+    """The number of the current cluster secret of the broker that connects."""
+    nonce: bytes = b""
+    """Empty: the initiator gives no proof; its connection's user is its identity."""
+    proof: bytes = b""
+    """Only in the second request, which has no other field."""
+
+
+class ProveBrokerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    __api_key__: ClassVar[int] = int(PROVE_BROKER)
+    __version__: ClassVar[int] = 0
+
+    error_code: int = 0
+    message: str = ""
+    secret_number: int = -1
+    """The number of the cluster secret that both proofs use."""
+    nonce: bytes = b""
+    proof: bytes = b""
 
 
 class OwnApi:

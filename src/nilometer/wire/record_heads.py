@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from nilometer.wire.compression import DECOMPRESSED_BYTES_MAX, Bytes, pieces
 from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.primitives import VARINT_BYTES_MAX, VARLONG_BYTES_MAX, decode_zigzag
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader
-from nilometer.wire.varint import VARINT_BYTES_MAX, VARLONG_BYTES_MAX, decode_zigzag
 
 STEP_ITEMS = 1000
 """How many records and headers a step reads: about a millisecond of work."""

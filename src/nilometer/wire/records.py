@@ -1,17 +1,31 @@
-"""The records in a batch: decoding them, and building batches from them.
-
-``compression`` has the codecs and ``record_batch`` the header. Timestamps are arguments, in ms.
-
-Invariant: a batch from ``BatchBuilder`` passes ``check_batch`` and ``check_produced_batch``.
+"""The records in a batch: decoding them, building batches from them or from a transaction's marker, and
+changing their codec.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+import struct
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from nilometer.wire.compression import DECOMPRESSED_BYTES_MAX, Bytes, Codec, compress, decompress
-from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Bytes,
+    Codec,
+    compress,
+    compressor_of,
+    decompress,
+    pieces,
+)
+from nilometer.wire.errors import BatchTooLarge, CorruptBatch
+from nilometer.wire.primitives import (
+    VARLONG_BYTES_MAX,
+    ZIGZAG_TABLE,
+    ZIGZAG_TABLE_SIZE,
+    decode_zigzag,
+    encode_zigzag,
+)
 from nilometer.wire.record_batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -23,14 +37,15 @@ from nilometer.wire.record_batch import (
     BatchHeader,
     batch_attributes,
     pack_batch,
+    read_header,
+    with_codec,
 )
-from nilometer.wire.varint import (
-    VARLONG_BYTES_MAX,
-    ZIGZAG_TABLE,
-    ZIGZAG_TABLE_SIZE,
-    decode_zigzag,
-    encode_zigzag,
-)
+
+# The records in a batch: decoding them, and building batches from them.
+#
+# ``compression`` has the codecs and ``record_batch`` the header. Timestamps are arguments, in ms.
+#
+# Invariant: a batch from ``BatchBuilder`` passes ``check_batch`` and ``check_produced_batch``.
 
 Header = tuple[str, bytes | None]
 
@@ -262,3 +277,152 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
         parts += (encode_zigzag(len(encoded)), encoded)
         parts += (_NULL,) if value is None else (encode_zigzag(len(value)), value)
     return b"".join(parts)
+
+
+# Control records: transaction markers and others.
+#
+# Encodes and decodes a transaction marker. Key: version (int16, 0) and type (int16: 0 abort, 1 commit).
+# Value: version (int16, 0) and the epoch of the transaction coordinator (int32). A batch with a marker has
+# exactly this one record, a producer id, and is transactional.
+
+_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+_VERSION = 0
+
+
+class ControlType(enum.IntEnum):
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+    UNKNOWN = -1
+
+
+class EndTxnMarker(NamedTuple):
+    control_type: ControlType
+    """COMMIT or ABORT."""
+    coordinator_epoch: int
+    timestamp: int
+    """Milliseconds since the epoch."""
+
+
+def control_type(record: Record) -> ControlType:
+    """Return the type of a record in a control batch; UNKNOWN for a newer type. Raises CorruptBatch."""
+    if record.key is None or len(record.key) < _KEY.size:
+        raise CorruptBatch("control record without a type")
+    version, number = _KEY.unpack_from(record.key)
+    if version < 0:
+        raise CorruptBatch(f"invalid control record version {version}")
+    try:
+        return ControlType(number)
+    except ValueError:
+        return ControlType.UNKNOWN
+
+
+def end_txn_marker(record: Record) -> EndTxnMarker | None:
+    """Return the marker in ``record``, None for a control record of another type. Raises CorruptBatch."""
+    found = control_type(record)
+    if found not in (ControlType.COMMIT, ControlType.ABORT):
+        return None
+    if record.value is None or len(record.value) < _MARKER.size:
+        raise CorruptBatch("end transaction marker without a coordinator epoch")
+    version, coordinator_epoch = _MARKER.unpack_from(record.value)
+    if version < 0:
+        raise CorruptBatch(f"invalid end transaction marker version {version}")
+    return EndTxnMarker(found, coordinator_epoch, record.timestamp)
+
+
+def read_end_txn_marker(buffer: Bytes, position: int, header: BatchHeader) -> EndTxnMarker | None:
+    """Return the marker in a control batch; None for other control records and a batch without a marker.
+
+    Raises CorruptBatch if the records cannot be decoded.
+    """
+    records = decode_records(buffer, position, header)
+    try:
+        return end_txn_marker(records[0]) if records else None
+    except CorruptBatch:
+        return None
+
+
+def build_end_txn_marker(
+    marker: EndTxnMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_offset: int = 0,
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+) -> bytes:
+    """Return the control batch that ends the producer's transaction in a partition."""
+    if marker.control_type not in (ControlType.COMMIT, ControlType.ABORT):
+        raise ValueError(f"{marker.control_type.name} does not end a transaction")
+    builder = BatchBuilder()
+    builder.append(
+        marker.timestamp,
+        _KEY.pack(_VERSION, marker.control_type),
+        _MARKER.pack(_VERSION, marker.coordinator_epoch),
+    )
+    return builder.build(
+        base_offset,
+        producer_id,
+        producer_epoch,
+        transactional=True,
+        control=True,
+        partition_leader_epoch=partition_leader_epoch,
+    )
+
+
+# Changing the codec of a batch, for topics whose ``compression.type`` is not the producer's.
+#
+# The uncompressed records do not change, nor do offsets and producer fields in the header. The records pass
+# by piece by piece: neither they nor the new batch, where that becomes too large, are ever held whole.
+
+
+class Recompression:
+    """Compresses the decompressed records of a batch with another codec while they are read."""
+
+    def __init__(
+        self, target: Codec, level: int | None = None, size_max: int = DECOMPRESSED_BYTES_MAX
+    ) -> None:
+        """``size_max``: of the new batch, in bytes."""
+        self._target = target
+        self._compressor = compressor_of(target, level)
+        self._done: list[bytes] = []
+        self._size = HEADER_BYTES
+        self._size_max = size_max
+
+    def passing(self, decompressed: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the pieces ``decompressed``, each after it was compressed. Raises BatchTooLarge."""
+        for piece in decompressed:
+            self._add(self._compressor.compress(piece))
+            yield piece
+        self._add(self._compressor.flush())
+
+    def _add(self, packed: bytes) -> None:
+        self._done.append(packed)
+        self._size += len(packed)
+        if self._size > self._size_max:
+            raise BatchTooLarge(f"batch would have more than {self._size_max} bytes in the topic's codec")
+
+    def batch(self, header: BatchHeader) -> bytes:
+        """Return the new batch, after the last piece; ``header``: of the former one."""
+        return pack_batch(with_codec(header, self._target), b"".join(self._done))
+
+
+def recompress(
+    batch: Bytes, target: Codec, level: int | None = None, limit: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """Return a batch with its records compressed by ``target``; unchanged if that is its codec already.
+
+    Raises CorruptBatch if the records are damaged or do not fit into ``limit`` bytes.
+    """
+    header = read_header(batch)
+    if header.codec is target:
+        return bytes(batch)
+    recompression = Recompression(target, level, limit)
+    with memoryview(batch) as view, view[HEADER_BYTES : header.size] as data:
+        for _ in recompression.passing(pieces(header.codec, data, limit)):
+            pass
+    return recompression.batch(header)

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.primitives import encode_unsigned
 from nilometer.wire.schema import FIXED_SIZES, EntityShape, FieldShape, shape_of
-from nilometer.wire.varint import encode_unsigned
 
 Cut = tuple[int, int, bytes]
 """(start, stop, replacement): bytes ``[start, stop)`` are to be replaced."""

@@ -22,8 +22,7 @@ import confluent_kafka
 import pytest
 
 from nilometer.cli.main import run as run_command
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from nilometer.wire.compression import Codec
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
-from nilometer.wire.recompression import recompress
 from nilometer.wire.record_batch import HEADER_BYTES, patched_header
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker, recompress
 from support.kafka.apache_kafka import run_tool
 
 

@@ -19,8 +19,7 @@ from nilometer.storage import (
     checkpoints,
 )
 from nilometer.wire.compression import Codec
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 from support.kafka.apache_kafka import ApacheKafka, run_tool
 from support.kafka.clients import JavaClient
 from support.kafka.java_driver import JavaDriver

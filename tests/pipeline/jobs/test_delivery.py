@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from nilometer.cli.pipelines import pipeline_deliver_command
 from nilometer.cli.pipelines.pipeline_commands import pipeline
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run import webhook_delivery

@@ -17,8 +17,7 @@ from random import Random
 import pytest
 
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX
-from nilometer.security.scram import ScramMechanism
-from nilometer.security.scram_exchange import ScramClient
+from nilometer.security.scram import ScramClient, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import api, encode_request

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import AlterOperation, ConfigChange, NewTopic, ResourceType
+from nilometer.client.admin.admin import Admin, AlterOperation, ConfigChange, NewTopic, ResourceType
 from nilometer.simulation.workload.random_admin_requests import Subjects
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.cli.main import run
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import NewTopic
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually

@@ -10,8 +10,7 @@ import pytest
 from nilometer.quotas.entity import CLIENT_ID, REQUEST_PERCENTAGE
 from nilometer.security.plain import PlainClient
 from nilometer.security.sasl import SaslClient
-from nilometer.security.scram import ScramMechanism
-from nilometer.security.scram_exchange import ScramClient
+from nilometer.security.scram import ScramClient, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.brokers.quota_requests import alter, throttle_ms

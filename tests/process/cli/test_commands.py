@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nilometer.cli.consume import consume
 from nilometer.cli.main import COMMANDS, cli
 from nilometer.cli.record_format import BadFormat, as_json, json_lines, template, value_lines
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 
 HEAVY = ("pyspark", "pandas", "pyarrow", "numba", "uvloop", "kio", "rich", "asyncio")
 

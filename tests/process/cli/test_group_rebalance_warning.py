@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.admin.group_admin import GroupAdmin, GroupDescription
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.runtime import Runtime

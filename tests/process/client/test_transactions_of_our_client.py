@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
+from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -19,12 +19,12 @@ from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import parse_server
-from nilometer.client.transactions.transaction_errors import (
+from nilometer.client.transactions.transaction_manager import (
     AbortableTransactionError,
     FatalTransactionError,
     ProducerFenced,
+    ProducerState,
 )
-from nilometer.client.transactions.transaction_manager import ProducerState
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nilometer.cli.main import run
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.partition_operations import alter_reassignments
+from nilometer.client.replicas.reassignments import alter_reassignments
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.command_line import Outcome
 from support.eventually import eventually

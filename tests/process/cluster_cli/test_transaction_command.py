@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from nilometer.cli.main import run
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.offset_queries import LATEST_TIMESTAMP, READ_COMMITTED
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.transactions.transaction_errors import ProducerFenced
+from nilometer.client.transactions.transaction_manager import ProducerFenced
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from playwright.sync_api import Page, expect
 
-from nilometer.client.admin.descriptions import ResourceType
+from nilometer.client.admin.admin import ResourceType
 from support.brokers.nilometer_cluster import NilometerCluster
 
 SCRIPT = "<script>window.injected = true</script><img src=x onerror='window.injected = true'>"

@@ -14,7 +14,7 @@ import pytest
 from kazoo.protocol.serialization import Exists
 
 from nilometer.coordination import make_store
-from nilometer.coordination.connect_string import ConnectString, parse_connect_string
+from nilometer.coordination.zookeeper.connect import ConnectString, parse_connect_string
 from nilometer.coordination.zookeeper.ensemble import Disconnected
 from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge
 from nilometer.runtime import Runtime

@@ -20,7 +20,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 from nilometer.broker.control.secret_keeper import find_or_make_secrets
 from nilometer.cli.metadata import metadata, rotate_secret
 from nilometer.coordination import CoordinationStore, StoreRefused, StoreUnavailable, make_store, open_reader
-from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
+from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.runtime import Runtime
 from nilometer.runtime.tls import ClientTls, TlsFiles
 from support.authority import Authority

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.offset_queries import LATEST_TIMESTAMP, log_end_offsets

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.settings.tls_files import tls_files
-from nilometer.client.settings.tls_keys import STORE_KEYS
+from nilometer.client.settings.client_security import STORE_KEYS, tls_files
 from nilometer.config import ConfigDefinition, ConfigError, Settings
 from nilometer.runtime.tls import ClientTls, ServerContexts, ServerTls, TlsFiles, TlsUnusable, client_context
 from support.authority import Authority

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import ClusterDescription, ResourceType
+from nilometer.client.admin.admin import Admin, ClusterDescription, ResourceType
 from nilometer.runtime import Runtime
 from nilometer.testing import ClusterError, KafkaContainer
 

@@ -7,8 +7,7 @@ import socket
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import ResourceType
+from nilometer.client.admin.admin import Admin, ResourceType
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer

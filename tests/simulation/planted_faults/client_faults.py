@@ -8,7 +8,7 @@ from typing import Any
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.client.group import committer as committer_module
-from nilometer.client.group.assignors.range_assignor import RangeAssignor
+from nilometer.client.group.assignors import RangeAssignor
 from nilometer.client.group.membership import Membership
 from nilometer.client.offsets.positions import Positions
 from nilometer.client.producer.idempotence import IdempotenceState, next_sequence

@@ -5,8 +5,7 @@ from __future__ import annotations
 from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.coordination.zookeeper.ensemble import Disconnected, SessionEnded
-from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration
-from nilometer.coordination.zookeeper.session import ZooKeeperSession
+from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration, ZooKeeperSession
 from nilometer.simulation.ensemble_plan import ZOOKEEPER
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.zookeeper.bridge import VirtualBridge

@@ -12,7 +12,7 @@ from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
 from nilometer.broker.transactions.verification import Asker, TransactionVerification
-from nilometer.client.consumer.fetched_records import FetchedRecords
+from nilometer.client.consumer.fetch_exchange import FetchedRecords
 from nilometer.coordinators.turn import Effects
 from nilometer.groups.offsets import Offsets
 from nilometer.groups.records import OffsetCommitKey, OffsetCommitValue
@@ -37,9 +37,9 @@ from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import EndTransaction, InitProducerId, InitProducerIdReply
 from nilometer.transactions.shard import SendMarkers, TransactionShard, Turn
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
-from nilometer.wire.control_records import EndTxnMarker
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.record_batch import BatchHeader
+from nilometer.wire.records import EndTxnMarker
 
 PLAN = TransactionPlan(version=V1, timeout_ms=3_000, gap_s=0.2)
 PLAN_2 = replace(PLAN, version=V2)

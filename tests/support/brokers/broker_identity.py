@@ -22,7 +22,7 @@ from nilometer.cluster.cluster_secret import (
 )
 from nilometer.coordination.local import layout
 from nilometer.runtime import Runtime
-from nilometer.wire import prove_broker as wire
+from nilometer.wire import own_apis as wire
 from support.wire.wire_peer import WirePeer
 
 NONCE = bytes(range(32))
@@ -80,7 +80,7 @@ class Identity:
 
 
 def ask_proof(peer: WirePeer, **fields: object) -> wire.ProveBrokerResponse:
-    answer: wire.ProveBrokerResponse = peer.ask(wire.KEY, 0, **fields)
+    answer: wire.ProveBrokerResponse = peer.ask(wire.PROVE_BROKER, 0, **fields)
     return answer
 
 

@@ -14,11 +14,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic, ResourceType
-from nilometer.client.network.cluster_metadata import ClusterMetadata, PartitionMetadata
+from nilometer.client.admin.admin import Admin, NewTopic, ResourceType
+from nilometer.client.network.cluster_metadata import (
+    ClusterMetadata,
+    PartitionMetadata,
+    metadata_request,
+    read_metadata,
+)
 from nilometer.client.network.connection import Connection
-from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
 from nilometer.identifiers import NO_LEADER
 from nilometer.local.replication import replication_settings
 from nilometer.runtime import Runtime

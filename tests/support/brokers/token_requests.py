@@ -10,8 +10,7 @@ from typing import Any
 
 from nilometer.security.jaas import PLAIN_MODULE, SCRAM_MODULE
 from nilometer.security.plain import PlainClient
-from nilometer.security.scram import ScramMechanism
-from nilometer.security.scram_exchange import ScramClient
+from nilometer.security.scram import ScramClient, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 

@@ -13,12 +13,11 @@ import time
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
-from nilometer.client.replicas.partition_operations import ElectionType, alter_reassignments, elect_leaders
+from nilometer.client.replicas.reassignments import ElectionType, alter_reassignments, elect_leaders
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -19,7 +19,7 @@ import confluent_kafka
 
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

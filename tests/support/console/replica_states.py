@@ -13,7 +13,7 @@ from nilometer.client.network.cluster_metadata import (
     TopicMetadata,
 )
 from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
-from nilometer.wire.describe_replicas import (
+from nilometer.wire.own_apis import (
     BrokerState,
     DescribeReplicasResponse,
     HighWatermarkHoldState,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from nilometer.runtime.clock import SystemClock
+from nilometer.runtime.runtime import SystemClock
 
 
 class Clock(SystemClock):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT
-from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
-from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
-from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION
+from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
 from nilometer.groups.settings import GroupConfig, definition_of

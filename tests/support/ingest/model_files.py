@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from nilometer.client.ingest.found_files import FoundFile, Identity, Look, OpenFile, Stamp
-from nilometer.client.ingest.held_files import HeldFiles
-from nilometer.client.ingest.rotation_names import is_rotation_name
+from nilometer.client.ingest.found_files import FoundFile, Identity, Look, OpenFile, Stamp, is_rotation_name
+from nilometer.client.ingest.source_files import HeldFiles
 
 FOLDER = "/logs"
 LOG = f"{FOLDER}/app.log"

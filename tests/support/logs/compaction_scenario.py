@@ -12,9 +12,15 @@ from nilometer.storage import AppendOrigin, Log, LogConfig, TopicPartition
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.wire.compression import Codec
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.record_batch import BatchHeader, batches
-from nilometer.wire.records import BatchBuilder, Record, decode_records
+from nilometer.wire.records import (
+    BatchBuilder,
+    ControlType,
+    EndTxnMarker,
+    Record,
+    build_end_txn_marker,
+    decode_records,
+)
 from support.logs.log_cleaner import clean_log, make_durable
 from support.logs.memory_disk import MemoryDisk
 

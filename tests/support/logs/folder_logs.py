@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nilometer.wire.compression import Codec
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 
 Row = tuple[int, bytes | None, bytes | None]
 """Timestamp, key, value."""

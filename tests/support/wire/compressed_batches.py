@@ -8,9 +8,9 @@ from itertools import chain, repeat
 from msgspec import structs
 
 from nilometer.wire.compression import Codec, compressor_of
+from nilometer.wire.primitives import encode_zigzag
 from nilometer.wire.record_batch import pack_batch, read_header, with_codec
 from nilometer.wire.records import BatchBuilder
-from nilometer.wire.varint import encode_zigzag
 
 MIB = 1 << 20
 TIMESTAMP = 1_700_000_000_000

@@ -30,7 +30,7 @@ from nilometer.transactions.requests import (
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.produce_body import ProduceBody, ProducedRecords, ProducedToTopic
+from nilometer.wire.produce import ProduceBody, ProducedRecords, ProducedToTopic
 from nilometer.wire.records import BatchBuilder
 
 PRODUCER_ID, EPOCH, VERSION = 7, 0, 11

@@ -20,7 +20,7 @@ from nilometer.cluster.entries import encode_entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationStore, Entry, StoreRefused
 from nilometer.identifiers import BrokerId, Incarnation, TopicId, TopicIdPartition
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode
 
 ENTROPY = SeededEntropy(random.Random(1))

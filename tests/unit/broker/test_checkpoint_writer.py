@@ -10,8 +10,7 @@ from typing import Any, TypeVar, cast
 from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
-from nilometer.runtime.clock import SystemClock
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy, SystemClock
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition, checkpoints
 from support.logs.memory_disk import MemoryDisk
 

@@ -33,11 +33,10 @@ from nilometer.quotas.entity import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
+    Limit,
     entity_of,
 )
-from nilometer.quotas.limits import Limit
-from nilometer.quotas.token_bucket import TokenBucket
-from nilometer.quotas.windowed_rate import WindowedRate
+from nilometer.quotas.rates import TokenBucket, WindowedRate
 from nilometer.runtime import Clock
 from nilometer.security.principal import USER as USER_TYPE
 from nilometer.security.principal import Principal

@@ -19,7 +19,7 @@ from nilometer.cluster.records import FORMAT_VERSION, BrokerFenced, ConfigChange
 from nilometer.coordination import LocalStore
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import Runtime
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 GOOD = ConfigChanged(resource_type=ConfigResourceType.BROKER, resource_name="", key="a", value="1")

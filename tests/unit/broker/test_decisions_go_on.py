@@ -21,7 +21,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ProducerIdsAllocated
 from nilometer.coordination.store import CoordinationStore, Entry, OutcomeUnknown, StoreUnavailable
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 
 BLOCK = 1000
 

@@ -10,14 +10,13 @@ from typing import TypeVar
 import pytest
 
 from nilometer.broker.api import describe_replicas, described_segments
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.producer.producer import Producer
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.world import Host, World
-from nilometer.wire import describe_replicas as wire
+from nilometer.wire import own_apis as wire
 
 T = TypeVar("T")
 RECORDS = 6

@@ -11,8 +11,7 @@ import pytest
 
 from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.producer.producer import Producer
 from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.invariants import InvariantBroken
@@ -20,8 +19,8 @@ from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.world import Host, World
-from nilometer.wire.describe_replicas import ReplicaState
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.own_apis import ReplicaState
 
 BROKEN, SOUND = "broken", "sound"
 PRODUCE = object()

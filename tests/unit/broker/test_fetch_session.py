@@ -13,7 +13,7 @@ from nilometer.broker.fetching.fetch_session import (
     PartitionKey,
     TopicKey,
 )
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 TOPIC = TopicKey(None, "t")

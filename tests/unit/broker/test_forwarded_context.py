@@ -25,11 +25,11 @@ from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.client.network.connection import Connection
 from nilometer.runtime import Runtime
-from nilometer.runtime.clock import SystemClock
+from nilometer.runtime.runtime import SystemClock
 from nilometer.security.principal import Principal
 from nilometer.security.protocol import SecurityProtocol
-from nilometer.wire import forward_request as wire
 from nilometer.wire import messages
+from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.scripted.scripted_broker import ScriptedBroker

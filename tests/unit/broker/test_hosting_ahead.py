@@ -42,8 +42,7 @@ from nilometer.coordination.store import CoordinationStore
 from nilometer.coordination.store import Entry as StoredEntry
 from nilometer.identifiers import NO_BROKER_EPOCH, ControllerEpoch
 from nilometer.runtime import Runtime
-from nilometer.runtime.clock import SystemClock
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy, SystemClock
 from nilometer.storage import Log, LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.storage.directories.log_manager import NoLogDirectory
 from nilometer.storage.topic_config import TOPIC_CONFIG

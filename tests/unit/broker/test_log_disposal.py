@@ -12,8 +12,7 @@ import pytest
 from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
-from nilometer.runtime.clock import SystemClock
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy, SystemClock
 from nilometer.runtime.system_disk import SystemDisk
 
 

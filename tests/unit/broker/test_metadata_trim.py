@@ -15,7 +15,7 @@ from nilometer.cluster.entries import encode_entry
 from nilometer.coordination import LocalStore
 from nilometer.identifiers import BrokerId, Incarnation
 from nilometer.runtime import Runtime
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 
 TERMS = 20
 

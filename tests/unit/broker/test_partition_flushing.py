@@ -21,7 +21,7 @@ from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.follower import FetchAnswer, NoFetch
 from nilometer.replication.shell_interface import FollowerFetch
 from nilometer.runtime import Clock
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import FlushPlan, Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder

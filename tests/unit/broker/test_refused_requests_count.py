@@ -18,8 +18,8 @@ from nilometer.broker.services import Services
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.fetch_body import decode_fetch_body
-from nilometer.wire.produce_body import ProduceBody, ProducedRecords, ProducedToTopic
+from nilometer.wire.fetch import decode_fetch_body
+from nilometer.wire.produce import ProduceBody, ProducedRecords, ProducedToTopic
 
 BEGAN_US, SPENT_US, THROTTLE_MS = 1_000, 250, 77
 

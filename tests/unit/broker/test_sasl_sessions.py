@@ -24,8 +24,7 @@ from nilometer.runtime import Runtime
 from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential, password_of
 from nilometer.security.plain import PlainClient
 from nilometer.security.principal import BROKER, Principal
-from nilometer.security.scram import ScramCredential, ScramMechanism
-from nilometer.security.scram_exchange import ScramClient
+from nilometer.security.scram import ScramClient, ScramCredential, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, decode_response, encode_request

@@ -17,7 +17,7 @@ from nilometer.broker.replicas.group_commit import GroupCommit
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import FAILED_ROUNDS_MAX, Tasks
 from nilometer.broker.turns import SLICE_US, Turns
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk

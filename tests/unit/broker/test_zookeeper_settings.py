@@ -7,7 +7,7 @@ import pytest
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.config import ConfigError
-from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
+from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 
 USER = {"nilometer.zookeeper.user": "brokers", "nilometer.zookeeper.password": "s3cret"}
 TLS = {"zookeeper.ssl.client.enable": "true"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nilometer.cli.produce import BadInput, InputRecord, PlainLines, json_record
 from nilometer.cli.record_format import json_lines
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

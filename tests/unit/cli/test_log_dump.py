@@ -15,9 +15,8 @@ from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import checkpoints
 from nilometer.storage.segments.indexes import OffsetIndex, TimeIndex
 from nilometer.wire.compression import Codec
-from nilometer.wire.control_records import ControlType
 from nilometer.wire.record_batch import patched_header
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.records import BatchBuilder, ControlType
 
 NAME = "00000000000000000000"
 

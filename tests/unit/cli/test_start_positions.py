@@ -6,9 +6,8 @@ import click
 import pytest
 
 from nilometer.cli.consume import Start, parse_places, resolve
-from nilometer.client.consumer.fetched_records import ConsumerRecord
-from nilometer.client.consumer.log_ranges import LogRange
-from nilometer.client.consumer.tail import newest
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
+from nilometer.client.consumer.tail import LogRange, newest
 from nilometer.client.network.cluster_metadata import TopicPartition
 
 LOG = LogRange(start=5, high_watermark=20, end=18)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nilometer.cli.groups import total_lag
-from nilometer.client.admin.group_offsets import PartitionLag
+from nilometer.client.admin.group_admin import PartitionLag
 from nilometer.client.network.cluster_metadata import TopicPartition
 
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
-from nilometer.client.group.ownership import RebalanceListener
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
+from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import World

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
+from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import (
+    BrokerNode,
+    ClusterMetadata,
+    TopicPartition,
+    metadata_request,
+)
 from nilometer.client.network.connection import ConnectionLost
 from nilometer.client.network.connection_pool import FETCH_CHANNEL
-from nilometer.client.network.metadata_exchange import metadata_request
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
-from nilometer.client.network.backoff import Backoff
-from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.network.connection_pool import Backoff
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import parse_server
 from nilometer.config import ConfigError
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 
 
 def test_values_may_be_text_or_python() -> None:

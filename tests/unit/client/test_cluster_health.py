@@ -24,8 +24,8 @@ from nilometer.client.health.cluster_health import (
     Grade,
     RegisteredNode,
     cluster_health,
+    problems,
 )
-from nilometer.client.health.health_text import problems
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     ClusterMetadata,
@@ -33,9 +33,9 @@ from nilometer.client.network.cluster_metadata import (
     TopicMetadata,
     TopicPartition,
 )
-from nilometer.client.replicas.partition_operations import OngoingMove
+from nilometer.client.replicas.reassignments import OngoingMove
 from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, Survey
-from nilometer.wire.describe_replicas import (
+from nilometer.wire.own_apis import (
     FOLLOWER,
     LEADER,
     OFFLINE,

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.network.connection import Connection, ConnectionLost, NotServed, RequestTimedOut
-from nilometer.client.network.response_frames import RECEIVE_BYTES
+from nilometer.client.network.connection import (
+    RECEIVE_BYTES,
+    Connection,
+    ConnectionLost,
+    NotServed,
+    RequestTimedOut,
+)
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, UnsupportedVersion

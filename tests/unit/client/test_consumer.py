@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.client.group.assignors.assignor import (
+from nilometer.client.group.assignors import (
+    ASSIGNOR_NAMES,
     Assignments,
     AssignmentTask,
     MemberSubscription,
     RebalanceProtocol,
+    assignor_by_name,
+    balanced,
     common_protocol,
+    read_claim,
+    settle_claims,
+    write_claim,
 )
-from nilometer.client.group.assignors.built_in import ASSIGNOR_NAMES, assignor_by_name
-from nilometer.client.group.assignors.sticky_assignors import read_claim, settle_claims, write_claim
-from nilometer.client.group.assignors.sticky_balance import balanced
 from nilometer.client.network.cluster_metadata import TopicPartition
 from support.properties import examples
 

@@ -10,7 +10,7 @@ import pytest
 from group_member_harness import ALL, Diary, Stage, play, poll_until, shares
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.api_keys import ApiKey

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.client.ingest import event_joiner, ingest
+from nilometer.client.ingest import ingest, source_run
 from nilometer.client.ingest import ledger as ledger_module
-from nilometer.client.ingest.event_joiner import EventJoiner
+from nilometer.client.ingest.source_run import EventJoiner
 from support.ingest.runs import Crash, CrashingDisk, following, ingest_of, lines_in, write_lines
 from support.scripted.log_cluster import LogCluster
 
@@ -73,7 +73,7 @@ def test_no_line_is_lost_doubled_or_moved_and_no_event_is_too_large(lines: list[
 
 
 def test_an_event_has_a_limited_number_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_joiner, "LINES_MAX", 3)
+    monkeypatch.setattr(source_run, "LINES_MAX", 3)
     assert [len(one) for one in joined([b"a", *([b"  b"] * 7)])] == [3, 3, 2]
 
 
@@ -102,7 +102,7 @@ async def test_a_crash_doubles_no_line_wherever_the_events_ended_before_it(
     write_lines(logs / "a.log", EVENTS * 3)
     async with LogCluster(topics={"t": 2}) as cluster:
         with monkeypatch.context() as before, pytest.raises(Crash):
-            before.setattr(event_joiner, "LINES_MAX", 2)
+            before.setattr(source_run, "LINES_MAX", 2)
             await ingest_of(cluster, tmp_path, disk=CrashingDisk(n), join_traces=True).run()
         await ingest_of(cluster, tmp_path, join_traces=True).run()
         found = b"\n".join(value for _, _, value in lines_in(cluster))

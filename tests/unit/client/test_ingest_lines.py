@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ingest_sources import reading
 
-from nilometer.client.ingest.content_reader import GzipReader, read_up_to
 from nilometer.client.ingest.line_splitter import LinePart, LineSplitter, LineTooLong, whole_lines
 from nilometer.client.ingest.source import ContentMark, Fingerprint
+from nilometer.client.ingest.source_run import GzipReader, read_up_to
 
 contents = st.lists(
     st.sampled_from(

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.client.ingest.birth_time import birth_ns
 from nilometer.client.ingest.found_files import FoundFile, Identity, Look
-from nilometer.client.ingest.held_files import HeldFiles
 from nilometer.client.ingest.matching import TELLING_BYTES
 from nilometer.client.ingest.source import HEAD_BYTES, Source
-from nilometer.client.ingest.source_files import OsFiles
+from nilometer.client.ingest.source_files import HeldFiles, OsFiles, birth_ns
 from nilometer.client.ingest.source_run import SourceRun
 from support.ingest import ingest_scenario
 from support.ingest.ingest_scenario import IngestScenario

@@ -291,9 +291,9 @@ async def test_what_cannot_be_read_is_not_read_again_until_it_changes(
 async def test_rotated_files_that_are_deleted_are_forgotten(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nilometer.client.ingest import missing_sources
+    from nilometer.client.ingest import tracker
 
-    monkeypatch.setattr(missing_sources, "GONE_MAX", 5)
+    monkeypatch.setattr(tracker, "GONE_MAX", 5)
     log = logs / "app.log"
     async with LogCluster(topics={"t": 1}) as cluster:
         ingest = ingest_of(cluster, tmp_path, follow=True)

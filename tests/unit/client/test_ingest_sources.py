@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from ingest_sources import LOG, reading, source_of
 
-from nilometer.client.ingest.found_files import FoundFile
+from nilometer.client.ingest.found_files import FoundFile, is_derived, is_rotation_name, possible_originals
 from nilometer.client.ingest.matching import Circumstances, Matches, match
-from nilometer.client.ingest.rotation_names import is_derived, is_rotation_name, possible_originals
 from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source
 
 

@@ -9,9 +9,9 @@ import pytest
 from ingest_sources import LOG, source_of
 
 from nilometer.client.ingest.found_files import FoundFile, Look
-from nilometer.client.ingest.missing_sources import FORGET_AWAY_MS, FORGET_MS, GONE_MAX, decide_missing
 from nilometer.client.ingest.source import Fingerprint, Source
 from nilometer.client.ingest.state_file import BadState, IngestState, decode_state, encode_state
+from nilometer.client.ingest.tracker import FORGET_AWAY_MS, FORGET_MS, GONE_MAX, decide_missing
 
 
 def gone(number: int, since_ms: int | None = None, path: str = "/l/a.log") -> Source:

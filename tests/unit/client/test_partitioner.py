@@ -25,7 +25,7 @@ from nilometer.client.producer.partitioner import (
     murmur2,
     partition_for_key,
 )
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 
 
 def cluster(*leaders: int) -> ClusterMetadata:

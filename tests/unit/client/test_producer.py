@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.producer.batch import ProducerBatch
-from nilometer.client.producer.delivery import Delivery, RecordMetadata
+from nilometer.client.producer.batch import Delivery, ProducerBatch, RecordMetadata
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX, IdempotenceState, Verdict
 from nilometer.client.producer.partitioner import partition_for_key
 from nilometer.client.producer.producer import Producer
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -7,11 +7,7 @@ import json
 import pytest
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.reassignment_file import (
-    BadReassignment,
-    format_reassignment,
-    parse_reassignment,
-)
+from nilometer.client.replicas.reassignments import BadReassignment, format_reassignment, parse_reassignment
 
 KAFKAS = (
     '{"version":1,"partitions":[{"topic":"foo","partition":1,"replicas":[5,6],"log_dirs":["any","any"]},'

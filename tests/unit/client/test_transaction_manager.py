@@ -9,20 +9,19 @@ import pytest
 
 from nilometer.client.group.group_exchange import GroupMetadata, MemberIdentity, OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.transactions.transaction_errors import (
+from nilometer.client.transactions.transaction_manager import (
     AbortableTransactionError,
-    FatalTransactionError,
-    ProducerFenced,
-)
-from nilometer.client.transactions.transaction_manager import ProducerState, TransactionManager
-from nilometer.client.transactions.transaction_steps import (
     AddOffsets,
     AddPartitions,
     CommitOffsets,
     EndTransaction,
+    FatalTransactionError,
     InitProducerId,
+    ProducerFenced,
     ProducerIdentity,
+    ProducerState,
     Step,
+    TransactionManager,
 )
 from nilometer.wire.errors import ErrorCode, KafkaError
 

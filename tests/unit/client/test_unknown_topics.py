@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import ConfigChange, ResourceType
-from nilometer.client.admin.group_offsets import partitions_of
+from nilometer.client.admin.admin import Admin, ConfigChange, ResourceType
+from nilometer.client.admin.group_admin import partitions_of
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

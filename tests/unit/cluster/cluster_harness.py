@@ -34,7 +34,7 @@ from nilometer.cluster.controller import (
 )
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 
 TOPIC_CONFIGS = ConfigDefinition.of(
     "topic",

@@ -28,10 +28,10 @@ from nilometer.quotas.entity import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
+    Limit,
     QuotaEntity,
     entity_of,
 )
-from nilometer.quotas.limits import Limit
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 ALICE = entity_of({USER: "alice"})

@@ -23,7 +23,7 @@ from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entr
 from nilometer.cluster.records import TOKENS_FORMAT_VERSION, DelegationTokenChanged, Record, TopicDeleted
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.principal import Principal
 from nilometer.wire.errors import ErrorCode

@@ -10,7 +10,7 @@ import pytest
 from nilometer.console.reading import feeds as feeds_module
 from nilometer.console.reading.feeds import BUG, Feeds, TooManyWatchers, Update
 from nilometer.console.reading.shared import Shared
-from nilometer.runtime.clock import SystemClock
+from nilometer.runtime.runtime import SystemClock
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.eventually import becomes
 

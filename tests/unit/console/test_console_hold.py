@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.console.views.hold import Hold, why_held
 from nilometer.identifiers import NO_LEADER
-from nilometer.wire.describe_replicas import HighWatermarkHoldState
+from nilometer.wire.own_apis import HighWatermarkHoldState
 from support.console.replica_states import Partition
 
 

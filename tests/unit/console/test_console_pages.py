@@ -8,13 +8,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource
-from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription
-from nilometer.client.admin.group_offsets import PartitionLag
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.admin.admin import ConfigEntry, ConfigSource
+from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.health.cluster_health import Findings, cluster_health
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
-from nilometer.client.producer.delivery import RecordMetadata
+from nilometer.client.producer.batch import RecordMetadata
 from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
 from nilometer.console.reading.feeds import Feeds
 from nilometer.console.reading.record_reader import (
@@ -33,9 +32,9 @@ from nilometer.console.views.partition import Eligible, PartitionView, partition
 from nilometer.console.views.topics import TopicsView, TopicView, topic_view, topics_view
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
-from nilometer.runtime.clock import SystemClock
-from nilometer.wire.describe_replicas import SegmentsState, SegmentState
+from nilometer.runtime.runtime import SystemClock
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.own_apis import SegmentsState, SegmentState
 from support.console.asgi_client import Answer, ask
 from support.console.page_elements import Elements
 from support.console.replica_states import Partition

@@ -12,7 +12,7 @@ from nilometer.console.reading.recordings import Recordings
 from nilometer.console.views.replay import ReplayView, replay_view
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
-from nilometer.runtime.clock import SystemClock
+from nilometer.runtime.runtime import SystemClock
 from nilometer.simulation.recording.format import (
     BadRecording,
     Change,

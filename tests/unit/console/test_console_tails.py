@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.client.consumer.log_ranges import LogRange
+from nilometer.client.consumer.tail import LogRange
 from nilometer.console.reading.record_reader import (
     BEHIND_MAX,
     TAIL_RECORDS,

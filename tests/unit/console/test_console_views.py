@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource, ConfigSynonym
-from nilometer.client.admin.group_admin import GroupDescription, MemberDescription
-from nilometer.client.admin.group_offsets import PartitionLag
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.admin.admin import ConfigEntry, ConfigSource, ConfigSynonym
+from nilometer.client.admin.group_admin import GroupDescription, MemberDescription, PartitionLag
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.console.views.configs import config_rows
 from nilometer.console.views.groups import group_view

@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.config import ConfigError
-from nilometer.coordination.connect_string import parse_connect_string
+from nilometer.coordination.zookeeper.connect import parse_connect_string
 
 REFUSED = {
     "": "contains no server",

@@ -13,8 +13,8 @@ import pytest
 
 from nilometer.coordination import OutcomeUnknown, StoreDamaged
 from nilometer.coordination.local import LocalStore, layout
-from nilometer.coordination.local.secret import SecretFolder
 from nilometer.coordination.local.staged_files import StagedFiles
+from nilometer.coordination.local.store import SecretFolder
 from nilometer.coordination.store import StoredSecret
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk

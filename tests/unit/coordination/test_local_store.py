@@ -22,7 +22,7 @@ from nilometer.coordination import (
 )
 from nilometer.coordination.local import layout
 from nilometer.coordination.local.layout import SessionFiles
-from nilometer.coordination.local.liveness import LivenessWatch
+from nilometer.coordination.local.sessions import LivenessWatch
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.http.request_head import HEAD_BYTES_MAX, BadRequest, RequestHead, parse_head
+from nilometer.http.server import HEAD_BYTES_MAX, BadRequest, RequestHead, parse_head
 
 SCRAPE = (
     b"GET /metrics?a=1 HTTP/1.1\r\nHost: 127.0.0.1:9404\r\nUser-Agent: Prometheus/2.42.0\r\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.http.response import HEAD_BYTES_MAX, BadResponse, HttpResponse, parse_response
+from nilometer.http.client import HEAD_BYTES_MAX, BadResponse, HttpResponse, parse_response
 from nilometer.http.url import HttpUrl, parse_url
 
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\ncontent-length:  5 \r\n\r\nhello"

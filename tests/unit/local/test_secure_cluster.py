@@ -18,10 +18,10 @@ from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
 from nilometer.config import ConfigDefinition
 from nilometer.coordination import LocalStore
+from nilometer.local.first_users import write_users
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.private_files import write_private
 from nilometer.local.secure_cluster import SecureFolder
-from nilometer.local.secure_users import write_users
 from nilometer.runtime import Runtime
 from nilometer.security.scram import ScramMechanism, credential_of, salted_password
 

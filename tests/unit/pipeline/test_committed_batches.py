@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nilometer.pipeline.decode.column_decoder import ColumnDecoder
 from nilometer.pipeline.source.cluster.committed_batches import CommittedBatches
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 
 
 class Partition:

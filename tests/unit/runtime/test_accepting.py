@@ -16,8 +16,7 @@ import pytest
 import uvloop
 
 from nilometer.runtime import Listener
-from nilometer.runtime.accepting import ACCEPTED_AT_ONCE_MAX, bound_sockets
-from nilometer.runtime.network import SocketNetwork
+from nilometer.runtime.network import ACCEPTED_AT_ONCE_MAX, SocketNetwork, bound_sockets
 from support.eventually import becomes
 from support.ports import HOST
 
@@ -111,7 +110,7 @@ def test_it_goes_on_when_there_are_descriptors_again(
             return accept(self)
 
         monkeypatch.setattr(socket.socket, "accept", fail_once)
-        monkeypatch.setattr("nilometer.runtime.accepting.PAUSE_S", 0.01)
+        monkeypatch.setattr("nilometer.runtime.network.PAUSE_S", 0.01)
         [client] = connected(listener.port, 1)
         await becomes(lambda: len(served) == 1, "the connection is accepted")
         assert failures == []

@@ -10,8 +10,15 @@ from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential, password_of
 from nilometer.security.jaas import SCRAM_MODULE
 from nilometer.security.sasl import SaslRejected
-from nilometer.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
-from nilometer.security.scram_exchange import ScramClient, ScramServer, TokenLogin
+from nilometer.security.scram import (
+    ScramClient,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    TokenLogin,
+    credential_of,
+    salted_password,
+)
 
 KEY, TOKEN_ID, EXPIRY_MS = TokenKey("the key"), "AbCdEfGhIjKlMnOpQrStUv", 1_000
 PASSWORD = password_of(KEY.hmac_of(TOKEN_ID))

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from nilometer.security.sasl import SaslRejected
 from nilometer.security.scram import (
     SALT_BYTES,
+    ScramClient,
     ScramCredential,
     ScramMechanism,
+    ScramServer,
     credential_of,
     placeholder_credential,
     salt_of,
     salted_password,
 )
-from nilometer.security.scram_exchange import ScramClient, ScramServer
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")

@@ -9,7 +9,7 @@ from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 from nilometer.wire.compression import Codec
-from nilometer.wire.control_records import ControlType
+from nilometer.wire.records import ControlType
 from support.logs.compaction_scenario import RETENTION_MS, CompactionScenario, read_all
 from support.logs.log_cleaner import clean_log, make_durable
 from support.properties import examples

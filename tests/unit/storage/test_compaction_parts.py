@@ -11,7 +11,7 @@ import pytest
 from log_model import build_batch, read_from
 
 from nilometer.runtime.disk import File
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import Log, LogManager, ManagerOptions, TopicPartition, checkpoints, names
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
@@ -19,8 +19,8 @@ from nilometer.storage.cleaning.offset_map import SLOT_BYTES
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.storage.record_validation import run_at_once
 from nilometer.wire.compression import Codec
-from nilometer.wire.control_records import ControlType
 from nilometer.wire.errors import KafkaError
+from nilometer.wire.records import ControlType
 from support.logs.compaction_scenario import CONFIG, RETENTION_MS, CompactionScenario, read_all
 from support.logs.log_cleaner import clean_log, make_durable
 from support.logs.memory_disk import MemoryDisk

@@ -17,9 +17,9 @@ from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.wire.compression import Codec, compress
 from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.primitives import encode_zigzag
 from nilometer.wire.record_batch import BatchHeader, batch_attributes, batches, pack_batch
 from nilometer.wire.records import Record, decode_records
-from nilometer.wire.varint import encode_zigzag
 from support.logs.log_cleaner import clean_log, make_durable
 from support.logs.memory_disk import MemoryDisk
 from support.properties import examples

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from log_model import build_batch, read_from
 
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.storage.directories import log_directory
 from support.logs.memory_disk import MemoryDisk

@@ -8,7 +8,7 @@ import random
 import pytest
 from log_model import build_batch
 
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, NoLogDirectory, TopicPartition
 from support.logs.memory_disk import MemoryDisk
 

@@ -10,7 +10,7 @@ import pytest
 from log_model import build_batch, read_from
 
 from nilometer.runtime import LockHeld
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import (
     CorruptCheckpoint,
     LogConfig,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from log_model import ModelBatch, ModelLog, batches_from, build_batch, read_from
 
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.wire.errors import KafkaError
 from support.logs.memory_disk import MemoryDisk

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.runtime import LockHeld
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import CorruptCheckpoint, LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.wire.records import BatchBuilder

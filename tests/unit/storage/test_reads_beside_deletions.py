@@ -9,7 +9,7 @@ import pytest
 from log_model import build_batch
 
 from nilometer.runtime.disk import File
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage import Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
 from nilometer.storage.errors import OffsetOutOfRange
 from nilometer.storage.record_validation import run_at_once

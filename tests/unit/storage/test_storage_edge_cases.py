@@ -21,8 +21,8 @@ from nilometer.storage import (
     TopicPartition,
     UnexpectedAppendOffset,
 )
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("t", 0)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.wire.control_records import (
+from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.record_batch import HEADER_BYTES, check_batch, read_header
+from nilometer.wire.records import (
+    BatchBuilder,
     ControlType,
     EndTxnMarker,
+    Record,
     build_end_txn_marker,
     control_type,
+    decode_records,
     end_txn_marker,
     read_end_txn_marker,
 )
-from nilometer.wire.errors import CorruptBatch
-from nilometer.wire.record_batch import HEADER_BYTES, check_batch, read_header
-from nilometer.wire.records import BatchBuilder, Record, decode_records
 
 
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])

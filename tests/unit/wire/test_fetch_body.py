@@ -11,7 +11,7 @@ import pytest
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import MalformedRequest
-from nilometer.wire.fetch_body import VERSION_MAX, VERSION_MIN, FetchBody, decode_fetch_body
+from nilometer.wire.fetch import VERSION_MAX, VERSION_MIN, FetchBody, decode_fetch_body
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
 TOPIC_ID = UUID(int=7)

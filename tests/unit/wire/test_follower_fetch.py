@@ -9,16 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.wire import fetch_body, follower_fetch_body, messages
+from nilometer.wire import fetch, follower_fetch_body, messages
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import BodyReader, end
 from nilometer.wire.errors import ErrorCode, MalformedMessage, MalformedResponse
-from nilometer.wire.fetch_body import FetchBody, decode_fetch_body
-from nilometer.wire.fetch_response import (
+from nilometer.wire.fetch import (
     AbortedTransaction,
     EpochEndOffset,
+    FetchBody,
     FetchedPartition,
     FetchedTopic,
+    decode_fetch_body,
     encode_fetch_response,
 )
 from nilometer.wire.follower_fetch_body import (
@@ -178,11 +179,11 @@ def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field() -> Non
     chance = random.Random(5)
     at_once = 0
     for frame in mutations(usual_request(), 0, chance):
-        found = fetch_body._usual_body(memoryview(frame), 0)
+        found = fetch._usual_body(memoryview(frame), 0)
         if found is not None:
             at_once += 1
             reader = BodyReader(memoryview(frame), 0, flexible=True)
-            assert found == end(fetch_body._body(reader, 18)), frame.hex()
+            assert found == end(fetch._body(reader, 18)), frame.hex()
             assert found == decode_fetch_body(18, memoryview(frame), 0)
     assert at_once > 1000
     usual = decode_fetch_body(18, memoryview(usual_request()), 0)

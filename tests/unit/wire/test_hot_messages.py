@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.wire import fetch_response, produce_response
+from nilometer.wire import fetch, produce
 from nilometer.wire.errors import ErrorCode
-from nilometer.wire.fetch_response import (
+from nilometer.wire.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchedPartition,
@@ -18,6 +18,7 @@ from nilometer.wire.fetch_response import (
     SnapshotId,
     encode_fetch_response,
 )
+from nilometer.wire.frames import COPY_BELOW
 from nilometer.wire.messages import (
     ApiKey,
     api,
@@ -26,20 +27,19 @@ from nilometer.wire.messages import (
     encode_response,
     milliseconds,
 )
-from nilometer.wire.pieces import COPY_BELOW
 from nilometer.wire.primitives import LeaderIdAndEpoch, NodeEndpoint
-from nilometer.wire.produce_request import encode_produce_request
-from nilometer.wire.produce_response import (
+from nilometer.wire.produce import (
     ProducedPartition,
     ProducedTopic,
     RecordError,
+    encode_produce_request,
     encode_produce_response,
 )
 
 TOPIC_ID = UUID(int=0x0123456789ABCDEF0123456789ABCDEF)
 ENDPOINTS = (NodeEndpoint(1, "localhost", 9092), NodeEndpoint(2, "löwe", 19092, "rack-b"))
-FETCH_VERSIONS = range(fetch_response.VERSION_MIN, fetch_response.VERSION_MAX + 1)
-PRODUCE_VERSIONS = range(produce_response.VERSION_MIN, produce_response.VERSION_MAX + 1)
+FETCH_VERSIONS = range(fetch.RESPONSE_VERSION_MIN, fetch.RESPONSE_VERSION_MAX + 1)
+PRODUCE_VERSIONS = range(produce.RESPONSE_VERSION_MIN, produce.RESPONSE_VERSION_MAX + 1)
 
 
 def topic_name(version: int) -> str | UUID:

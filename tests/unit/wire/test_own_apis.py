@@ -8,12 +8,6 @@ import msgspec
 import pytest
 
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey, any_api_key
-from nilometer.wire.describe_replicas import (
-    BrokerState,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-    ReplicaState,
-)
 from nilometer.wire.errors import MalformedRequest, MalformedResponse, UnsupportedVersion
 from nilometer.wire.messages import (
     api,
@@ -22,6 +16,12 @@ from nilometer.wire.messages import (
     encode_request,
     encode_response,
     supported_versions,
+)
+from nilometer.wire.own_apis import (
+    BrokerState,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ReplicaState,
 )
 
 KEY = NilometerApiKey.DESCRIBE_REPLICAS

@@ -8,12 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.wire import messages, produce_body
+from nilometer.wire import messages, produce
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import BodyReader, end
 from nilometer.wire.errors import MalformedRequest
-from nilometer.wire.produce_body import VERSION_MAX, VERSION_MIN, ProduceBody, decode_produce_body
-from nilometer.wire.produce_request import encode_produce_request
+from nilometer.wire.produce import (
+    VERSION_MAX,
+    VERSION_MIN,
+    ProduceBody,
+    decode_produce_body,
+    encode_produce_request,
+)
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
 TOPIC_ID = UUID(int=7)
@@ -121,10 +126,10 @@ def test_a_count_that_cannot_be_is_refused_at_once():
 
 
 USUAL = {
-    3: produce_body._usual_legacy,
-    8: produce_body._usual_legacy,
-    9: produce_body._usual_named,
-    13: produce_body._usual_by_id,
+    3: produce._usual_legacy,
+    8: produce._usual_legacy,
+    9: produce._usual_named,
+    13: produce._usual_by_id,
 }
 
 
@@ -160,7 +165,7 @@ def test_the_usual_request_is_read_at_once_as_it_is_read_field_by_field(version:
         if found is not None:
             at_once += 1
             reader = BodyReader(view, start, flexible=version >= 9)
-            assert fields(found) == fields(end(produce_body._body(reader, by_id=version >= 13)))
+            assert fields(found) == fields(end(produce._body(reader, by_id=version >= 13)))
             assert reader.position == len(view)
     assert at_once > 100
     usual = decoded(version, frame)

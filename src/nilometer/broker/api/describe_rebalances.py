@@ -13,7 +13,7 @@ from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import DescribedGroup, DescribeGroups, DescribeGroupsReply
 from nilometer.groups.requests import Reply as GroupReply
-from nilometer.wire import describe_rebalances as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode
 
 
@@ -54,7 +54,7 @@ def _group(group: DescribedGroup) -> wire.RebalanceState:
 
 
 API = ApiSpec(
-    key=wire.KEY,
+    key=wire.DESCRIBE_REBALANCES,
     versions=(0, 0),
     handle=handle,
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),

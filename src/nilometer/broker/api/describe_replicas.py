@@ -35,7 +35,7 @@ from nilometer.replication import (
 from nilometer.replication.followers import NEVER_MS
 from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkIsr
 from nilometer.storage import TopicPartition
-from nilometer.wire import describe_replicas as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 SLICE_REPLICAS = 200
@@ -233,7 +233,7 @@ def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
 
 
 API = ApiSpec(
-    key=wire.KEY,
+    key=wire.DESCRIBE_REPLICAS,
     versions=(0, 0),
     handle=handle,
     rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),

@@ -13,7 +13,7 @@ from nilometer.broker.services import Services
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
 from nilometer.runtime import Disk
 from nilometer.storage.segments.segment import LogSegment
-from nilometer.wire import describe_replicas as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import KafkaError
 
 OFFLOADED_MAX = 2

@@ -43,7 +43,7 @@ from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.fetch_body import FetchBody, ForgottenTopic, WantedTopic, begin_fetch_body
+from nilometer.wire.fetch import FetchBody, ForgottenTopic, WantedTopic, begin_fetch_body
 
 logger = logging.getLogger("nilometer.broker.api")
 

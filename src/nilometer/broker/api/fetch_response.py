@@ -15,10 +15,10 @@ from nilometer.broker.replies import MadeReply
 from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork
 from nilometer.wire.errors import ErrorCode
-from nilometer.wire.fetch_body import FetchBody
-from nilometer.wire.fetch_response import (
+from nilometer.wire.fetch import (
     AbortedTransaction,
     EpochEndOffset,
+    FetchBody,
     FetchedPartition,
     FetchedTopic,
     encode_fetch_response,

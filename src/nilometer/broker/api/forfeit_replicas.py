@@ -18,7 +18,7 @@ from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.controller.isr_changes import ForfeitedReplica, decide_forfeit_replicas
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerEpoch, BrokerId, TopicId, TopicIdPartition
-from nilometer.wire import forfeit_replicas as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode
 
 Forfeited = tuple[ForfeitedReplica, ...]
@@ -61,7 +61,7 @@ def _refuse(services: Services, request: Request, error: ErrorCode, message: str
 
 
 API = ApiSpec(
-    key=wire.KEY,
+    key=wire.FORFEIT_REPLICAS,
     versions=(0, 0),
     handle=handle,
     between_brokers=True,

@@ -18,8 +18,8 @@ from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.security.principal import Principal
 from nilometer.security.protocol import SecurityProtocol
-from nilometer.wire import forward_request as wire
 from nilometer.wire import messages
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 
 FRAME_LENGTH_BYTES = 4
@@ -40,7 +40,9 @@ def api_over(specs: Iterable[ApiSpec]) -> ApiSpec:
         return spawn(services, _answer(services, request, spec, inner))
 
     rights = (Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),)
-    return ApiSpec(key=wire.KEY, versions=(0, 0), handle=handle, between_brokers=True, rights=rights)
+    return ApiSpec(
+        key=wire.FORWARD_REQUEST, versions=(0, 0), handle=handle, between_brokers=True, rights=rights
+    )
 
 
 def _inner(carried: Mapping[int, ApiSpec], request: Request) -> tuple[ApiSpec, Request]:

@@ -49,11 +49,14 @@ from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import SLICE_ELEMENTS
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError, is_retriable
 from nilometer.wire.primitives import NodeEndpoint
-from nilometer.wire.produce_body import ProduceBody, ProducedRecords, ProducedToTopic, begin_produce_body
-from nilometer.wire.produce_response import (
+from nilometer.wire.produce import (
+    ProduceBody,
     ProducedPartition,
+    ProducedRecords,
     ProducedTopic,
+    ProducedToTopic,
     RecordError,
+    begin_produce_body,
     encode_produce_response,
     produce_response_slices,
 )

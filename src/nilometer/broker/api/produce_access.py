@@ -10,7 +10,7 @@ from nilometer.broker.authorization.access import Access
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
-from nilometer.wire.produce_body import ProduceBody
+from nilometer.wire.produce import ProduceBody
 from nilometer.wire.record_batch import BatchHeader, CorruptBatch, UnsupportedMagic, read_header
 
 NO_TOPICS: frozenset[str | UUID] = frozenset()

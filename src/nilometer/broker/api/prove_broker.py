@@ -19,7 +19,7 @@ from nilometer.broker.services import Services
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION
 from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.security.principal import BROKER, Principal
-from nilometer.wire import prove_broker as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode
 
 logger = logging.getLogger("nilometer.broker.api")
@@ -124,7 +124,7 @@ def _become_broker(services: Services, request: Request, broker_id: int) -> None
 
 
 API = ApiSpec(
-    key=wire.KEY,
+    key=wire.PROVE_BROKER,
     versions=(0, 0),
     handle=handle,
     between_brokers=True,

@@ -9,9 +9,8 @@ import logging
 from typing_extensions import Buffer
 
 from nilometer.broker.connection import Connection, Dispatcher, Reply
-from nilometer.security.distinguished_name import subject_of
 from nilometer.security.principal import USER, Principal
-from nilometer.security.principal_mapping import PrincipalMapping
+from nilometer.security.principal_mapping import PrincipalMapping, subject_of
 
 logger = logging.getLogger("nilometer.broker")
 

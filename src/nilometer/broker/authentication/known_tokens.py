@@ -14,8 +14,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock
 from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential
 from nilometer.security.principal import parse_principal
-from nilometer.security.scram import ScramCredential, ScramMechanism
-from nilometer.security.scram_exchange import TokenLogin
+from nilometer.security.scram import ScramCredential, ScramMechanism, TokenLogin
 
 
 class KnownTokens:

@@ -13,8 +13,7 @@ from nilometer.runtime import Runtime
 from nilometer.security.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from nilometer.security.plain import PLAIN, PlainServer
 from nilometer.security.sasl import SaslServer
-from nilometer.security.scram import ScramCredential, ScramMechanism
-from nilometer.security.scram_exchange import ScramServer, TokenLogin
+from nilometer.security.scram import ScramCredential, ScramMechanism, ScramServer, TokenLogin
 
 if TYPE_CHECKING:
     from nilometer.broker.authentication.known_tokens import KnownTokens

@@ -16,7 +16,7 @@ from nilometer.client.network.connection import REQUEST_TIMEOUT_MS, Connection, 
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
 from nilometer.runtime import Runtime
-from nilometer.wire import prove_broker as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import KafkaError
 
 logger = logging.getLogger("nilometer.broker.control")

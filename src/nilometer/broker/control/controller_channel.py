@@ -14,7 +14,7 @@ from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
 from nilometer.client.network.connection import Connection, ConnectionLost
-from nilometer.wire import forward_request as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message, RequestHeader, encode_request, encode_response
 
@@ -40,7 +40,9 @@ class ControllerChannel:
         """
         answer_timeout_ms = max(timeout_ms or 0, REQUEST_TIMEOUT_MS)
         connection = await self._connect()
-        if wire.KEY not in connection.versions:  # a version without proofs expects the bare request
+        if (
+            wire.FORWARD_REQUEST not in connection.versions
+        ):  # a version without proofs expects the bare request
             answer = await connection.send(body, timeout_ms=answer_timeout_ms)
             return encode_response(header.correlation_id, header.api_key, header.api_version, answer)[4:]
         request = wire.ForwardedRequest(

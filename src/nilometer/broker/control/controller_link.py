@@ -33,7 +33,7 @@ from nilometer.identifiers import (
 from nilometer.replication import AlterPartition, AlterPartitionAnswer
 from nilometer.runtime import Entropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
-from nilometer.wire import forfeit_replicas as wire
+from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message, RequestHeader, api, decode_response
@@ -163,7 +163,7 @@ class ControllerLink:
             wire.ReplicaOfPartition(topic_id=key.topic_id, partition=key.partition) for key in partitions
         )
         response: wire.ForfeitReplicasResponse = await self._channel.call(
-            wire.KEY,
+            wire.FORFEIT_REPLICAS,
             lambda api: api.request(
                 broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch,

@@ -16,9 +16,8 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.coordinators.turn import TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.wire.compression import Bytes
-from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.record_batch import batches
-from nilometer.wire.records import decode_records
+from nilometer.wire.records import ControlType, decode_records, read_end_txn_marker
 
 logger = logging.getLogger("nilometer.broker.coordinators")
 

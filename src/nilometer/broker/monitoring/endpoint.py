@@ -17,7 +17,7 @@ from nilometer.broker.settings.metrics_listener import METRICS_LISTENER, HttpEnd
 from nilometer.broker.tasks import Tasks
 from nilometer.http.server import HttpServer, Response, plain
 from nilometer.metrics import Registry
-from nilometer.metrics.exposition import CONTENT_TYPE
+from nilometer.metrics.families import CONTENT_TYPE
 from nilometer.runtime import Runtime
 
 

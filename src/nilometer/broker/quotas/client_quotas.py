@@ -28,10 +28,9 @@ from nilometer.quotas.entity import (
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    Limits,
 )
-from nilometer.quotas.limits import Limits
-from nilometer.quotas.token_bucket import TokenBucket
-from nilometer.quotas.windowed_rate import WindowedRate
+from nilometer.quotas.rates import TokenBucket, WindowedRate
 from nilometer.runtime import Clock
 
 PERCENT_PER_US = 100 / 1_000_000

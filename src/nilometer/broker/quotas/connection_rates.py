@@ -15,7 +15,7 @@ from collections.abc import Callable
 from nilometer.broker.quotas.connection_limits import listener_of_brokers
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.quota_config_keys import INT_MAX
-from nilometer.quotas.token_bucket import TokenBucket
+from nilometer.quotas.rates import TokenBucket
 
 WAIT_MS_MAX = 5_000
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from nilometer.quotas.limits import Limit
+from nilometer.quotas.entity import Limit
 
 KEPT = 256
 """Up to this number of meters none is looked for that can be removed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.cluster.controller.decision import Refusal
-from nilometer.quotas.token_bucket import TokenBucket
+from nilometer.quotas.rates import TokenBucket
 from nilometer.wire.errors import ErrorCode
 
 EXCEEDED = "The throttling quota has been exceeded."

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from nilometer.broker.replicas.delayed_request import DelayedRequest, PartitionWait
 from nilometer.wire.errors import ErrorCode
-from nilometer.wire.produce_response import ProducedPartition
+from nilometer.wire.produce import ProducedPartition
 
 
 class ProduceOutcome(ProducedPartition):

@@ -29,7 +29,7 @@ from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.states import Broker
 from nilometer.identifiers import BrokerEpoch, BrokerId
-from nilometer.runtime.clock import Clock
+from nilometer.runtime.runtime import Clock
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Message
 

@@ -46,8 +46,7 @@ from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zooke
 from nilometer.client.settings.client_security import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
 from nilometer.config.definition import ConfigValue
-from nilometer.coordination.connect_string import parse_connect_string
-from nilometer.coordination.zookeeper.security import OPEN, ZooKeeperSecurity
+from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.broker.settings.oauth_config_keys import CALLBACK_HANDLER, VALIDATORS
-from nilometer.client.settings.oauth_login import FILE_PREFIX, file_path, oauth_tls
+from nilometer.client.settings.client_security import FILE_PREFIX, file_path, oauth_tls
 from nilometer.config import ConfigError, Settings
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.invariants import check

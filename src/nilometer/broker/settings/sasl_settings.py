@@ -9,8 +9,7 @@ from nilometer.broker.settings.listener_overrides import PREFIX
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.settings.oauth_settings import OAuthSettings, check_allowed, oauth_settings
 from nilometer.broker.settings.security_config_keys import MECHANISM_KEYS, SASL_KEYS
-from nilometer.client.settings.client_security import ClientSecurity, security_of
-from nilometer.client.settings.oauth_login import TOKEN_URL
+from nilometer.client.settings.client_security import TOKEN_URL, ClientSecurity, security_of
 from nilometer.config import ConfigDefinition, ConfigError, Settings
 from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.oauthbearer import OAUTHBEARER

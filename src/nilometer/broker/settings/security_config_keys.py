@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from nilometer.broker.settings.oauth_config_keys import OAUTH_KEYS
-from nilometer.client.settings.oauth_login import OAUTH_LOGIN_KEYS
-from nilometer.client.settings.tls_keys import STORE_KEYS
+from nilometer.client.settings.client_security import OAUTH_LOGIN_KEYS, STORE_KEYS
 from nilometer.config import ConfigKey, ConfigKind
 
 SASL_KEYS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from nilometer.client.settings.tls_files import tls_files
+from nilometer.client.settings.client_security import tls_files
 from nilometer.config import ConfigError, Settings
 from nilometer.runtime.tls import ServerTls
 from nilometer.security.principal_mapping import PrincipalMapping

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind, Settings
 from nilometer.config.definition import ConfigValue
-from nilometer.coordination.zookeeper.security import ZooKeeperSecurity
+from nilometer.coordination.zookeeper.connect import ZooKeeperSecurity
 from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
 
 SET_ACL = "zookeeper.set.acl"

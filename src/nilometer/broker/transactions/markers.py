@@ -14,8 +14,8 @@ from nilometer.coordinators.turn import TransactionEnd
 from nilometer.storage import AppendInfo, AppendOrigin
 from nilometer.storage.producers import NO_OFFSET
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
-from nilometer.wire.control_records import ControlType, EndTxnMarker, build_end_txn_marker
 from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):

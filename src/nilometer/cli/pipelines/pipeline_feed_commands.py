@@ -31,8 +31,7 @@ from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.cli.process import exit_on_sigterm
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import BROKER_DEFAULT, NewTopic
+from nilometer.client.admin.admin import BROKER_DEFAULT, Admin, NewTopic
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.postgres.capture import Capture, Event, slot_name, slots

@@ -16,8 +16,7 @@ from rich.table import Table
 from nilometer.cli import commands
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.process import exit_on_sigterm
-from nilometer.metrics.exposition import header, series_text
-from nilometer.metrics.families import Family, Kind
+from nilometer.metrics.families import Family, Kind, header, series_text
 from nilometer.pipeline.account import FATES, accounts_of
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED, Shipped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from nilometer.client.admin.group_admin import GroupDescription
-from nilometer.wire.describe_rebalances import RebalanceState
+from nilometer.wire.own_apis import RebalanceState
 
 REBALANCING_STATES = ("PreparingRebalance", "CompletingRebalance")
 WARN_AFTER_REBALANCES = 3

@@ -14,15 +14,13 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 
-from nilometer.client.consumer.consumer_config import ConsumerConfig
-from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION, ConsumerConfig
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.consumer.fetcher import Fetcher
-from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import GroupMetadata, MemberIdentity, OffsetAndMetadata
+from nilometer.client.group.group_settings import GroupConfig
+from nilometer.client.group.member import RebalanceListener, Subscription
 from nilometer.client.group.membership import Membership, OnCommit
-from nilometer.client.group.ownership import RebalanceListener
-from nilometer.client.group.subscription import Subscription
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.offset_queries import (
@@ -31,8 +29,7 @@ from nilometer.client.offsets.offset_queries import (
     ListedOffset,
     list_offsets,
 )
-from nilometer.client.offsets.offset_reset import EARLIEST, LATEST, OffsetReset
-from nilometer.client.offsets.positions import Positions
+from nilometer.client.offsets.positions import EARLIEST, LATEST, OffsetReset, Positions
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.runtime import Runtime

@@ -1,16 +1,255 @@
-"""Makes Fetch requests from fetch plans, and reads the responses per partition. Pure."""
+"""What a consumer sends in Fetch requests and reads from their responses: the fetch session, the partitions,
+their records. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
-from nilometer.client.consumer.fetch_session_handler import FetchPlan
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.identifiers import NO_LEADER_EPOCH
-from nilometer.wire.errors import ErrorCode
-from nilometer.wire.messages import Api, Message
+from nilometer.wire.api import Api
+from nilometer.wire.building import Message
+from nilometer.wire.errors import CorruptBatch, ErrorCode, KafkaError
+from nilometer.wire.record_batch import BatchHeader, batches, check_batch
+from nilometer.wire.records import Header, Record, decode_records
+
+# The consumer's side of a fetch session (KIP-227): a request names only partitions that changed. Pure.
+#
+# In a session the broker remembers the requested partitions and their fetch offsets. The first request is
+# full; later ones name the partitions that are new, whose offset changed, or that the broker must forget.
+#
+# Invariant: ``_remembered`` are the partitions of the broker's session, if it processed the last request.
+# After a session error or a failed request that is unknown: the next request is full again.
+
+NO_SESSION = 0
+FULL_FETCH_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.fetch_session_topic_id_error,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.unknown_topic_id,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPartition:
+    topic_id: UUID | None
+    fetch_offset: int
+    leader_epoch: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    session_id: int
+    session_epoch: int
+    send: Mapping[TopicPartition, WantedPartition]
+    forget: Mapping[TopicPartition, UUID | None]
+    wanted: Mapping[TopicPartition, WantedPartition]
+    """All partitions of this fetch, named in the request or remembered by the broker."""
+
+
+class FetchSessionHandler:
+    """The fetch session with one broker."""
+
+    def __init__(self) -> None:
+        self._session_id = NO_SESSION
+        self._epoch = FULL_FETCH_EPOCH
+        self._remembered: dict[TopicPartition, WantedPartition] = {}
+
+    def plan(self, wanted: Mapping[TopicPartition, WantedPartition]) -> FetchPlan:
+        """Return the plan of the next request, which the caller must send.
+
+        The caller then reports its outcome by :meth:`on_answer` or :meth:`on_disconnected`.
+        """
+        remembered = self._remembered
+        if any(
+            part in remembered and remembered[part].topic_id != one.topic_id for part, one in wanted.items()
+        ):
+            self.reset()  # a topic was deleted and created again, so its name has another id
+        if self._epoch == FULL_FETCH_EPOCH:
+            send, forget = dict(wanted), {}
+        else:
+            send = {part: one for part, one in wanted.items() if remembered.get(part) != one}
+            forget = {part: one.topic_id for part, one in remembered.items() if part not in wanted}
+        self._remembered = dict(wanted)
+        return FetchPlan(self._session_id, self._epoch, send, forget, dict(wanted))
+
+    def on_answer(self, code: ErrorCode, session_id: int) -> None:
+        if code != ErrorCode.none:
+            self.reset()
+        elif session_id == NO_SESSION:
+            self._session_id, self._epoch, self._remembered = NO_SESSION, FULL_FETCH_EPOCH, {}
+        else:
+            self._session_id = session_id
+            self._epoch = self._epoch % EPOCH_MAX + 1
+
+    def reset(self) -> None:
+        """Open a new session with the next request, which also makes the broker drop the old one."""
+        self._epoch = FULL_FETCH_EPOCH
+        self._remembered = {}
+
+    def on_disconnected(self) -> None:
+        """Open a new session: it is unknown whether the broker processed the request."""
+        self.reset()
+
+
+# The records of one partition from one Fetch response, returned in portions. Pure.
+#
+# Batches are checked and decoded one at a time, when the first of their records is needed. Control records
+# are never returned; with ``read_committed`` neither are the records of aborted transactions: the response
+# lists their producer ids and first offsets, and the producer's abort marker ends each.
+
+ABORT_MARKER = b"\x00\x00"
+"""The type field (after a two-byte version) in the key of the control record of an aborted transaction."""
+
+
+class ConsumerRecord(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    """0: set by the producer. 1: by the broker, when it appended the record."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    leader_epoch: int
+
+
+class FetchedRecords:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        generation: int,
+        offset: int,
+        data: bytes,
+        *,
+        aborted: Sequence[tuple[int, int]] = (),
+        check_crcs: bool = True,
+        read_committed: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.generation = generation
+        self.next_offset = offset
+        """The offset after the last returned record: the user's next position."""
+        self.epoch = NO_LEADER_EPOCH
+        """The leader epoch of the record before ``next_offset``."""
+        self._data = data
+        self._check_crcs = check_crcs
+        self._read_committed = read_committed
+        self._batches = list(batches(data))
+        self._batch_index = 0
+        self._aborted = sorted(aborted, key=lambda one: one[1], reverse=True)
+        self._aborted_producers: dict[int, None] = {}
+        self._records: list[Record] = []
+        self._record_index = 0
+        self._header: BatchHeader | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last batch: where to fetch next."""
+        return self._batches[-1][1].next_offset if self._batches else self.next_offset
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self._record_index >= len(self._records) and self._batch_index >= len(self._batches)
+
+    def take(self, count: int) -> list[ConsumerRecord]:
+        """Return up to ``count`` records, none at the end. Each call at a corrupt batch raises KafkaError."""
+        taken: list[ConsumerRecord] = []
+        topic, index = self.partition
+        while len(taken) < count:
+            if self._record_index >= len(self._records) and not self._next_batch(bool(taken)):
+                break
+            assert self._header is not None
+            begin = self._record_index
+            part = self._records[begin : begin + count - len(taken)]
+            self._record_index += len(part)
+            kind, epoch = self._header.timestamp_type, self._header.partition_leader_epoch
+            taken += [
+                ConsumerRecord(topic, index, offset, timestamp, kind, key, value, headers, epoch)
+                for offset, timestamp, key, value, headers in part
+            ]
+            self.epoch = epoch
+            if self._record_index >= len(self._records):
+                self.next_offset = self._header.next_offset
+            else:
+                self.next_offset = part[-1].offset + 1
+        return taken
+
+    def _next_batch(self, some_taken: bool) -> bool:
+        """Advance to the next batch with records for the user; return False if there is none.
+
+        Raises KafkaError for a corrupt batch; returns False instead if ``some_taken``: the next call raises.
+        """
+        while self._batch_index < len(self._batches):
+            position, header = self._batches[self._batch_index]
+            try:
+                records = self._decode(position, header)
+            except KafkaError as error:
+                if some_taken:
+                    return False  # return the good records first; the next call raises the error
+                raise KafkaError(
+                    error.code, f"{self.partition} at offset {header.base_offset}: {error.message}"
+                ) from error
+            self._batch_index += 1
+            if records:
+                self._records, self._record_index, self._header = records, 0, header
+                return True
+            self.next_offset = max(self.next_offset, header.next_offset)
+            self.epoch = header.partition_leader_epoch
+        return False
+
+    def _decode(self, position: int, header: BatchHeader) -> list[Record]:
+        if header.next_offset <= self.next_offset:
+            return []
+        if self._check_crcs:
+            check_batch(self._data, position, header)
+        if header.is_control:
+            self._on_control(position, header)
+            return []
+        if self._read_committed and self._is_aborted(header):
+            return []
+        records = decode_records(self._data, position, header)
+        if header.base_offset < self.next_offset:
+            records = [record for record in records if record.offset >= self.next_offset]
+        return records
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        while self._aborted and self._aborted[-1][1] <= header.last_offset:
+            self._aborted_producers[self._aborted.pop()[0]] = None
+        return header.is_transactional and header.producer_id in self._aborted_producers
+
+    def _on_control(self, position: int, header: BatchHeader) -> None:
+        if not self._read_committed:
+            return
+        self._is_aborted(header)
+        for record in decode_records(self._data, position, header):
+            if record.key is None or len(record.key) < 4:
+                raise CorruptBatch("control record without a type")
+            if record.key[2:4] == ABORT_MARKER:
+                self._aborted_producers.pop(header.producer_id, None)
+
+
+def damaged(partition: TopicPartition, offset: int) -> KafkaError:
+    """Return the error for a Fetch response that contains no whole batch."""
+    return KafkaError(
+        ErrorCode.corrupt_message,
+        f"{partition} at offset {offset}: the fetch response is not a record batch",
+    )
+
+
+# Makes Fetch requests from fetch plans, and reads the responses per partition. Pure.
 
 TOPIC_IDS_SINCE = 13
 """The first version of Fetch that names topics only by id."""

@@ -1,17 +1,37 @@
-"""The N newest records of partitions, by timestamp: ``nilometer consume --tail N``.
-
-Offsets are not records: compaction removes some, and markers of transactions take others. So each partition
-is read backwards in ranges of offsets that grow, until it has N records or begins.
+"""The offsets that partitions have records at, and their N newest records, by timestamp: ``nilometer consume
+--tail N``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
-from nilometer.client.consumer.log_ranges import log_ranges
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, list_offsets
+from nilometer.client.offsets.positions import LATEST_TIMESTAMP
+
+
+class LogRange(NamedTuple):
+    """The offsets of a partition's records: from ``start`` up to, but not including, ``high_watermark``."""
+
+    start: int
+    high_watermark: int
+    end: int
+    """The end of what this reader may read: the high watermark, or the last stable offset."""
+
+
+async def log_ranges(
+    consumer: Consumer, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, LogRange]:
+    starts = await consumer.beginning_offsets(partitions)
+    ends = await consumer.end_offsets(partitions)
+    latest = dict.fromkeys(partitions, LATEST_TIMESTAMP)
+    high = await list_offsets(consumer.client, latest, READ_UNCOMMITTED, consumer.config.api_timeout_ms)
+    return {one: LogRange(starts[one], high[one].offset, ends[one]) for one in partitions}
+
 
 POLL_MS = 1_000
 GROWTH = 4

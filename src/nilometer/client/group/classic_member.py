@@ -17,33 +17,220 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from nilometer.client.group.assignors.assignor import RebalanceProtocol, common_protocol
-from nilometer.client.group.classic_requests import ClassicRequests
+from nilometer.client.group.assignors import (
+    AssignmentTask,
+    Assignor,
+    MemberSubscription,
+    RebalanceProtocol,
+    common_protocol,
+)
 from nilometer.client.group.committer import CommitFailed
-from nilometer.client.group.coordinator import LOST, Coordinator
-from nilometer.client.group.group_config import GroupConfig
+from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
 from nilometer.client.group.group_exchange import (
     NO_GENERATION,
     NO_MEMBER_ID,
     Joined,
     MemberIdentity,
+    heartbeat_request,
+    join_request,
+    leave_request,
     read_joined,
+    sync_request,
 )
+from nilometer.client.group.group_settings import GroupConfig
 from nilometer.client.group.heartbeats import POLL_TIMEOUT_REASON, Heartbeats
-from nilometer.client.group.leading import GroupAssignment, assign_partitions
-from nilometer.client.group.member import CommitOwned
-from nilometer.client.group.ownership import Ownership
-from nilometer.client.network.backoff import Backoff
+from nilometer.client.group.member import CommitOwned, Ownership
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.wire.consumer_protocol import decode_assignment
-from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
+from nilometer.client.network.connection_pool import Backoff
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.consumer_protocol import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
 
-logger = logging.getLogger(__name__)
+# A classic member's requests to its coordinator: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+#
+# Each is sent once, with its own timeout and connection; the member evaluates the responses. Only LeaveGroup
+# is retried.
+
+JOIN_SLACK_MS = 5_000
+"""How much longer than the rebalance timeout a JoinGroup response is waited for."""
+
+Partitions = tuple[TopicPartition, ...]
+
+
+class ClassicRequests:
+    def __init__(self, config: GroupConfig, coordinator: Coordinator) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._rebalance_timeout_ms = max(
+            config.request_timeout_ms, config.max_poll_interval_ms + JOIN_SLACK_MS
+        )
+
+    async def join(
+        self,
+        identity: MemberIdentity,
+        topics: tuple[str, ...],
+        owned: Partitions,
+        had: tuple[int, Partitions],
+        reason: str,
+    ) -> Message:
+        """Send JoinGroup and return the response. Raises KafkaError.
+
+        ``had`` is the member's last generation and its assignment, for the user data of sticky assignors.
+        """
+        protocols = self._protocols(identity, topics, owned, had)
+        return await self._coordinator.ask(
+            ApiKey.JOIN_GROUP,
+            lambda api: join_request(
+                api,
+                self._config.group_id,
+                identity,
+                protocols,
+                session_timeout_ms=self._config.session_timeout_ms,
+                rebalance_timeout_ms=self._config.max_poll_interval_ms,
+                reason=reason,
+            ),
+            channel=GROUP_CHANNEL,
+            timeout_ms=self._rebalance_timeout_ms,
+        )
+
+    async def sync(
+        self, identity: MemberIdentity, protocol_name: str, shares: Sequence[tuple[str, bytes]]
+    ) -> Message:
+        """Send SyncGroup and return the response. Raises KafkaError.
+
+        ``shares`` is (member id, assignment) of every member if this one is the leader, else empty.
+        """
+        return await self._coordinator.ask(
+            ApiKey.SYNC_GROUP,
+            lambda api: sync_request(api, self._config.group_id, identity, protocol_name, shares),
+            channel=GROUP_CHANNEL,
+            timeout_ms=self._rebalance_timeout_ms,
+        )
+
+    async def beat(self, identity: MemberIdentity) -> ErrorCode:
+        """Send a heartbeat; return the error code of the response, or of the failure to get one."""
+        try:
+            response = await self._coordinator.ask(
+                ApiKey.HEARTBEAT,
+                lambda api: heartbeat_request(api, self._config.group_id, identity),
+                channel=GROUP_CHANNEL,
+                timeout_ms=min(self._config.request_timeout_ms, self._config.session_timeout_ms),
+            )
+        except KafkaError as error:
+            return error.code
+        code: ErrorCode = response.error_code
+        return code
+
+    async def leave(self, identity: MemberIdentity, reason: str) -> None:
+        """Send LeaveGroup; failures are only logged."""
+        await self._coordinator.send_leave(
+            ApiKey.LEAVE_GROUP, lambda api: leave_request(api, self._config.group_id, identity, reason)
+        )
+
+    def _protocols(
+        self,
+        identity: MemberIdentity,
+        topics: tuple[str, ...],
+        owned: Partitions,
+        had: tuple[int, Partitions],
+    ) -> list[tuple[str, bytes]]:
+        generation, last = had
+        return [
+            (
+                assignor.name,
+                encode_subscription(
+                    Subscription(
+                        topics,
+                        assignor.user_data(last, generation),
+                        owned,
+                        identity.generation,
+                        self._config.rack,
+                    )
+                ),
+            )
+            for assignor in self._config.assignors
+        ]
+
+
+# The work of a classic group's leader: read the members' subscriptions and assign the partitions.
+
+logger = logging.getLogger("nilometer.client.group.leading")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAssignment:
+    shares: tuple[tuple[str, bytes], ...]
+    """(member id, encoded assignment) of every member."""
+    partition_counts: Mapping[str, int]
+    """The partition count of each subscribed topic at the time; 0 for a topic that did not exist."""
+
+    def is_outdated(self, metadata: ClusterMetadata) -> bool:
+        """Whether a subscribed topic has another partition count in ``metadata``."""
+        return any(metadata.partition_count(topic) != count for topic, count in self.partition_counts.items())
+
+
+async def assign_partitions(client: Client, assignors: Sequence[Assignor], joined: Joined) -> GroupAssignment:
+    """Assign the partitions of all subscribed topics, with the assignor that the coordinator chose.
+
+    Raises KafkaError if that assignor is not among ``assignors``.
+    """
+    assignor = next((one for one in assignors if one.name == joined.protocol_name), None)
+    if assignor is None:
+        raise KafkaError(
+            ErrorCode.inconsistent_group_protocol,
+            f"the group chose assignor {joined.protocol_name!r}, which this consumer does not offer",
+        )
+    members = {
+        member_id: read_member(member_id, instance_id, data)
+        for member_id, instance_id, data in joined.members
+    }
+    topics = sorted({topic for member in members.values() for topic in member.topics})
+    client.watch_topics(topics)
+    if any(client.metadata.partition_count(topic) == 0 for topic in topics):
+        await client.refresh()
+    counts = {topic: client.metadata.partition_count(topic) for topic in topics}
+    found = assignor.assign(
+        AssignmentTask({topic: count for topic, count in counts.items() if count}, members)
+    )
+    shares = tuple(
+        (member_id, encode_assignment(Assignment(tuple(partitions))))
+        for member_id, partitions in found.items()
+    )
+    return GroupAssignment(shares, counts)
+
+
+def read_member(member_id: str, instance_id: str | None, data: bytes) -> MemberSubscription:
+    """Decode a member's subscription; if it is malformed, return one without topics.
+
+    So that member gets no partitions, and the other members get theirs.
+    """
+    try:
+        said = decode_subscription(data)
+    except MalformedMessage as error:
+        logger.warning("The subscription of member %s cannot be read: %s", member_id, error.message)
+        return MemberSubscription((), instance_id=instance_id)
+    return MemberSubscription(
+        topics=said.topics,
+        user_data=said.user_data,
+        owned=tuple(TopicPartition(topic, number) for topic, number in said.owned),
+        generation=said.generation,
+        rack=said.rack,
+        instance_id=instance_id,
+    )
+
 
 RETRIABLE_JOIN_ERRORS = frozenset(
     {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}

@@ -21,14 +21,13 @@ from uuid import UUID
 
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.coordinator import GROUP_CHANNEL, LOST, Coordinator
-from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import MemberIdentity
+from nilometer.client.group.group_settings import GroupConfig
 from nilometer.client.group.heartbeats import POLL_TIMEOUT_REASON, Heartbeats
-from nilometer.client.group.member import CommitOwned
-from nilometer.client.group.ownership import Ownership
-from nilometer.client.network.backoff import Backoff
+from nilometer.client.group.member import CommitOwned, Ownership
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.connection_pool import Backoff
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message, milliseconds

@@ -16,15 +16,12 @@ from nilometer.client.group.classic_member import ClassicMember
 from nilometer.client.group.committer import CommitIdentity, Committer
 from nilometer.client.group.consumer_member import ConsumerMember
 from nilometer.client.group.coordinator import Coordinator
-from nilometer.client.group.group_config import GroupConfig
 from nilometer.client.group.group_exchange import MemberIdentity, OffsetAndMetadata
-from nilometer.client.group.member import Member
-from nilometer.client.group.ownership import Ownership, RebalanceListener
-from nilometer.client.group.subscription import Subscription
-from nilometer.client.network.backoff import Backoff
-from nilometer.client.network.client import Client
+from nilometer.client.group.group_settings import GroupConfig
+from nilometer.client.group.member import Member, Ownership, RebalanceListener, Subscription
+from nilometer.client.network.client import Client, Jobs
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.network.jobs import Jobs
+from nilometer.client.network.connection_pool import Backoff
 from nilometer.client.offsets.positions import Positions
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
+from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
 from nilometer.client.admin.transaction_admin import OpenTransaction, TransactionAdmin
 from nilometer.client.health.cluster_health import FailedLogDirectory, Findings, RegisteredNode
 from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
 from nilometer.client.network.connection import NotServed
-from nilometer.client.replicas.partition_operations import OngoingMove
+from nilometer.client.replicas.reassignments import OngoingMove
 from nilometer.client.replicas.replica_survey import (
     DEFAULT_TIMEOUT_MS,
     BrokerAnswer,

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from gzip import BadGzipFile
 from typing import TypeVar
 
-from nilometer.client.ingest.content_reader import fingerprint_of, read_up_to, reader_of
-from nilometer.client.ingest.found_files import Files, FoundFile, Identity, OpenFile, Stamp
-from nilometer.client.ingest.rotation_names import GZIP_SUFFIX
+from nilometer.client.ingest.found_files import GZIP_SUFFIX, Files, FoundFile, Identity, OpenFile, Stamp
 from nilometer.client.ingest.source import HEAD_BYTES, Fingerprint, Source
-from nilometer.client.ingest.source_run import SourceRun
+from nilometer.client.ingest.source_run import SourceRun, fingerprint_of, read_up_to, reader_of
 
 T = TypeVar("T")
 _Compared = tuple[Identity, Stamp, Identity, Stamp]

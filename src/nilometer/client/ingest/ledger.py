@@ -16,7 +16,7 @@ from nilometer.client.ingest.read_back import read_back
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState, encode_state, load_state
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.invariants import check

@@ -2,18 +2,179 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from nilometer.client.admin.admin import Admin, ResourceType
 from nilometer.client.ingest.ledger import Ledger
 from nilometer.client.ingest.line_splitter import LINE_BYTES_MAX, LinePart, LineTooLong
-from nilometer.client.ingest.long_line import HEADERS_MAX, NUMBER_MAX, LongLine
 from nilometer.client.ingest.options import IngestOptions, IngestTotals, Oversized, line_refused
 from nilometer.client.ingest.read_back import LINE_HEADER, PIECE_HEADER, checksum
-from nilometer.client.ingest.record_limit import RecordLimit
 from nilometer.client.ingest.source_run import SourceRun
+from nilometer.client.producer.accumulator import size_bound
 from nilometer.client.producer.producer import Headers, Producer
-from nilometer.wire.errors import KafkaError
+from nilometer.client.producer.producer_settings import ProducerConfig
+from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.invariants import check
+from nilometer.runtime import Runtime
+from nilometer.wire.compression import Codec
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES
+from nilometer.wire.records import BatchBuilder
+
+# The maximum size of a record, from ``max.request.size`` and the topic's ``max.message.bytes``.
+#
+# It is read before anything is sent, so that a line that is too long is detected before later lines are in
+# the topic. If this client may not read the topic's configuration, a broker must reject the record.
+
+MESSAGE_BYTES_KEY = "max.message.bytes"
+SETTINGS_NOT_TOLD = frozenset(
+    {
+        ErrorCode.unsupported_version,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimit:
+    request_bytes: int
+    """``max.request.size``: the limit for a record before compression."""
+    message_bytes: int | None = None
+    """The topic's ``max.message.bytes``: the limit for a batch after compression; None if unknown."""
+    codec: Codec = Codec.NONE
+    level: int | None = None
+
+    def value_bytes(self, key: bytes | None, headers: Headers) -> int:
+        """Return the size up to which every value fits; 0 if none does."""
+        most = self.request_bytes
+        if self.message_bytes is not None:
+            most = min(most, self.message_bytes - HEADER_BYTES)
+        return max(most - size_bound(key, b"", headers), 0)
+
+    def value_bytes_max(self, key: bytes | None, headers: Headers) -> int:
+        """Return the size above which no value fits, however well it compresses."""
+        return max(self.request_bytes - size_bound(key, b"", headers), 0)
+
+    def fits(self, key: bytes | None, value: bytes, headers: Headers) -> bool:
+        """Whether the record fits, if compressed alone in its batch."""
+        if size_bound(key, value, headers) > self.request_bytes:
+            return False
+        if self.message_bytes is None:
+            return True
+        batch = BatchBuilder(self.codec, level=self.level)
+        batch.append(0, key, value, headers)
+        return len(batch.build()) <= self.message_bytes
+
+    def __str__(self) -> str:
+        named = [f"max.request.size is {self.request_bytes}"]
+        if self.message_bytes is not None:
+            named.append(f"the topic's {MESSAGE_BYTES_KEY} {self.message_bytes}")
+        return " and ".join(named)
+
+
+async def learn_record_limit(
+    runtime: Runtime, common: GivenConfig, producer: ProducerConfig, topic: str
+) -> RecordLimit:
+    """Return the limit for records of ``topic``. Raises KafkaError.
+
+    ``common`` are the settings to connect with; ``producer`` has the size limit and the compression.
+    """
+    message_bytes: int | None = None
+    try:
+        async with Admin(runtime, common) as admin:
+            entry = (await admin.describe_configs(ResourceType.TOPIC, topic)).get(MESSAGE_BYTES_KEY)
+        if entry is not None and entry.value is not None:
+            message_bytes = int(entry.value)
+    except KafkaError as error:
+        if error.code not in SETTINGS_NOT_TOLD:
+            raise
+    return RecordLimit(producer.max_request_size, message_bytes, producer.codec, producer.level)
+
+
+# Makes the records for a line that fits into no record: none, its beginning, or all of it in pieces. Pure.
+#
+# The records do not depend on the portions in which the line's bytes arrive: after a crash the same records
+# are made again. UTF-8 text is cut between characters.
+
+TRUNCATED_HEADER = "truncated"
+"""The header with the size of the whole line, in bytes."""
+PIECES_HEADER = "pieces"
+"""The header with the number of pieces; only on the last piece."""
+
+NUMBER_MAX = b"9" * 20
+HEADERS_MAX: Headers = tuple((name, NUMBER_MAX) for name in (TRUNCATED_HEADER, PIECE_HEADER, PIECES_HEADER))
+"""Headers that are at least as large as those of any record made here."""
+
+LineRecord = tuple[bytes, Headers]
+"""Value and headers."""
+
+
+class LongLine:
+    """One line that is too long, while its bytes arrive."""
+
+    def __init__(self, action: Oversized, value_bytes: int) -> None:
+        """``value_bytes`` is the maximum size of a record's value; at least 4, the largest character."""
+        check(action is not Oversized.FAIL, "a line that is kept is cut or split", action)
+        check(value_bytes >= len("🙂".encode()), "a record has room for a character", value_bytes)
+        self.size = 0
+        self._action = action
+        self._value_bytes = value_bytes
+        self._kept = bytearray()
+        self._pieces = 0
+
+    def feed(self, data: bytes) -> list[LineRecord]:
+        """Take the line's next bytes; return the records that they complete."""
+        self.size += len(data)
+        match self._action:
+            case Oversized.TRUNCATE:
+                self._kept += data[: max(self._value_bytes + 1 - len(self._kept), 0)]
+            case Oversized.SPLIT:
+                self._kept += data
+                return self._full_pieces()
+            case _:
+                pass
+        return []
+
+    def finish(self) -> list[LineRecord]:
+        """Return the last records, after all of the line's bytes."""
+        match self._action:
+            case Oversized.TRUNCATE:
+                cut = _cut(self._kept, self._value_bytes)
+                return [(bytes(self._kept[:cut]), ((TRUNCATED_HEADER, b"%d" % self.size),))]
+            case Oversized.SPLIT:
+                value, (piece,) = self._piece(bytes(self._kept))
+                return [(value, (piece, (PIECES_HEADER, b"%d" % self._pieces)))]
+            case _:
+                return []
+
+    def _full_pieces(self) -> list[LineRecord]:
+        """Return the pieces that are followed by more of the line."""
+        found: list[LineRecord] = []
+        position, end = 0, len(self._kept)
+        while end - position > self._value_bytes:
+            cut = _cut(self._kept, position + self._value_bytes)
+            found.append(self._piece(bytes(self._kept[position:cut])))
+            position = cut
+        del self._kept[:position]
+        return found
+
+    def _piece(self, value: bytes) -> LineRecord:
+        self._pieces += 1
+        return value, ((PIECE_HEADER, b"%d" % self._pieces),)
+
+
+def _cut(data: bytearray, limit: int) -> int:
+    """Return where to cut ``data``: at ``limit``, or up to 3 bytes earlier to avoid cutting a character."""
+    if len(data) <= limit:
+        return len(data)
+    for cut in range(limit, limit - 4, -1):
+        if data[cut] & 0xC0 != 0x80:  # a character begins here
+            return cut
+    return limit  # not UTF-8
+
 
 PIECE_BYTES_MIN = 4
 """The smallest useful maximum size of a piece: the largest UTF-8 character."""

@@ -32,10 +32,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from nilometer.client.ingest.found_files import FoundFile, Identity
-from nilometer.client.ingest.rotation_names import (
+from nilometer.client.ingest.found_files import (
     GZIP_SUFFIX,
     UNREADABLE_SUFFIXES,
+    FoundFile,
+    Identity,
     is_derived,
     is_rotation_name,
     possible_originals,

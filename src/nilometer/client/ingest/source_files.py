@@ -8,17 +8,175 @@ listed is listed again, so that no rename happens within the listing that is use
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import stat
+import struct
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from nilometer.client.ingest.birth_time import birth_ns, birth_ns_of
-from nilometer.client.ingest.found_files import FoundFile, Identity, Look, OpenFile, Stamp
-from nilometer.client.ingest.held_files import HeldFiles
-from nilometer.client.ingest.rotation_names import GZIP_SUFFIX, family, possible_originals
+from nilometer.client.ingest.found_files import (
+    GZIP_SUFFIX,
+    FoundFile,
+    Identity,
+    Look,
+    OpenFile,
+    Stamp,
+    family,
+    possible_originals,
+)
+
+# The creation time of a file. Linux only, by statx(2), which Python 3.11 does not offer.
+
+_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
+_STATX_INO, _STATX_BTIME = 0x100, 0x800
+_BUFFER_BYTES = 256
+_MASK, _INODE, _BTIME = struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("=qI")
+_INODE_OFFSET, _BTIME_OFFSET = 0x20, 0x50
+
+
+def birth_ns(path: str, inode: int) -> int:
+    """Return the creation time of a file in nanoseconds since 1970.
+
+    Returns 0 if the system does not provide it, or ``path`` is no longer the file with ``inode``.
+    """
+    return _birth_ns(_AT_FDCWD, os.fsencode(path), 0, inode)
+
+
+def birth_ns_of(descriptor: int, inode: int) -> int:
+    """Return the creation time of an open file in nanoseconds since 1970; 0 if unknown."""
+    return _birth_ns(descriptor, b"", _AT_EMPTY_PATH, inode)
+
+
+def _birth_ns(folder: int, path: bytes, flags: int, inode: int) -> int:
+    statx = _statx()
+    if statx is None:
+        return 0
+    buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
+    if statx(folder, path, flags, _STATX_INO | _STATX_BTIME, buffer) != 0:
+        return 0
+    if not _MASK.unpack_from(buffer)[0] & _STATX_BTIME:
+        return 0
+    if _INODE.unpack_from(buffer, _INODE_OFFSET)[0] != inode:
+        return 0
+    seconds, nanoseconds = _BTIME.unpack_from(buffer, _BTIME_OFFSET)
+    return seconds * 1_000_000_000 + nanoseconds
+
+
+@functools.cache
+def _statx() -> Callable[..., int] | None:
+    try:
+        return ctypes.CDLL(None).statx
+    except (AttributeError, OSError):
+        return None  # another system, or an old C library
+
+
+# Holds files open because they may be deleted before they are read. Opens them by a given function.
+#
+# Two threads use it: the one that looks calls :meth:`HeldFiles.on_look`, the one that applies looks calls all
+# other methods. Files opened by a look are passed to the second thread in a queue; it owns the held files.
+#
+# Invariant: every held file was found by a look, and is closed once the last look that found it changed has
+# been applied and does not need it.
+
+HELD_MAX = 256
+"""The maximum number of files held at a time."""
+
+
+@dataclass(slots=True)
+class _Held:
+    opened: OpenFile
+    file: FoundFile
+    """The file as the last look found it."""
+    since: int
+    """The number of the look that found it first."""
+    changed: int
+    """The number of the last look that found it changed."""
+
+
+class HeldFiles:
+    def __init__(self, opener: Callable[[FoundFile], OpenFile]) -> None:
+        """``opener`` opens a found file; raises OSError, also if the name is another file's now."""
+        self._opener = opener
+        self._last: dict[Identity, Stamp] = {}
+        self._opened: deque[_Held] = deque()
+        """Files opened by looks and not taken over by the second thread yet."""
+        self._opened_count = 0
+        self._held: dict[Identity, _Held] = {}
+
+    def on_look(self, look: Look) -> Look:
+        """Open the files that are new or changed since the last look; return the look with ``opened`` set."""
+        stamps = {(file[1], file[2]): (file[3], file[4]) for file in look.files}
+        if stamps != self._last:
+            self._open_changed(look)
+            self._last = stamps
+        return replace(look, opened=self._opened_count)
+
+    def _open_changed(self, look: Look) -> None:
+        for file in look.files:
+            if self._last.get(file.identity) == file.stamp:
+                continue
+            if len(self._held) + len(self._opened) >= HELD_MAX:
+                break
+            try:
+                self._opened.append(_Held(self._opener(file), file, look.number, look.number))
+                self._opened_count += 1
+            except OSError:
+                continue  # deleted already, or unreadable: the reader will report that
+
+    def unnamed(self, look: Look) -> list[FoundFile]:
+        """Return the held files for which ``look`` found no name. Raises OSError."""
+        self._take_over()
+        if not self._held:
+            return []
+        named = {file.identity: file for file in look.files}
+        found: list[FoundFile] = []
+        for identity, held in self._held.items():
+            if identity in named:
+                held.file = named[identity]
+            elif held.since <= look.number:
+                size, modified_ns = held.opened.stamp()
+                found.append(held.file._replace(size=size, modified_ns=modified_ns, is_gone=True))
+        return found
+
+    def open(self, file: FoundFile) -> OpenFile:
+        """Open a file: again if it is held, else by its name. Raises OSError."""
+        self._take_over()
+        held = self._held.get(file.identity)
+        return held.opened.again() if held is not None else self._opener(file)
+
+    def birth_ns(self, file: FoundFile) -> int | None:
+        """Return a held file's creation time in nanoseconds (0: unknown); None if it is not held."""
+        self._take_over()
+        held = self._held.get(file.identity)
+        return held.opened.birth_ns() if held is not None else None
+
+    def release(self, look: Look, keep: AbstractSet[Identity]) -> None:
+        """Close the held files that have not changed after ``look``, except those in ``keep``."""
+        self._take_over()
+        for identity, held in list(self._held.items()):
+            if held.changed <= look.number and identity not in keep:
+                del self._held[identity]
+                held.opened.close()
+
+    def close(self) -> None:
+        """Close all held files; no look may follow."""
+        self._take_over()
+        for held in self._held.values():
+            held.opened.close()
+        self._held.clear()
+
+    def _take_over(self) -> None:
+        while self._opened:
+            new = self._opened.popleft()
+            held = self._held.setdefault(new.file.identity, new)
+            if held is not new:
+                new.opened.close()
+                held.file, held.changed = new.file, new.changed
+
 
 LISTINGS_MAX = 5
 """The maximum number of listings of a folder that keeps changing; then the last one is used."""

@@ -2,14 +2,196 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from dataclasses import dataclass, replace
+from gzip import BadGzipFile
+from typing import Final
 
-from nilometer.client.ingest.content_reader import fingerprint_of, read_up_to, reader_of
-from nilometer.client.ingest.event_joiner import EventJoiner
 from nilometer.client.ingest.found_files import FoundFile, Identity, OpenFile, Stamp
 from nilometer.client.ingest.line_splitter import LineSplitter
 from nilometer.client.ingest.read_back import PATH_HEADER, SOURCE_HEADER
-from nilometer.client.ingest.source import ContentMark, Source
+from nilometer.client.ingest.source import ContentMark, Fingerprint, Source
+
+# Reads the content of an open file, plain or gzip, from any offset. Uses only the open file it is given.
+#
+# Offsets are offsets in the content: for a compressed file, in the decompressed content. A gzip file that is
+# still being written is read as far as it goes; reading continues there when it has grown.
+
+READ_BYTES = 256 * 1024
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+
+
+class PlainReader:
+    """Reads a plain file. ``position`` is the offset of the next byte to return."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self.position = 0
+
+    @property
+    def raw_position(self) -> int:
+        return self.position
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end that was reached is final: never, since a plain file can always grow."""
+        return False
+
+    def seek(self, offset: int) -> None:
+        self.position = offset
+
+    def read(self, length: int = READ_BYTES) -> bytes:
+        """Return the next piece of content, at most ``length`` bytes; empty at the end. Raises OSError."""
+        data = self._file.read_at(self.position, length)
+        self.position += len(data)
+        return data
+
+
+class GzipReader:
+    """Reads the members of a gzip file one after another; zeros after a member are padding."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self.position = 0
+        self.raw_position = 0
+        """The number of bytes read of the compressed file."""
+        self._raw = b""
+        self._member: zlib._Decompress | None = None  # pyright: ignore[reportPrivateUsage]
+        self._is_between_members = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the bytes read so far are complete gzip members."""
+        return self._is_between_members and not self._raw
+
+    def seek(self, offset: int) -> None:
+        """Move to ``offset``, by reading up to it. Raises EOFError if the content ends before it; OSError."""
+        if offset < self.position:
+            self.position = self.raw_position = 0
+            self._raw, self._member, self._is_between_members = b"", None, False
+        while self.position < offset:
+            if not self.read(min(READ_BYTES, offset - self.position)):
+                raise EOFError(f"the content ends at {self.position}, before {offset}")
+
+    def read(self, length: int = READ_BYTES) -> bytes:
+        """Return the next piece of content, at most ``length`` bytes; empty at the end, final or not.
+
+        Raises BadGzipFile, OSError.
+        """
+        while True:
+            if not self._raw:
+                self._raw = self._file.read_at(self.raw_position, READ_BYTES)
+                self.raw_position += len(self._raw)
+            if self._is_between_members:
+                self._raw = self._raw.lstrip(b"\0")
+            at_end = not self._raw
+            if at_end and self._member is None:
+                return b""
+            data = self._decompress(length)  # there may be output left without more input
+            self.position += len(data)
+            if data or at_end:
+                return data
+
+    def _decompress(self, length: int) -> bytes:
+        if self._member is None:
+            self._member, self._is_between_members = zlib.decompressobj(_GZIP_FORMAT), False
+        try:
+            data = self._member.decompress(self._raw, length)
+        except zlib.error as error:
+            raise BadGzipFile(f"not a gzip file, or a broken one ({error})") from error
+        if self._member.eof:
+            self._raw, self._member, self._is_between_members = self._member.unused_data, None, True
+        else:
+            self._raw = self._member.unconsumed_tail
+        return data
+
+
+ContentReader = PlainReader | GzipReader
+
+
+def reader_of(file: OpenFile, *, compressed: bool) -> ContentReader:
+    return GzipReader(file) if compressed else PlainReader(file)
+
+
+def read_up_to(file: OpenFile, begin: int, end: int, *, compressed: bool) -> bytes:
+    """Return the content in ``[begin, end)``; less if the content ends before ``end``. Raises OSError."""
+    reader = reader_of(file, compressed=compressed)
+    try:
+        reader.seek(begin)
+    except EOFError:
+        return b""
+    parts: list[bytes] = []
+    left = end - begin
+    while left > 0 and (data := reader.read(min(left, READ_BYTES))):
+        parts.append(data)
+        left -= len(data)
+    return b"".join(parts)
+
+
+def fingerprint_of(file: OpenFile, offset: int, *, compressed: bool) -> Fingerprint | None:
+    """Return the fingerprint of the first ``offset`` bytes of content.
+
+    If the content is shorter, returns None or a fingerprint that matches no known one. Raises OSError.
+    """
+    if not compressed and file.stamp()[0] < offset:
+        return None
+    return Fingerprint.of(lambda begin, end: read_up_to(file, begin, end, compressed=compressed), offset)
+
+
+# Joins the lines of a trace with the line before them: one event, one record. Pure.
+#
+# A line that is indented, or that continues the trace of an exception in Java, Python, .NET or Go, belongs to
+# the event that the line before it belongs to. An event is complete when the next one begins. Invariant: the
+# lines that were added are the lines of the events returned and of the one that is open, in order.
+
+LINES_MAX: Final = 1_000
+"""The lines of one event. What follows is an event of its own."""
+
+_CONTINUES: Final = re.compile(
+    rb"[ \t]+[^ \t]|Caused by: |Suppressed: |Traceback \(most recent call last\):"
+    rb"|(?:[A-Za-z_][A-Za-z0-9_]*\.)*[A-Z][A-Za-z0-9_]*(?:Error|Exception|Throwable|Interrupt|Exit)(?::|$)"
+)
+_IN_PYTHON: Final = re.compile(rb"During handling of the above|The above exception was the direct cause|$")
+_IN_GO: Final = re.compile(
+    rb"goroutine [0-9]+ \[|\[signal |created by |exit status [0-9]+$|panic: |[^ \t(]+\.[^ \t]+\(.*\)$|$"
+)
+_TRACEBACK: Final = b"Traceback (most recent call last):"
+_PANIC: Final = re.compile(rb"(?:panic|fatal error): |goroutine [0-9]+ \[")
+
+
+class EventJoiner:
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        """The lines of the open event."""
+        self._size = 0
+        self._more: re.Pattern[bytes] | None = None
+
+    def add(self, line: bytes, size_max: int) -> list[bytes]:
+        """Add a line; return the lines of the event that it completes, if any.
+
+        An event has at most ``size_max`` bytes with newlines between its lines, unless one line has more.
+        """
+        if self.lines and self._continues(line, size_max):
+            self.lines.append(line)
+            self._size += 1 + len(line)
+            if line.startswith(_TRACEBACK):
+                self._more = _IN_PYTHON
+            return []
+        done, self.lines = self.lines, [line]
+        self._size = len(line)
+        self._more = _IN_GO if _PANIC.match(line) else _IN_PYTHON if line.startswith(_TRACEBACK) else None
+        return done
+
+    def take(self) -> list[bytes]:
+        """Return the lines of the open event, which is complete then."""
+        done, self.lines, self._size, self._more = self.lines, [], 0, None
+        return done
+
+    def _continues(self, line: bytes, size_max: int) -> bool:
+        if len(self.lines) >= LINES_MAX or self._size + 1 + len(line) > size_max:
+            return False
+        return bool(_CONTINUES.match(line) or (self._more is not None and self._more.match(line)))
 
 
 @dataclass(frozen=True, slots=True)

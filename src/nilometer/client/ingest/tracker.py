@@ -14,22 +14,110 @@ Invariants:
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from gzip import BadGzipFile
 from typing import NamedTuple
 
-from nilometer.client.ingest.candidates import Candidates
 from nilometer.client.ingest.contents import FileContents
-from nilometer.client.ingest.found_files import Files, FoundFile, Identity, Look, Stamp
+from nilometer.client.ingest.found_files import (
+    Files,
+    FoundFile,
+    Identity,
+    Look,
+    Stamp,
+    is_derived,
+    possible_originals,
+)
 from nilometer.client.ingest.line_splitter import LineTooLong
 from nilometer.client.ingest.matching import TELLING_BYTES, Circumstances, Matches, NewFile, match
-from nilometer.client.ingest.missing_sources import decide_missing
-from nilometer.client.ingest.rotation_names import is_derived, possible_originals
 from nilometer.client.ingest.source import Source
 from nilometer.client.ingest.source_run import SourceRun
 from nilometer.client.ingest.state_file import IngestState
+
+# Decides when a source whose file is missing is forgotten. Pure.
+#
+# A rotated file that was deleted does not come back; but a folder that is not mounted now may be back
+# tomorrow with all its files. The difference: in a folder that is *away* no file is found at all.
+
+FORGET_MS = 60 * 60 * 1_000
+"""How long a source is kept whose file is gone from its folder: a copy of the file may appear."""
+FORGET_AWAY_MS = 30 * 24 * 60 * 60 * 1_000
+"""How long a source is kept in whose folder nothing is found."""
+GONE_MAX = 1_000
+"""The maximum number of sources kept whose files are gone from their folders."""
+
+
+def away(sources: Sequence[Source], look: Look) -> list[Source]:
+    """Return the sources in whose folder the look found nothing."""
+    folders = {posixpath.dirname(file.path) for file in look.files}
+    return [source for source in sources if posixpath.dirname(source.path) not in folders]
+
+
+def decide_missing(
+    missing: Sequence[Source], look: Look, wall_ms: int, sent: Container[int] = ()
+) -> tuple[list[Source], list[int]]:
+    """Return the sources to keep, with ``gone_ms`` set, and the numbers of those to forget.
+
+    ``wall_ms`` is the wall clock; ``sent`` contains the sources with lines in the topic that they do not
+    count yet.
+    """
+    numbers_away = {source.number for source in away(missing, look)}
+    kept: list[Source] = []
+    forgotten: list[int] = []
+    gone: list[Source] = []
+    for source in missing:
+        is_away = source.number in numbers_away
+        since_ms = min(source.gone_ms, wall_ms) if source.gone_ms is not None else wall_ms
+        is_known = bool(source.known.offset) or source.number in sent
+        if not is_away and not is_known:
+            forgotten.append(source.number)  # it was empty: a copy of it cannot be recognised
+        elif wall_ms - since_ms >= (FORGET_AWAY_MS if is_away else FORGET_MS):
+            forgotten.append(source.number)
+        else:
+            (kept if is_away else gone).append(source.as_gone(since_ms))
+    gone.sort(key=lambda source: (source.gone_ms or 0, source.number))
+    forgotten += [source.number for source in gone[: max(len(gone) - GONE_MAX, 0)]]
+    kept += gone[max(len(gone) - GONE_MAX, 0) :]
+    return kept, forgotten
+
+
+# Remembers rotated files that may be unread: they are read if they turn out to be no copies. Pure.
+#
+# A later look cannot find out again that a rotation made them, so they are remembered while their folder is
+# not mounted, and between runs.
+
+UNKNOWN = ""
+"""The path of a file that only an earlier run has seen: the state keeps no path."""
+
+
+class Candidates:
+    def __init__(self, identities: Iterable[Identity]) -> None:
+        self._paths: dict[Identity, str] = dict.fromkeys(identities, UNKNOWN)
+
+    def on_look(
+        self,
+        look: Look,
+        files: Sequence[FoundFile],
+        may_be_unread: AbstractSet[Identity],
+        sources: Sequence[Source],
+    ) -> set[Identity]:
+        """Update from a look and return the identities of all candidates.
+
+        They are ``may_be_unread`` of the found ``files``, and earlier ones in folders where nothing is found.
+        """
+        folders = {posixpath.dirname(file.path) for file in look.files}
+        is_any_away = bool(away(sources, look))
+        found = {file.identity: file.path for file in files}
+        self._paths = {
+            identity: path
+            for identity, path in self._paths.items()
+            if identity not in found
+            and (is_any_away if path == UNKNOWN else posixpath.dirname(path) not in folders)
+        } | {identity: path for identity, path in found.items() if identity in may_be_unread}
+        return set(self._paths)
+
 
 SETTLE_MS = 10_000
 """A short file that has equalled the beginning of another one for this time is not a copy being made."""

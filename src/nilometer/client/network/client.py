@@ -18,27 +18,63 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from nilometer.client.network.backoff import Backoff
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
     ClusterMetadata,
     TopicMetadata,
     TopicPartition,
+    metadata_request,
+    read_metadata,
 )
 from nilometer.client.network.connection import ConnectionLost, MakeRequest
-from nilometer.client.network.connection_pool import ConnectionPool
-from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
+from nilometer.client.network.connection_pool import Backoff, ConnectionPool
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import parse_server
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Message
+
+# Background jobs of one client: at most one of each name at a time; all are cancelled by :meth:`Jobs.close`.
+#
+# A job handles every KafkaError itself. Any other exception is a bug and goes to the event loop's exception
+# handler.
+
+
+class Jobs:
+    def __init__(self, owner: str, on_ended: Callable[[], None]) -> None:
+        self._owner = owner
+        self._on_ended = on_ended
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def start(self, name: str, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start ``job`` as a task, unless one of that name is running or the jobs are closed."""
+        if name in self._running or self._closed:
+            return
+        task = asyncio.create_task(job(), name=f"{self._owner}-{name}")
+        self._running[name] = task
+        task.add_done_callback(lambda done: self._on_done(name, done))
+
+    async def close(self) -> None:
+        self._closed = True
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _on_done(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._running[name]
+        if not self._closed:
+            self._on_ended()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
 
 T = TypeVar("T")
 
@@ -321,3 +357,40 @@ class Client:
     async def pause(self, failures: int) -> None:
         """Wait for the back-off time after ``failures`` failures in a row."""
         await asyncio.sleep(self._backoff.delay_ms(failures, self.runtime.entropy) / 1000)
+
+
+# Finds out at once whether a topic exists: a client would retry until its timeout for one that does not.
+#
+# A broker may not know a topic that was created a moment ago, so UNKNOWN_TOPIC_OR_PARTITION is retriable. The
+# controller knows every topic: what it does not know does not exist.
+
+
+async def topic_exists(client: Client, topic: str, timeout_ms: int) -> bool:
+    """Return whether ``topic`` exists, and keep its metadata up to date; it is not created.
+
+    If a broker does not know it, the controller decides. Raises KafkaError for a name that no topic can have,
+    or if no controller responds within ``timeout_ms``.
+    """
+    client.watch_topics([topic])
+    return topic in (await client.refresh()).topics or await controller_knows(client, topic, timeout_ms)
+
+
+async def controller_knows(client: Client, topic: str, timeout_ms: int) -> bool:
+    """Return whether the controller knows ``topic``. Raises KafkaError as :func:`topic_exists`."""
+
+    async def ask() -> ErrorCode | None:
+        response = await client.send_to_controller(
+            ApiKey.METADATA, lambda api: metadata_request(api, [topic])
+        )
+        return read_metadata(response).errors.get(topic)
+
+    code = await client.retry(ask, timeout_ms)
+    if code is ErrorCode.unknown_topic_or_partition:
+        return False
+    if code is not None and code is not ErrorCode.leader_not_available:  # it has no leader yet
+        raise KafkaError(code, f"topic {topic}")
+    return True
+
+
+def no_such_topic(topic: str) -> KafkaError:
+    return KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {topic} does not exist")

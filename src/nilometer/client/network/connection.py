@@ -17,22 +17,22 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from nilometer.client.network.finalized_features import FinalizedFeatures
-from nilometer.client.network.response_frames import ResponseFrames
+import msgspec
+
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.runtime import Runtime
 from nilometer.runtime.direct_future import DirectFuture
 from nilometer.runtime.tls import TlsUnusable
 from nilometer.version import __version__
+from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey, any_api_key
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedResponse, UnsupportedVersion
 from nilometer.wire.messages import (
-    Api,
-    Message,
     api,
     decode_correlation_id,
     decode_response,
@@ -43,6 +43,103 @@ from nilometer.wire.messages import (
 
 if TYPE_CHECKING:
     from nilometer.client.network.sasl_login import LoginSession
+
+
+# The finalized features of the cluster, which brokers return with ApiVersions (KIP-584). Pure.
+#
+# Invariant: of two responses, the one with the higher epoch is used, whichever arrived first.
+
+UNKNOWN_EPOCH = -1
+
+
+class FinalizedFeatures(msgspec.Struct, frozen=True):
+    epoch: int = UNKNOWN_EPOCH
+    levels: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+
+    @classmethod
+    def of(cls, response: Message) -> FinalizedFeatures:
+        """Read the features in an ApiVersions response; responses before version 3 have none."""
+        epoch = getattr(response, "finalized_features_epoch", UNKNOWN_EPOCH)
+        if epoch == UNKNOWN_EPOCH:
+            return cls()
+        return cls(epoch, {one.name: one.max_version_level for one in response.finalized_features})
+
+    def newer(self, other: FinalizedFeatures) -> FinalizedFeatures:
+        return other if other.epoch > self.epoch else self
+
+    def level(self, name: str) -> int:
+        """Return the level of a feature; 0 if the response did not name it."""
+        return self.levels.get(name, 0)
+
+
+# Splits the bytes that a broker sends into responses, without copying those that arrive whole.
+#
+# Provides the memory that the event loop receives into (for asyncio.BufferedProtocol), and yields whole
+# frames from it, without their length prefixes. A frame that does not arrive in one piece is received into a
+# buffer of exactly its size.
+#
+# Invariant: a frame that is yielded is valid until the next one is requested, and no longer.
+
+RECEIVE_BYTES = 64 * 1024
+RESPONSE_BYTES_MAX = 1 << 30
+LENGTH_BYTES = 4
+
+
+class ResponseFrames:
+    """The receive buffers of one connection."""
+
+    __slots__ = ("_filled", "_frame", "_frame_filled", "_received", "_received_view")
+
+    def __init__(self) -> None:
+        self._received = bytearray(RECEIVE_BYTES)
+        self._received_view = memoryview(self._received)
+        self._filled = 0
+        self._frame: memoryview | None = None
+        """The buffer of a frame of which a part has arrived; None if there is none."""
+        self._frame_filled = 0
+
+    def room(self) -> memoryview:
+        """Return the memory for the next received bytes."""
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._received_view[self._filled :]
+
+    def received(self, size: int) -> Iterator[memoryview]:
+        """Note that ``size`` bytes were received into :meth:`room`; yield every frame that is now whole.
+
+        Raises MalformedResponse for an impossible length.
+        """
+        if self._frame is None:
+            self._filled += size
+            yield from self._split()
+            return
+        self._frame_filled += size
+        if self._frame_filled == len(self._frame):
+            frame, self._frame = self._frame, None
+            yield frame
+
+    def _split(self) -> Iterator[memoryview]:
+        """Yield every whole frame of the receive buffer; move an unfinished one to a buffer of its size."""
+        view, position, end = self._received_view, 0, self._filled
+        while end - position >= LENGTH_BYTES:
+            size = int.from_bytes(view[position : position + LENGTH_BYTES], "big", signed=True)
+            if not 0 <= size <= RESPONSE_BYTES_MAX:
+                raise MalformedResponse(f"the length field of a response is {size}")
+            position += LENGTH_BYTES
+            if end - position < size:
+                frame = memoryview(bytearray(size))
+                self._frame_filled = end - position
+                frame[: self._frame_filled] = view[position:end]
+                self._frame = frame
+                position = end
+                break
+            yield view[position : position + size]
+            position += size
+        rest = end - position
+        if rest:
+            self._received[:rest] = self._received[position:end]
+        self._filled = rest
+
 
 MakeRequest = Callable[[Api], Message]
 """Makes the request in the API version it is given: the newest that the broker and this client support."""

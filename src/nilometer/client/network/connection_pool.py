@@ -17,14 +17,37 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nilometer.client.network.backoff import Backoff
 from nilometer.client.network.cluster_metadata import BrokerNode
-from nilometer.client.network.connection import Connection, ConnectionLost
-from nilometer.client.network.finalized_features import FinalizedFeatures
+from nilometer.client.network.connection import Connection, ConnectionLost, FinalizedFeatures
 from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.runtime import Runtime
+from nilometer.runtime import Entropy, Runtime
 from nilometer.wire.errors import KafkaError
+
+# The pause before a retry: exponential, with jitter, bounded (KIP-580).
+
+MULTIPLIER = 2
+JITTER = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses that start at ``initial_ms`` and double up to ``max_ms``, each off by up to a fifth."""
+
+    initial_ms: int
+    max_ms: int
+
+    def delay_ms(self, failures: int, entropy: Entropy) -> int:
+        """Return the pause after ``failures`` failures in a row: 0 if there was none.
+
+        ``entropy`` is the source of randomness for the jitter.
+        """
+        if failures < 1:
+            return 0
+        # The exponent is bounded: a long series of failures must not compute huge numbers.
+        base = min(self.initial_ms * MULTIPLIER ** min(failures - 1, 30), self.max_ms)
+        return min(round(base * entropy.uniform(1 - JITTER, 1 + JITTER)), self.max_ms)
+
 
 MAIN_CHANNEL = "main"
 FETCH_CHANNEL = "fetch"

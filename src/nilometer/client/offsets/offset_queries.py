@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -25,12 +25,7 @@ import enum
 from dataclasses import dataclass, field
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.batch import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    ProducerBatch,
-    next_sequence,
-)
+from nilometer.client.producer.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerBatch, next_sequence
 from nilometer.wire.errors import ErrorCode
 
 IN_FLIGHT_MAX = 5

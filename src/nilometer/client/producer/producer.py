@@ -1,7 +1,7 @@
 """The producer: `send` adds records to batches and returns their future acknowledgements (SPEC P-1 to P-4).
 
 ``await producer.send(topic, value, key=…)`` returns once the record is in a batch. Awaiting the
-:class:`~nilometer.client.producer.delivery.Delivery` that it returns waits for the acknowledgement. Sending
+:class:`~nilometer.client.producer.batch.Delivery` that it returns waits for the acknowledgement. Sending
 waits while ``buffer.memory`` is used up, so a producer that is faster than its brokers is slowed down.
 
 This module puts records into batches; ``sender`` sends the batches.
@@ -16,16 +16,14 @@ from collections.abc import Callable, Sequence
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
 from nilometer.client.producer.accumulator import RecordAccumulator, size_bound
-from nilometer.client.producer.batch import ProducerBatch
-from nilometer.client.producer.delivery import Delivery, RecordMetadata
+from nilometer.client.producer.batch import Delivery, ProducerBatch, RecordMetadata
 from nilometer.client.producer.partitioner import (
     Partitioner,
     PartitionFunction,
     UserPartitioner,
     make_partitioner,
 )
-from nilometer.client.producer.producer_config import ProducerConfig
-from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION, ProducerConfig
 from nilometer.client.producer.sender import Sender
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.client.transactions.transaction_manager import TransactionManager

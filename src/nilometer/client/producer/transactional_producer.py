@@ -24,14 +24,16 @@ from contextlib import asynccontextmanager, suppress
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.partitioner import PartitionFunction
 from nilometer.client.producer.producer import Headers, Producer
-from nilometer.client.producer.producer_config import ProducerConfig
-from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION, ProducerConfig
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
-from nilometer.client.transactions.transaction_errors import FatalTransactionError
-from nilometer.client.transactions.transaction_manager import ProducerState, TransactionManager
+from nilometer.client.transactions.transaction_manager import (
+    FatalTransactionError,
+    ProducerState,
+    TransactionManager,
+)
 from nilometer.client.transactions.transaction_runner import TransactionRunner
 from nilometer.config import ConfigError
 from nilometer.runtime import Runtime

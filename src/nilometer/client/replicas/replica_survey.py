@@ -16,23 +16,28 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata
+from nilometer.client.network.cluster_metadata import (
+    BrokerNode,
+    ClusterMetadata,
+    MetadataAnswer,
+    metadata_request,
+    read_metadata,
+)
 from nilometer.client.network.connection import Connection, ConnectionLost, MakeRequest, NotServed
-from nilometer.client.network.metadata_exchange import MetadataAnswer, metadata_request, read_metadata
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.client.settings.common_keys import parse_server
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.describe_replicas import (
-    KEY,
+from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
+from nilometer.wire.messages import Message
+from nilometer.wire.own_apis import (
+    DESCRIBE_REPLICAS,
     LEADER,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     RemoteReplicaState,
     ReplicaState,
 )
-from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
-from nilometer.wire.messages import Message
 
 T = TypeVar("T")
 _Address = tuple[str, int]
@@ -247,7 +252,9 @@ class ReplicaSurvey:
 
         connection = await self._connection((node.host, node.port))
         try:
-            answer: DescribeReplicasResponse = await connection.request(KEY, lambda _api: wanted)
+            answer: DescribeReplicasResponse = await connection.request(
+                DESCRIBE_REPLICAS, lambda _api: wanted
+            )
         except UnsupportedVersion:
             return without(
                 "it does not support DescribeReplicas: it is not a Nilometer broker, or an older version"

@@ -1,14 +1,17 @@
-"""How a client connects: security protocol, TLS, and its user, from settings with Kafka's names."""
+"""How a client connects: security protocol, TLS, and its user, from settings with Kafka's names. Brokers
+share the keys of TLS and of the token endpoint.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nilometer.client.settings.oauth_login import OAUTH_LOGIN_KEYS, OAuthLogin, oauth_login
-from nilometer.client.settings.tls_files import client_tls
-from nilometer.client.settings.tls_keys import STORE_KEYS
-from nilometer.config import ConfigError, ConfigKey, ConfigKind, Settings
-from nilometer.runtime.tls import ClientTls
+from nilometer.client.settings.client_settings import boolean_key, text_key
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind, Settings
+from nilometer.config.definition import ConfigValue
+from nilometer.http.url import HttpUrl, parse_url
+from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
 from nilometer.security.jaas import (
     OAUTHBEARER_MODULE,
     PLAIN_MODULE,
@@ -21,6 +24,219 @@ from nilometer.security.oauthbearer import OAUTHBEARER
 from nilometer.security.plain import PLAIN
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.security.scram import TOKEN_EXTENSION, ScramMechanism
+
+# The keys of TLS that clients and brokers share, under Kafka's names.
+
+HTTPS = "https"
+
+
+def _why_no_store(value: ConfigValue) -> str | None:
+    known = value in (PEM, PKCS12)
+    return None if known else "must be PEM or PKCS12: convert JKS stores with keytool -importkeystore"
+
+
+def _store_type(name: str, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, kind=ConfigKind.STRING, default="JKS", validate=_why_no_store, doc=doc)
+
+
+STORE_KEYS: tuple[ConfigKey, ...] = (
+    text_key("ssl.keystore.location", "The file with the own private key and certificate chain."),
+    _store_type("ssl.keystore.type", "The format of ssl.keystore.location, PEM or PKCS12: must be given."),
+    text_key("ssl.keystore.password", "The password of a PKCS12 key store.", secret=True),
+    text_key("ssl.key.password", "The password of the private key in a PEM file.", secret=True),
+    text_key("ssl.keystore.key", "The private key as PEM text, in place of a file.", secret=True),
+    text_key("ssl.keystore.certificate.chain", "The certificate chain of ssl.keystore.key, as PEM text."),
+    text_key("ssl.truststore.location", "The file with the certificates of trusted authorities."),
+    _store_type(
+        "ssl.truststore.type", "The format of ssl.truststore.location, PEM or PKCS12: must be given."
+    ),
+    text_key("ssl.truststore.password", "The password of a PKCS12 trust store.", secret=True),
+    text_key("ssl.truststore.certificates", "The certificates of trusted authorities, as PEM text."),
+    ConfigKey(
+        name="ssl.enabled.protocols",
+        kind=ConfigKind.LIST,
+        default=("TLSv1.2", "TLSv1.3"),
+        choices=("TLSv1.2", "TLSv1.3"),
+        doc="The versions of TLS that are accepted.",
+    ),
+    ConfigKey(
+        name="ssl.endpoint.identification.algorithm",
+        kind=ConfigKind.STRING,
+        default=HTTPS,
+        choices=(HTTPS, ""),
+        doc="https: the certificate of a broker that is connected to must be for its host.",
+    ),
+)
+
+
+# What the keys of TLS that clients and brokers share result in.
+
+
+def client_tls(settings: Settings) -> ClientTls:
+    """Return how to connect by TLS. Raises ConfigError."""
+    checks = settings.string("ssl.endpoint.identification.algorithm") != ""
+    return ClientTls(files=tls_files(settings), checks_hostname=checks)
+
+
+def tls_files(settings: Settings) -> TlsFiles:
+    """Return the key and the trusted certificates of a broker or a client. Raises ConfigError."""
+    key = settings.optional_string("ssl.keystore.key")
+    chain = settings.optional_string("ssl.keystore.certificate.chain")
+    if (key is None) != (chain is None):
+        raise ConfigError(
+            "ssl.keystore.key", "ssl.keystore.key and ssl.keystore.certificate.chain belong together"
+        )
+    location = settings.optional_string("ssl.keystore.location")
+    trusted = settings.optional_string("ssl.truststore.location")
+    certificates = settings.optional_string("ssl.truststore.certificates")
+    _check_store(settings, "ssl.keystore", key)
+    _check_store(settings, "ssl.truststore", certificates)
+    versions = settings.strings("ssl.enabled.protocols")
+    if not versions:
+        raise ConfigError("ssl.enabled.protocols", "ssl.enabled.protocols must name a version of TLS")
+    return TlsFiles(
+        key_type=_type(settings, "ssl.keystore"),
+        trusted_type=_type(settings, "ssl.truststore"),
+        trusted_password=settings.optional_string("ssl.truststore.password"),
+        key_file=location,
+        key=None if key is None else f"{_pem(key)}\n{_pem(chain or '')}\n",
+        key_password=_key_password(settings),
+        trusted_file=trusted,
+        trusted=None if certificates is None else _pem(certificates),
+        versions=versions,
+    )
+
+
+def _type(settings: Settings, store: str) -> str:
+    return settings.string(f"{store}.type") if settings.optional_string(f"{store}.location") else PEM
+
+
+def _key_password(settings: Settings) -> str | None:
+    """Return the password of the key. As in Java that of a PKCS12 store is for the key in it, too."""
+    password = settings.optional_string("ssl.key.password")
+    if _type(settings, "ssl.keystore") != PKCS12:
+        return password
+    of_store = settings.optional_string("ssl.keystore.password")
+    if password is not None and password != of_store:
+        raise ConfigError(
+            "ssl.key.password", "ssl.key.password and ssl.keystore.password must be equal for PKCS12"
+        )
+    return of_store
+
+
+def _check_store(settings: Settings, store: str, text: str | None) -> None:
+    """Raise ConfigError unless the store is a file in a known format, or given as ``text`` instead."""
+    location, kind, password = f"{store}.location", f"{store}.type", f"{store}.password"
+    if settings.optional_string(location) is None:
+        return
+    if text is not None:
+        raise ConfigError(location, f"{location} and the PEM text are both given: give one of them")
+    if settings.string(kind) not in (PEM, PKCS12):
+        raise ConfigError(kind, f"{kind} must be PEM or PKCS12: JKS, the default, is not supported")
+    if settings.string(kind) == PEM and settings.optional_string(password) is not None:
+        raise ConfigError(password, f"{password} is for PKCS12: certificates in PEM files are not encrypted")
+
+
+def _pem(text: str) -> str:
+    """Return PEM text with its line breaks, which a properties file may have as ``\\n`` or as spaces."""
+    return text.replace("\\n", "\n").replace(" -----END", "\n-----END").replace("----- ", "-----\n")
+
+
+# Where a client of OAUTHBEARER gets its tokens: a file, or an issuer's token endpoint (KIP-768).
+
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
+CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"
+SCOPE = "sasl.oauthbearer.scope"
+URL_ENCODE = "sasl.oauthbearer.header.urlencode"
+FILE_PREFIX = "file://"
+_TLS_OPTIONS = ConfigDefinition.of("option of OAuthBearerLoginModule", STORE_KEYS)
+
+OAUTH_LOGIN_KEYS: tuple[ConfigKey, ...] = (
+    text_key(
+        TOKEN_URL, "Where a client of OAUTHBEARER gets its token: a URL of https or http, or file:///path."
+    ),
+    text_key(CLIENT_ID, "The client's id at the token endpoint."),
+    text_key(CLIENT_SECRET, "The client's secret at the token endpoint.", secret=True),
+    text_key(SCOPE, "The scope that the token endpoint is asked for."),
+    boolean_key(
+        URL_ENCODE,
+        False,
+        "Whether id and secret are URL-encoded in the header Authorization, as RFC 6749 demands.",
+    ),
+)
+
+
+@dataclass(slots=True)
+class CachedToken:
+    """The last token from a token endpoint, and the monotonic time until which it is used."""
+
+    token: str = field(default="", repr=False)
+    use_until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthLogin:
+    endpoint: HttpUrl | None
+    """The token endpoint; None: the token is in ``token_file``."""
+    token_file: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str | None = None
+    url_encodes: bool = False
+    """Whether id and secret are URL-encoded in the header Authorization."""
+    tls: ClientTls
+    """The authorities that are trusted for ``endpoint``."""
+    cached: CachedToken = field(default_factory=CachedToken, compare=False, repr=False)
+
+
+def oauth_login(settings: Settings, options: Mapping[str, str]) -> OAuthLogin:
+    """Return the login. ``options``: of the login module, as Kafka's older clients have them.
+
+    Raises ConfigError.
+    """
+    url = (settings.optional_string(TOKEN_URL) or "").strip()
+    if not url:
+        raise ConfigError(TOKEN_URL, f"OAUTHBEARER needs {TOKEN_URL}: a token endpoint, or file:///path")
+    tls = oauth_tls(options)
+    if url.startswith(FILE_PREFIX):
+        return OAuthLogin(endpoint=None, token_file=file_path(TOKEN_URL, url), tls=tls)
+    try:
+        endpoint = parse_url(url)
+    except ValueError as error:
+        raise ConfigError(TOKEN_URL, f"{TOKEN_URL} {error}, nor file:///path") from None
+    client_id = settings.optional_string(CLIENT_ID) or options.get("clientId", "")
+    client_secret = settings.optional_string(CLIENT_SECRET) or options.get("clientSecret", "")
+    if not client_id or not client_secret:
+        raise ConfigError(CLIENT_ID, f"{TOKEN_URL} needs {CLIENT_ID} and {CLIENT_SECRET}")
+    return OAuthLogin(
+        endpoint=endpoint,
+        client_id=client_id,
+        client_secret=client_secret,
+        scope=settings.optional_string(SCOPE) or options.get("scope"),
+        url_encodes=settings.boolean(URL_ENCODE),
+        tls=tls,
+    )
+
+
+def file_path(key: str, url: str) -> str:
+    """Return the path in a URL of a file. Raises ConfigError, which names ``key``."""
+    path = url.removeprefix(FILE_PREFIX)
+    if not path.startswith("/"):
+        raise ConfigError(key, f"{key} is {url}, which is not of the form file:///absolute/path")
+    return path
+
+
+def oauth_tls(options: Mapping[str, str]) -> ClientTls:
+    """Return how to connect to an issuer of tokens: by the login module's options ``ssl.*``, as in Kafka.
+
+    Without them the system's authorities are trusted. Raises ConfigError.
+    """
+    texts = {name: text for name, text in options.items() if name.startswith("ssl.")}
+    return ClientTls(files=tls_files(Settings(_TLS_OPTIONS, texts)))
+
+
+# How a client connects: security protocol, TLS, and its user, from settings with Kafka's names.
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
 MODULES = {

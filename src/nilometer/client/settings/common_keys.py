@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nilometer.client.settings.client_security import SECURITY_KEYS
-from nilometer.client.settings.key_kinds import int_key, long_key
+from nilometer.client.settings.client_settings import int_key, long_key
 from nilometer.config import ConfigError, ConfigKey, ConfigKind
 from nilometer.config.definition import ConfigValue
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.client.admin.descriptions import ResourceType
-from nilometer.client.admin.group_admin import GroupAdmin, GroupListing
-from nilometer.client.admin.group_offsets import lags
+from nilometer.client.admin.admin import ResourceType
+from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lags
 from nilometer.client.health.cluster_health import cluster_health
 from nilometer.client.health.health_check import HealthCheck
 from nilometer.client.network.cluster_metadata import TopicMetadata

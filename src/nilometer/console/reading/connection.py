@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.admin_keys import ADMIN_CONFIG_DEFINITION
+from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
 from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
-from nilometer.client.consumer.log_ranges import LogRange, log_ranges
-from nilometer.client.consumer.tail import newest, read_tail
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
+from nilometer.client.consumer.tail import LogRange, log_ranges, newest, read_tail
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.delivery import RecordMetadata
+from nilometer.client.producer.batch import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.sender import MAYBE_WRITTEN
 from nilometer.console.reading.connection import API_TIMEOUT_MS, REQUEST_TIMEOUT_MS, ClusterConnection

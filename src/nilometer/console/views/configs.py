@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.client.admin.descriptions import ConfigEntry, ConfigSource
+from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 
 _SOURCES = {
     ConfigSource.UNKNOWN: "unknown",

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription
-from nilometer.client.admin.group_offsets import PartitionLag
+from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.console.views.paging import Page, page_of
-from nilometer.wire.describe_rebalances import RebalanceState
+from nilometer.wire.own_apis import RebalanceState
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nilometer.client.replicas.replica_survey import ReplicaRow
 from nilometer.identifiers import NO_LEADER
-from nilometer.wire.describe_replicas import (
+from nilometer.wire.own_apis import (
     LEADER,
     NOT_HELD,
     UNDER_MIN_ISR,

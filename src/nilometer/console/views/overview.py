@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nilometer.client.admin.descriptions import LogDirDescription
-from nilometer.client.health.cluster_health import ClusterHealth
-from nilometer.client.health.health_text import problems
+from nilometer.client.admin.admin import LogDirDescription
+from nilometer.client.health.cluster_health import ClusterHealth, problems
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.replicas.replica_survey import Survey
-from nilometer.wire.describe_replicas import LEADER
+from nilometer.wire.own_apis import LEADER
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from nilometer.console.views.figure import Figure, ReplicaOffsets, figures
 from nilometer.console.views.hold import Hold, why_held
 from nilometer.console.views.segments import SegmentsView, segments_view
 from nilometer.identifiers import NO_LEADER
-from nilometer.wire.describe_replicas import LEADER, LeaderState, ReplicaState
+from nilometer.wire.own_apis import LEADER, LeaderState, ReplicaState
 
 IN_SYNC, ELIGIBLE, OUT_OF_SYNC, UNKNOWN = "ISR", "ELR", "OSR", "unknown"
 

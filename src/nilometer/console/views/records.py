@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.groups import record_format as group_format
 from nilometer.storage import TopicPartition

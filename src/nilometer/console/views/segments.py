@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nilometer.client.replicas.replica_survey import ReplicaRow
-from nilometer.wire.describe_replicas import SegmentsState, SegmentState
+from nilometer.wire.own_apis import SegmentsState, SegmentState
 
 ROWS_MAX = 50
 """How many base offsets are shown: the newest."""

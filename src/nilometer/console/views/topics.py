@@ -10,7 +10,7 @@ from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
 from nilometer.console.views.hold import Hold, why_held
 from nilometer.console.views.paging import Page, page_of
 from nilometer.identifiers import NO_LEADER
-from nilometer.wire.describe_replicas import LEADER
+from nilometer.wire.own_apis import LEADER
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.store import (
-    EntriesRetired,
-    Entry,
-    Snapshot,
-    StoreAbsent,
-    StoreUnavailable,
-)
+from nilometer.coordination.store import EntriesRetired, Entry, Snapshot, StoreAbsent, StoreUnavailable
 from nilometer.runtime import Disk
 
 T = TypeVar("T")

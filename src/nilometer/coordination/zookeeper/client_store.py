@@ -5,11 +5,10 @@ It alone imports the bridge to kazoo: a broker with another store starts without
 
 from __future__ import annotations
 
-from nilometer.coordination.connect_string import ConnectString
 from nilometer.coordination.store import StoreRefused
+from nilometer.coordination.zookeeper.connect import ConnectString, ZooKeeperSecurity
 from nilometer.coordination.zookeeper.ensemble import Connect
 from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge
-from nilometer.coordination.zookeeper.security import ZooKeeperSecurity
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from nilometer.runtime.tls import TlsUnusable, client_context

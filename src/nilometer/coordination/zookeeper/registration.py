@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from nilometer.coordination.identity import new_id
 from nilometer.coordination.store import (
     BrokerIdInUse,
     SessionLost,
     SessionName,
     StoreDamaged,
     StoreUnavailable,
+    new_id,
 )
 from nilometer.coordination.zookeeper.ensemble import (
     RECONNECT_S,
@@ -40,10 +40,53 @@ from nilometer.coordination.zookeeper.layout import (
     decoded,
     incarnation_path,
 )
-from nilometer.coordination.zookeeper.session import ZooKeeperSession
 from nilometer.runtime import Clock, Runtime
 
-logger = logging.getLogger(__name__)
+# One broker's session, which is live as long as its lease is valid.
+#
+# The state of the connection does not show whether a session is live (a paused client, or one whose server is
+# dead, is not notified). So there is a *lease*: every T/5 (T is the session timeout) a write that changes
+# nothing goes through the quorum, and its response is valid for 0.6 T from the request on. The servers count
+# T from the request or later, so the owner stops first.
+
+
+class ZooKeeperSession:
+    def __init__(
+        self, name: SessionName, node: str, runtime: Runtime, lease_ms: int, on_lost: Callable[[], None]
+    ) -> None:
+        """``node``: path of an ephemeral node that exists exactly as long as this session."""
+        self._name = name
+        self.node = node
+        self._clock = runtime.clock
+        self.lease_ms = lease_ms
+        self._confirmed_ms = runtime.clock.monotonic_ms()
+        self._on_lost = on_lost
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def name(self) -> SessionName:
+        return self._name
+
+    @property
+    def lost(self) -> bool:
+        return self._lost.done()
+
+    def is_live(self) -> bool:
+        return not self._lost.done() and self._clock.monotonic_ms() - self._confirmed_ms < self.lease_ms
+
+    async def wait_lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    def confirm(self, asked_ms: int) -> None:
+        self._confirmed_ms = asked_ms
+
+    def lose(self, reason: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(reason)
+            self._on_lost()
+
+
+logger = logging.getLogger("nilometer.coordination.zookeeper.registration")
 
 LEASE_FRACTION = 0.6
 VANISH_EXTRA_MS = 2_000

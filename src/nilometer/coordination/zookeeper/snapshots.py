@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from nilometer.coordination.identity import new_id
-from nilometer.coordination.store import ENTRY_SIZE_MAX, Snapshot
+from nilometer.coordination.store import ENTRY_SIZE_MAX, Snapshot, new_id
 from nilometer.coordination.zookeeper.ensemble import BadVersion, CheckExists, Delete, Ensemble, Node, NoNode
 from nilometer.coordination.zookeeper.layout import SnapshotNode, chunk_path, decoded, entry_path
 from nilometer.runtime import Entropy

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import msgspec
 
-from nilometer.coordination.signal import ChangeSignal
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
+    ChangeSignal,
     EntriesRetired,
     Entry,
     EntryTooLarge,
@@ -25,7 +26,6 @@ from nilometer.coordination.store import (
     StoreRefused,
     StoreUnavailable,
 )
-from nilometer.coordination.zookeeper import secret
 from nilometer.coordination.zookeeper.ensemble import (
     AccessDenied,
     BadVersion,
@@ -34,6 +34,7 @@ from nilometer.coordination.zookeeper.ensemble import (
     Create,
     Delete,
     Disconnected,
+    Ensemble,
     Node,
     NodeExists,
     NoNode,
@@ -50,13 +51,85 @@ from nilometer.coordination.zookeeper.layout import (
     entry_path,
 )
 from nilometer.coordination.zookeeper.opening import StoreFound, find, find_or_make
-from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration
-from nilometer.coordination.zookeeper.session import ZooKeeperSession
+from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration, ZooKeeperSession
 from nilometer.coordination.zookeeper.snapshots import Snapshots
-from nilometer.coordination.zookeeper.watches import Watches
 from nilometer.runtime import Runtime
 
-logger = logging.getLogger(__name__)
+# The cluster's secret in a separate node, whose *version* is the secret's number.
+
+PATH = "/secret"
+
+
+async def read_secret(bridge: Ensemble) -> StoredSecret | None:
+    """Return the newest secret, None if there is none. Raises Disconnected."""
+    try:
+        node = await bridge.get(PATH)
+    except NoNode:
+        return None
+    return StoredSecret(node.version, node.data)
+
+
+async def put_secret(bridge: Ensemble, number: int, data: bytes) -> bool:
+    """Store the secret with this number; return False if it is not the next one. Raises OutcomeUnknown."""
+    try:
+        if number == 0:
+            await bridge.create(PATH, data)
+        else:
+            await bridge.set(PATH, data, number - 1)
+    except (NodeExists, NoNode, BadVersion):
+        return False
+    except Disconnected as error:
+        raise OutcomeUnknown(f"it is not known whether secret {number} was written: {error}") from error
+    return True
+
+
+# Watches on the nodes whose changes brokers must notice. A watch that has fired is set again.
+#
+# Watches have no content. A watch is set again before its change is signalled, so that no change is missed in
+# between. After a new connection all of them are set again.
+
+logger = logging.getLogger("nilometer.coordination.zookeeper.watches")
+
+WATCHED = ("/next", "/snapshot", "/brokers/ids", "/controller")
+
+
+class Watches:
+    def __init__(self, ensemble: Ensemble, retry_s: float, on_change: Callable[[], None]) -> None:
+        self._ensemble = ensemble
+        self._retry_s = retry_s
+        self._on_change = on_change
+        self._rearm = asyncio.Event()
+        self._due: set[str] = set()
+
+    def set_all(self) -> None:
+        """Set all watches, because a new connection has none."""
+        for path in WATCHED:
+            self._on_fired(path)
+
+    async def run(self) -> None:
+        while True:
+            await self._rearm.wait()
+            self._rearm.clear()
+            due, self._due = sorted(self._due), set()
+            try:
+                await asyncio.gather(*(self._arm(path) for path in due))
+            except Disconnected as error:
+                logger.info("Watches could not be set: %s. Trying again", error)
+                await asyncio.sleep(self._retry_s)
+                for path in due:
+                    self._on_fired(path)
+            self._on_change()
+
+    def _on_fired(self, path: str) -> None:
+        self._due.add(path)
+        self._rearm.set()
+
+    async def _arm(self, path: str) -> None:
+        if path == "/brokers/ids":
+            await self._ensemble.children(path, lambda: self._on_fired(path))
+        else:
+            await self._ensemble.exists(path, lambda: self._on_fired(path))
+
 
 READ_AT_ONCE = 100
 OPEN_TIMEOUT_S_MIN = 3.0
@@ -318,13 +391,13 @@ class ZooKeeperStore:
     async def read_secret(self) -> StoredSecret | None:
         self._check_open()
         try:
-            return await secret.read_secret(self._ensemble)
+            return await read_secret(self._ensemble)
         except Disconnected as error:
             raise self._unavailable(error) from error
 
     async def put_secret(self, number: int, data: bytes) -> bool:
         await self._check_live()
-        return await secret.put_secret(self._ensemble, number, data)
+        return await put_secret(self._ensemble, number, data)
 
     # ---- signal
 

@@ -19,9 +19,9 @@ from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, StoredFile, file_name
 from nilometer.storage import names
-from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.errors import CorruptBatch, KafkaError
 from nilometer.wire.record_batch import read_header
+from nilometer.wire.records import ControlType, read_end_txn_marker
 
 if TYPE_CHECKING:
     from nilometer.runtime import Disk, File

@@ -24,9 +24,9 @@ from nilometer.pipeline.decode.batch_table import CONTROL, BatchTable, walk
 from nilometer.pipeline.source.log_folders.stored_files import open_place
 from nilometer.storage import names, producers
 from nilometer.storage.producers import CorruptSnapshot
-from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import read_header
+from nilometer.wire.records import ControlType, read_end_txn_marker
 
 if TYPE_CHECKING:
     from nilometer.runtime import File

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 
 KEEP_DAYS = 30
 """How long a delivered id is kept: repeats come within minutes."""

@@ -38,9 +38,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, Protocol, cast
 from urllib.parse import quote, urlsplit
 
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
-from nilometer.client.group.ownership import RebalanceListener
+from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.delivery_notes import DeliveryNotes, as_ascii

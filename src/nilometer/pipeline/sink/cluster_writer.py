@@ -16,7 +16,7 @@ import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.pipeline.errors import SinkError

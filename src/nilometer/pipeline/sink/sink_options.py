@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nilometer.client.producer.producer_config import ProducerConfig
-from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION, ProducerConfig
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigError
 from nilometer.pipeline.errors import OptionError

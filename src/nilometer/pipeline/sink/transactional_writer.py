@@ -20,7 +20,7 @@ from typing import NamedTuple
 from nilometer.client.admin.group_admin import GroupAdmin
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.pipeline.errors import SinkError
 from nilometer.pipeline.sink.cluster_writer import ClusterWriter, Outgoing, acknowledged, send_all

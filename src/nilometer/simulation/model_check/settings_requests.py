@@ -23,7 +23,7 @@ from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
 from nilometer.groups import settings
-from nilometer.runtime.entropy import SeededEntropy
+from nilometer.runtime.runtime import SeededEntropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
 MIN_ISR = "min.insync.replicas"

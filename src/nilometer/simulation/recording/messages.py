@@ -16,7 +16,7 @@ from nilometer.identifiers import NO_LEADER_EPOCH, TopicId, topic_id_of
 from nilometer.wire import follower_fetch_body
 from nilometer.wire.api_keys import ApiKey, any_api_key
 from nilometer.wire.errors import CorruptBatch, ErrorCode, UnsupportedMagic
-from nilometer.wire.fetch_body import WantedPartition, decode_fetch_body
+from nilometer.wire.fetch import WantedPartition, decode_fetch_body
 from nilometer.wire.follower_fetch_body import FetchedFromLeader, decode_leader_answer
 from nilometer.wire.frames import LENGTH_BYTES, FrameSplitter
 from nilometer.wire.messages import (

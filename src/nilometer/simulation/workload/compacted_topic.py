@@ -11,8 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Seen

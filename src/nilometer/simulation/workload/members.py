@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.group.group_exchange import OffsetAndMetadata
-from nilometer.client.group.ownership import RebalanceListener
+from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.groups import GroupLedger

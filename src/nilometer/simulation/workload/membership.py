@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.replicas.partition_operations import alter_reassignments
+from nilometer.client.replicas.reassignments import alter_reassignments
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime

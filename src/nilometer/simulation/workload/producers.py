@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Send

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import NewTopic
+from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition

@@ -20,7 +20,7 @@ from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.world import Host, Process
-from nilometer.wire import forfeit_replicas, forward_request, prove_broker
+from nilometer.wire import own_apis
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Message, api, encode_request
@@ -171,11 +171,11 @@ class RogueClient:
         return answer.error_code
 
     async def _forfeit(self, connection: Connection, identity: ClaimedIdentity, runtime: Runtime) -> int:
-        replica = forfeit_replicas.ReplicaOfPartition(
+        replica = own_apis.ReplicaOfPartition(
             topic_id=identity.key.topic_id, partition=identity.key.partition
         )
-        answer: forfeit_replicas.ForfeitReplicasResponse = await connection.send(
-            forfeit_replicas.ForfeitReplicasRequest(
+        answer: own_apis.ForfeitReplicasResponse = await connection.send(
+            own_apis.ForfeitReplicasRequest(
                 broker_id=identity.claimed, broker_epoch=identity.claimed_epoch, replicas=(replica,)
             )
         )
@@ -238,8 +238,8 @@ class RogueClient:
         found = identity.image.topic_by_id(identity.key.topic_id)
         codec = api(ApiKey.DELETE_TOPICS, 5)
         names = () if found is None else (found.name,)
-        answer: forward_request.ForwardedResponse = await connection.send(
-            forward_request.ForwardedRequest(
+        answer: own_apis.ForwardedResponse = await connection.send(
+            own_apis.ForwardedRequest(
                 principal_type="User",
                 principal_name="admin",
                 client_address="192.0.2.1",
@@ -255,7 +255,7 @@ class RogueClient:
         if identity.claimed == identity.asked:
             return ErrorCode.cluster_authorization_failed
         nonce = runtime.entropy.choice((bytes(NONCE_BYTES), runtime.entropy.bytes(NONCE_BYTES)))
-        response: prove_broker.ProveBrokerResponse = await connection.send(self._hello(identity, nonce))
+        response: own_apis.ProveBrokerResponse = await connection.send(self._hello(identity, nonce))
         if response.error_code:
             return ErrorCode.cluster_authorization_failed
         self._seen_proofs = [*self._seen_proofs[-20:], response.proof]
@@ -265,13 +265,13 @@ class RogueClient:
             runtime.entropy.choice(self._seen_proofs),
         )
         proof = runtime.entropy.choice(guesses)
-        done: Any = await connection.send(prove_broker.ProveBrokerRequest(proof=proof))
+        done: Any = await connection.send(own_apis.ProveBrokerRequest(proof=proof))
         return done.error_code
 
     def _hello(self, identity: ClaimedIdentity, nonce: bytes) -> Message:
         node = self._cluster.nodes[identity.asked]
         cluster_id = "" if node.broker is None else node.broker.services.cluster_id
-        return prove_broker.ProveBrokerRequest(
+        return own_apis.ProveBrokerRequest(
             cluster_id=cluster_id,
             broker_id=identity.claimed,
             expected_broker_id=identity.asked,

@@ -7,7 +7,7 @@ was read must not be after it.
 from __future__ import annotations
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Entropy
 

@@ -13,8 +13,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nilometer.client.admin.admin import Admin
-from nilometer.client.admin.descriptions import ConfigChange, NewTopic, ResourceType
+from nilometer.client.admin.admin import Admin, ConfigChange, NewTopic, ResourceType
 from nilometer.runtime import Runtime
 from nilometer.simulation.workload.admin_program import AdminProgram
 from nilometer.simulation.world import Host

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.offsets.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.retention import Retention
 from nilometer.simulation.workload.admin_program import AdminProgram

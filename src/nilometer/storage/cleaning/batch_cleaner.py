@@ -36,11 +36,10 @@ from nilometer.storage.cleaning.record_layout import (
 )
 from nilometer.storage.segments.transaction_index import AbortedTxn
 from nilometer.wire.compression import Bytes, Codec, compress
-from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.primitives import VARLONG_BYTES_MAX, decode_zigzag
 from nilometer.wire.record_batch import NO_TIMESTAMP, BatchHeader, batch_attributes, pack_batch, read_header
-from nilometer.wire.records import records_data
-from nilometer.wire.varint import VARLONG_BYTES_MAX, decode_zigzag
+from nilometer.wire.records import ControlType, read_end_txn_marker, records_data
 
 # Tracking transactions while a cleaner reads a log from its start.
 #

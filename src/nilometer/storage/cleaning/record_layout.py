@@ -10,8 +10,8 @@ from struct import iter_unpack
 from typing import NamedTuple, TypeAlias
 
 from nilometer.wire.errors import CorruptBatch
+from nilometer.wire.primitives import VARLONG_BYTES_MAX, decode_zigzag, encode_zigzag
 from nilometer.wire.record_batch import BatchHeader
-from nilometer.wire.varint import VARLONG_BYTES_MAX, decode_zigzag, encode_zigzag
 
 # The positions of a batch's records in its bytes, found without decoding the records.
 #

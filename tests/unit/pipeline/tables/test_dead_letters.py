@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.client.producer.accumulator import size_bound
-from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.config import Settings
 from nilometer.pipeline.tables.dead_letters import (
     CARRIED_BYTES_MAX,

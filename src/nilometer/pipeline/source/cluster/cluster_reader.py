@@ -18,11 +18,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from nilometer.client.consumer.consumer_keys import CONSUMER_CONFIG_DEFINITION
+from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.network.client import Client
-from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import (
+    TopicMetadata,
+    TopicPartition,
+    metadata_request,
+    read_metadata,
+)
 from nilometer.client.network.connection_pool import FETCH_CHANNEL
-from nilometer.client.network.metadata_exchange import metadata_request, read_metadata
 from nilometer.client.offsets.offset_queries import (
     CONSUMER_REPLICA_ID,
     READ_COMMITTED,

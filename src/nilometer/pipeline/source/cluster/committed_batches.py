@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nilometer.wire.control_records import ControlType, control_type
 from nilometer.wire.record_batch import BatchHeader
-from nilometer.wire.records import decode_records
+from nilometer.wire.records import ControlType, control_type, decode_records
 
 
 class CommittedBatches:

@@ -23,8 +23,8 @@ from nilometer.storage import names
 from nilometer.storage.producers import CorruptSnapshot, decode_snapshot
 from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.indexes import CorruptIndex
-from nilometer.wire.control_records import ControlType, read_end_txn_marker
 from nilometer.wire.record_batch import read_header
+from nilometer.wire.records import ControlType, read_end_txn_marker
 
 if TYPE_CHECKING:
     import numpy

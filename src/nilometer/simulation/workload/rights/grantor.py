@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from nilometer.client.admin.acl_admin import AclAdmin
 from nilometer.client.admin.admin import Admin
+from nilometer.client.admin.security_admin import AclAdmin
 from nilometer.cluster.acl import (
     WILDCARD,
     WILDCARD_PRINCIPAL,

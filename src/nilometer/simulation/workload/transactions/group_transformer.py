@@ -12,11 +12,11 @@ from contextlib import suppress
 from functools import partial
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.producer.delivery import Delivery
+from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.client.transactions.transaction_errors import AbortableTransactionError
+from nilometer.client.transactions.transaction_manager import AbortableTransactionError
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.transactions.ledger import (
     NO_PRODUCER_ID,

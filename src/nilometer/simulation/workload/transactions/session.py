@@ -18,7 +18,7 @@ from nilometer.client.group.group_exchange import CoordinatorType
 from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.network.connection import MakeRequest
-from nilometer.client.producer.producer_keys import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

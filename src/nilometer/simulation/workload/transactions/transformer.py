@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable, Sequence
 
 from nilometer.client.consumer.consumer import Consumer
-from nilometer.client.consumer.fetched_records import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
     MemberIdentity,

@@ -1,1 +1,0 @@
-"""Assignors, which assign partitions to the members of a group: the interface and the built-in ones. Pure."""

@@ -1,0 +1,201 @@
+"""The settings of a producer: its configuration keys, with Kafka's names, defaults and limits, and their
+values, checked together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nilometer.client.producer.idempotence import IN_FLIGHT_MAX
+from nilometer.client.settings.client_settings import (
+    INT_MAX,
+    ClientSettings,
+    boolean_key,
+    choice_key,
+    int_key,
+    long_key,
+)
+from nilometer.client.settings.common_keys import COMMON_KEYS
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind
+from nilometer.wire.compression import Codec
+
+COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+PARTITIONER_CLASSES = ("default", "round_robin", "uniform_sticky")
+
+ACKS_ALL = -1
+
+PRODUCER_KEYS: tuple[ConfigKey, ...] = (
+    *COMMON_KEYS,
+    choice_key(
+        "acks",
+        "all",
+        ("all", "-1", "0", "1"),
+        "Which replicas acknowledge a record. all: the in-sync ones, 1: the leader, 0: none.",
+    ),
+    int_key(
+        "batch.size", 16_384, "A batch of one partition is sent at this size, in bytes before compression."
+    ),
+    long_key("linger.ms", 5, "How long a batch that is not full waits for more records."),
+    long_key(
+        "buffer.memory",
+        33_554_432,
+        "The maximum number of bytes of records that are not sent yet. send() waits for room.",
+    ),
+    long_key("max.block.ms", 60_000, "How long send() may wait for metadata or for room in the buffer."),
+    int_key("max.request.size", 1_048_576, "The largest request, and so the largest record, in bytes."),
+    int_key("delivery.timeout.ms", 120_000, "The time after which a record that is not acknowledged fails."),
+    int_key("retries", INT_MAX, "How often a batch is sent again after a retriable error."),
+    int_key(
+        "max.in.flight.requests.per.connection",
+        5,
+        "The maximum number of in-flight requests per connection.",
+        1,
+    ),
+    boolean_key(
+        "enable.idempotence", True, "Number the batches, so that retries neither repeat nor reorder records."
+    ),
+    ConfigKey(
+        name="transactional.id",
+        kind=ConfigKind.STRING,
+        default=None,
+        doc="The id of a transactional producer. Starting a producer fences earlier ones with its id.",
+        validate=lambda value: None if value else "must not be empty",
+    ),
+    int_key(
+        "transaction.timeout.ms",
+        60_000,
+        "The time after which the coordinator aborts a transaction that is still open.",
+        1,
+    ),
+    choice_key("compression.type", "none", COMPRESSION_TYPES, "The codec that batches are compressed with."),
+    int_key("compression.gzip.level", -1, "The level for gzip; -1 is the codec's own default.", -1, 9),
+    int_key("compression.lz4.level", 9, "The level for lz4.", 1, 17),
+    int_key("compression.zstd.level", 3, "The level for zstd.", -131_072, 22),
+    choice_key(
+        "partitioner.class",
+        "default",
+        PARTITIONER_CLASSES,
+        "default: hash of the key, else sticky; uniform_sticky: sticky, keys ignored; round_robin: in turn.",
+    ),
+    boolean_key("partitioner.ignore.keys", False, "Do not use keys to choose partitions."),
+    boolean_key(
+        "partitioner.adaptive.partitioning.enable",
+        True,
+        "Send more records to partitions with shorter queues.",
+    ),
+    boolean_key(
+        "allow.auto.create.topics",
+        True,
+        "Let the broker create a topic that this producer writes to and that does not exist.",
+    ),
+)
+
+PRODUCER_CONFIG_DEFINITION = ConfigDefinition.of("producer", PRODUCER_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    acks: int
+    batch_size: int
+    linger_ms: int
+    buffer_memory: int
+    max_block_ms: int
+    max_request_size: int
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    retries: int
+    max_in_flight: int
+    idempotent: bool
+    codec: Codec
+    level: int | None
+    partitioner: str
+    ignore_keys: bool
+    adaptive: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
+
+    @classmethod
+    def of(cls, settings: ClientSettings) -> ProducerConfig:
+        """Return the configuration. Raises ConfigError if settings contradict each other."""
+        codec = Codec[settings.string("compression.type").upper()]
+        acks_text = settings.string("acks")
+        acks = ACKS_ALL if acks_text == "all" else int(acks_text)
+        return cls(
+            acks=acks,
+            batch_size=settings.integer("batch.size"),
+            linger_ms=settings.integer("linger.ms"),
+            buffer_memory=settings.integer("buffer.memory"),
+            max_block_ms=settings.integer("max.block.ms"),
+            max_request_size=settings.integer("max.request.size"),
+            delivery_timeout_ms=_delivery_timeout_ms(settings),
+            request_timeout_ms=settings.integer("request.timeout.ms"),
+            retries=settings.integer("retries"),
+            max_in_flight=settings.integer("max.in.flight.requests.per.connection"),
+            idempotent=_is_idempotent(settings, acks),
+            transactional_id=_transactional_id(settings, acks),
+            transaction_timeout_ms=settings.integer("transaction.timeout.ms"),
+            codec=codec,
+            level=_level(settings, codec),
+            partitioner=settings.string("partitioner.class"),
+            ignore_keys=settings.boolean("partitioner.ignore.keys"),
+            adaptive=settings.boolean("partitioner.adaptive.partitioning.enable"),
+        )
+
+
+def _delivery_timeout_ms(settings: ClientSettings) -> int:
+    delivery = settings.integer("delivery.timeout.ms")
+    least = settings.integer("linger.ms") + settings.integer("request.timeout.ms")
+    if delivery >= least:
+        return delivery
+    if settings.is_given("delivery.timeout.ms"):
+        raise ConfigError(
+            "delivery.timeout.ms",
+            f"delivery.timeout.ms ({delivery}) must be at least linger.ms + request.timeout.ms ({least})",
+        )
+    return least
+
+
+def _is_idempotent(settings: ClientSettings, acks: int) -> bool:
+    """Whether the producer is idempotent: by default, unless other settings exclude it.
+
+    Raises ConfigError if ``enable.idempotence`` is given explicitly and others exclude it.
+    """
+    if not settings.boolean("enable.idempotence"):
+        return False
+    in_flight = settings.integer("max.in.flight.requests.per.connection")
+    conflicts = [
+        ("acks", acks != ACKS_ALL, "acks must be all"),
+        ("retries", settings.integer("retries") == 0, "retries must not be 0"),
+        (
+            "max.in.flight.requests.per.connection",
+            in_flight > IN_FLIGHT_MAX,
+            f"max.in.flight.requests.per.connection must be at most {IN_FLIGHT_MAX}",
+        ),
+    ]
+    for key, conflict, demand in conflicts:
+        if conflict:
+            if settings.is_given("enable.idempotence"):
+                raise ConfigError(key, f"{demand} if enable.idempotence is true")
+            return False
+    return True
+
+
+def _transactional_id(settings: ClientSettings, acks: int) -> str | None:
+    if not settings.is_given("transactional.id"):
+        return None
+    if not _is_idempotent(settings, acks):
+        raise ConfigError(
+            "transactional.id",
+            "transactional.id needs an idempotent producer: enable.idempotence=true, acks=all, retries "
+            f"above 0 and max.in.flight.requests.per.connection of at most {IN_FLIGHT_MAX}",
+        )
+    return settings.string("transactional.id")
+
+
+def _level(settings: ClientSettings, codec: Codec) -> int | None:
+    """Return the configured compression level; None for the codec's own default."""
+    key = f"compression.{codec.name.lower()}.level"
+    if codec in (Codec.NONE, Codec.SNAPPY) or not settings.is_given(key):
+        return None
+    level = settings.integer(key)
+    return None if codec is Codec.GZIP and level < 0 else level
