@@ -16,7 +16,7 @@ from nilometer.metrics.distribution import HISTOGRAM_EXPONENTS, QUANTILES, Distr
 
 # A family: one metric's name, type, help and labels. Its series differ only in the values of the labels.
 #
-# A family has at most ``series_max`` series in one scrape (:mod:`.registry`), so that no client can make a
+# A family has at most ``series_max`` series in one scrape (:class:`Registry`), so that no client can make a
 # scrape large with names of its choice.
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

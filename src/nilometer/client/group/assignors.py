@@ -18,7 +18,7 @@ from nilometer.wire.errors import MalformedMessage
 #
 # In the classic protocol the leader of a group, one of its members, assigns the partitions. An assignor is a
 # pure function of the members' subscriptions and of the topics' partition counts. All members of a group must
-# support the one that is used, so the built-in ones (:mod:`.built_in`) have the names of Kafka's.
+# support the one that is used, so the built-in ones (``ASSIGNOR_NAMES``) have the names of Kafka's.
 #
 # Invariants of every assignor:
 #

@@ -2,8 +2,7 @@
 
 A *round* is JoinGroup, the assignment of partitions if this member is the leader, and SyncGroup. Only
 :meth:`ClassicMember.poll` starts a round and applies its outcome, because the user's callbacks must run
-within the user's calls; the round and the heartbeats continue in the background between polls. The requests
-are made in ``classic_requests``.
+within the user's calls; the round and the heartbeats continue in the background between polls.
 
 Invariants:
 

@@ -1,7 +1,7 @@
 """A consumer's side of its group: subscribing, rebalances, commits, leaving. Does I/O.
 
-Combines ``subscription`` (the topics), ``classic_member`` or ``consumer_member`` (the group protocol),
-``ownership`` (the assigned partitions) and ``committer`` (the committed offsets). A consumer with a
+Combines ``member`` (the subscription, the assigned partitions), ``classic_member`` or ``consumer_member``
+(the group protocol) and ``committer`` (the committed offsets). A consumer with a
 ``group.id`` whose partitions the user assigns has a membership too: it commits without being a member.
 
 Invariant: an automatic commit only covers records that a poll before the current one returned.

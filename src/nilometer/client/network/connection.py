@@ -1,6 +1,6 @@
 """One connection to one broker: sends requests and matches the responses to them by correlation id.
 
-Handles correlation ids, API versions and time-outs. ``response_frames`` splits the received bytes into
+Handles correlation ids, API versions and time-outs. :class:`ResponseFrames` splits the received bytes into
 responses; the users of a connection (the client's connection pool, replica fetchers, forwarding to the
 controller) decide what to send, and retry.
 

@@ -65,7 +65,7 @@ async def list_offsets(
 ) -> dict[TopicPartition, ListedOffset]:
     """Return, per partition, the first offset whose record's timestamp is at or after the given one.
 
-    Timestamps are in milliseconds, or one of ``special_timestamps``. Raises KafkaError.
+    Timestamps are in milliseconds, or a special one of ``positions``. Raises KafkaError.
     """
 
     def make(api: Api, asked: Mapping[TopicPartition, int]) -> Message:

@@ -37,7 +37,7 @@ class OffsetReset:
     """A position that is looked up with ListOffsets: a timestamp, or a duration before now."""
 
     timestamp: int = LATEST_TIMESTAMP
-    """Milliseconds, or one of ``special_timestamps``."""
+    """Milliseconds, or one of the special timestamps."""
     ago_ms: int | None = None
     """If given, used instead of ``timestamp``: milliseconds before the time of the request (KIP-1106)."""
 

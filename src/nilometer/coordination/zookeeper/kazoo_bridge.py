@@ -55,11 +55,6 @@ from nilometer.runtime.tls import ClientTls, TlsUnusable, client_context
 #   important ones. Credentials are left out of them.
 # - TLS by this project's settings; the files of keys and certificates are read for each connection.
 
-# kazoo has no type hints.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportMissingTypeStubs=false
-
-
 logger = logging.getLogger("nilometer.coordination.zookeeper.kazoo_connection")
 
 BOTH_WAYS = 2
