@@ -19,11 +19,8 @@ from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Serving, check_protected, listening_socket
 from nilometer.console.web.application import UserPages
 from nilometer.console.web.guard import Guard, Served, allowed_hosts
-from nilometer.console.web.login_attempts import LoginAttempts
-from nilometer.console.web.login_form import Credentials
-from nilometer.console.web.login_gate import LoginGate
-from nilometer.console.web.rendering import Rendering
-from nilometer.console.web.sessions import Sessions
+from nilometer.console.web.live_page import Rendering
+from nilometer.console.web.login import Credentials, LoginAttempts, LoginGate, Sessions
 from nilometer.runtime import Runtime
 from nilometer.runtime.tls import ServerContexts
 

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 import pytest
 
-from nilometer.console.reading import feeds as feeds_module
-from nilometer.console.reading.feeds import BUG, Feeds, TooManyWatchers, Update
-from nilometer.console.reading.shared import Shared
+from nilometer.console.reading import cluster_access as feeds_module
+from nilometer.console.reading.cluster_access import BUG, Feeds, TooManyWatchers, Update
+from nilometer.console.reading.cluster_reader import Shared
 from nilometer.runtime.runtime import SystemClock
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.eventually import becomes

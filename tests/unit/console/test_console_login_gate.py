@@ -12,11 +12,18 @@ from starlette.types import ASGIApp
 
 from nilometer.console.reading.cluster_access import CannotLogIn, check_login, settings_of_user
 from nilometer.console.web.guard import Guard, Served
-from nilometer.console.web.login_attempts import LoginAttempts
-from nilometer.console.web.login_form import NAME_MAX, PASSWORD_MAX, Credentials, own_path
-from nilometer.console.web.login_gate import FORM_BYTES_MAX, WRONG, LoginGate
-from nilometer.console.web.rendering import Rendering
-from nilometer.console.web.sessions import Sessions
+from nilometer.console.web.live_page import Rendering
+from nilometer.console.web.login import (
+    FORM_BYTES_MAX,
+    NAME_MAX,
+    PASSWORD_MAX,
+    WRONG,
+    Credentials,
+    LoginAttempts,
+    LoginGate,
+    Sessions,
+    own_path,
+)
 from nilometer.security.jaas import parse_jaas
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.console.asgi_client import HOST, Answer, ask

@@ -14,8 +14,8 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.health.cluster_health import Findings, cluster_health
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.client.producer.batch import RecordMetadata
+from nilometer.console.reading.cluster_access import Feeds
 from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
-from nilometer.console.reading.feeds import Feeds
 from nilometer.console.reading.record_reader import (
     Found,
     MaybeWritten,

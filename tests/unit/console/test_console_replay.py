@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.console.reading.feeds import Feeds
+from nilometer.console.reading.cluster_access import Feeds
 from nilometer.console.reading.recordings import Recordings
 from nilometer.console.views.replay import ReplayView, replay_view
 from nilometer.console.web.application import application

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nilometer.console.views.segments import EARLIER_VERSION, ROWS_MAX, SegmentCell, segments_view
+from nilometer.console.views.partition import EARLIER_VERSION, ROWS_MAX, SegmentCell, segments_view
 from nilometer.wire.own_apis import SEGMENTS_MAX, SegmentsState, SegmentState
 from support.console.replica_states import Partition
 

@@ -6,21 +6,19 @@ import asyncio
 
 import pytest
 
-from nilometer.console.web.login_attempts import (
+from nilometer.console.web.login import (
     ADDRESSES_MAX,
     DELAY_MAX_S,
     FORGET_MS,
-    WAITING_MAX,
-    LoginAttempts,
-    TooManyAttempts,
-    delay_s,
-)
-from nilometer.console.web.sessions import (
     IDLE_MS,
     LIFETIME_MS,
     SESSIONS_MAX,
     SESSIONS_OF_USER_MAX,
+    WAITING_MAX,
+    LoginAttempts,
     Sessions,
+    TooManyAttempts,
+    delay_s,
 )
 from support.console.sessions import Clock, Opened, Sleeps
 

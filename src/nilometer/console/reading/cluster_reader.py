@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from nilometer.client.admin.admin import ResourceType
 from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lags
@@ -12,7 +14,6 @@ from nilometer.client.health.health_check import HealthCheck
 from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.client.replicas.replica_survey import Survey
 from nilometer.console.reading.connection import REQUEST_TIMEOUT_MS, ClusterConnection
-from nilometer.console.reading.shared import Shared
 from nilometer.console.views.configs import ConfigRow, config_rows
 from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_view
 from nilometer.console.views.overview import (
@@ -26,8 +27,48 @@ from nilometer.console.views.overview import (
 )
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
 from nilometer.console.views.topics import TopicsView, TopicView, topic_view, topics_view
+from nilometer.runtime import Clock
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
+
+# One reading for several subjects: it is shared while it is under way, and as long as it is fresh.
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """``fresh_ms``: for how long after its end a reading is used again."""
+
+    def __init__(self, clock: Clock, read: Callable[[], Awaitable[T]], fresh_ms: int) -> None:
+        self._clock = clock
+        self._read = read
+        self._fresh_ms = fresh_ms
+        self._task: asyncio.Task[T] | None = None
+        self._ended_ms = 0
+
+    async def get(self) -> T:
+        """Return a reading, and raise what it raised."""
+        if self._task is None or self._is_stale(self._task):
+            self._task = asyncio.ensure_future(self._once())
+        return await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _is_stale(self, task: asyncio.Task[T]) -> bool:
+        if not task.done():
+            return False
+        failed = task.cancelled() or task.exception() is not None
+        return failed or self._clock.monotonic_ms() - self._ended_ms >= self._fresh_ms
+
+    async def _once(self) -> T:
+        try:
+            return await self._read()
+        finally:
+            self._ended_ms = self._clock.monotonic_ms()
+
 
 HEALTH_FRESH_MS = 800
 LISTS_FRESH_MS = 2_000

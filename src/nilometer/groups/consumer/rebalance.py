@@ -230,7 +230,9 @@ def write_computed(draft: Draft, epoch: int, assigned: Mapping[str, Assignment])
     those that have joined get theirs with the next one."""
     group = draft.group
     group.assigning_epoch = None
-    if epoch > group.assignment_epoch and not any(group.target_of(member_id) for member_id in group.members.keys() - assigned.keys()):
+    if epoch > group.assignment_epoch and not any(
+        group.target_of(member_id) for member_id in group.members.keys() - assigned.keys()
+    ):
         _write(draft, epoch, {each: assigned[each] for each in assigned if each in group.members})
 
 
