@@ -21,8 +21,8 @@ import click
 
 from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS
 from nilometer.pipeline.decode.column_decoder import ColumnDecoder
-from nilometer.pipeline.export import slice_files
-from nilometer.pipeline.export.slice_files import SliceTask
+from nilometer.pipeline.export import topic_export
+from nilometer.pipeline.export.topic_export import SliceTask
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.pushed_filters import Bounds
@@ -63,15 +63,15 @@ def profile(folder: Path, topic: str, out: Path) -> tuple[int, dict[str, float]]
         def __exit__(self, *_: object) -> None:
             self._writer.close()
 
-    make_writer = slice_files._writer  # pyright: ignore[reportPrivateUsage]
+    make_writer = topic_export._writer  # pyright: ignore[reportPrivateUsage]
     options = parse_log_options({"path": str(folder), "subscribe": topic})
     out.mkdir()
     steps: Any = {name: timed(title, getattr(ColumnDecoder, name)) for name, title in STEPS.items()}
     began = time.process_time()
     rows = 0
-    with patch.multiple(ColumnDecoder, **steps), patch.object(slice_files, "_writer", Writer):
+    with patch.multiple(ColumnDecoder, **steps), patch.object(topic_export, "_writer", Writer):
         for one in plan(options, Bounds()):
-            written = slice_files.write_slice(
+            written = topic_export.write_slice(
                 SliceTask(options, KAFKA_COLUMNS, SPARK_COMPRESSION, str(out), one)
             )
             rows += written.rows if written is not None else 0

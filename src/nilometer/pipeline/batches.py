@@ -405,8 +405,7 @@ def send_letters(rejected: DataFrame, dead_letters: Mapping[str, str]) -> None:
 def _letters(batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
-    from nilometer.pipeline.tables.dead_letters import dead_letter
-    from nilometer.pipeline.tables.staging import Rejected
+    from nilometer.pipeline.tables.staging import Rejected, dead_letter
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     columns = (("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(header)))

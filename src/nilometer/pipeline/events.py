@@ -190,8 +190,7 @@ def _check_ahead(at: datetime, recorded_us: int, ahead: timedelta, time: str) ->
 
 
 def _json_events(types: Mapping[str, str], needed: tuple[str, ...]) -> Decode:
-    from nilometer.pipeline.tables.value_types import Field, struct
-    from nilometer.pipeline.tables.values import json_decoder
+    from nilometer.pipeline.tables.values import Field, json_decoder, struct
 
     kinds = {name: _value_type(kind) for name, kind in types.items()}
     decode = json_decoder(struct(*(Field(name, kind, name in needed) for name, kind in kinds.items())))
@@ -227,7 +226,7 @@ def _line_events(matcher: Matcher, types: Mapping[str, str], needed: tuple[str, 
 
 
 def _value_type(kind: str) -> Any:
-    from nilometer.pipeline.tables.value_types import Kind, ValueType
+    from nilometer.pipeline.tables.values import Kind, ValueType
 
     kinds: dict[str, Kind] = {"timestamp": "timestamp", "double": "float64", "string": "string"}
     return ValueType(kinds[kind])

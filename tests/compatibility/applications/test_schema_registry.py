@@ -18,9 +18,13 @@ from typing import Any
 import fastavro
 import pytest
 
-from nilometer.pipeline.tables.avro_schemas import read_schemas, schema_ids
-from nilometer.pipeline.tables.avro_values import avro_decoder, parse_avro_schema
-from nilometer.pipeline.tables.schema_registry import SchemaRegistry
+from nilometer.pipeline.tables.avro_values import (
+    SchemaRegistry,
+    avro_decoder,
+    parse_avro_schema,
+    read_schemas,
+    schema_ids,
+)
 from nilometer.pipeline.tables.values import RejectedValue
 from support.applications.application import WAIT_S, Application
 from support.brokers.nilometer_cluster import NilometerCluster

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.pipeline.source.cluster.cluster_plan import find_latest
 from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
+from nilometer.pipeline.source.cluster.cluster_source import find_latest
 from nilometer.pipeline.source.source_options import parse_options
 from support.pipeline.filled_topics import Sent
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from nilometer.pipeline.errors import OptionError, readable
 from nilometer.pipeline.repeats import REPEAT_HEADERS, drop_repeats
-from nilometer.pipeline.sink.sink_options import check_columns, parse_sink_options
+from nilometer.pipeline.sink.spark_sink import check_columns, parse_sink_options
 from support.pipeline.filled_topics import Sent
 from support.pipeline.spark_streams import Stream
 

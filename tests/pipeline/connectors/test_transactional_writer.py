@@ -10,7 +10,7 @@ import pytest
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.pipeline.errors import SinkError
 from nilometer.pipeline.sink.cluster_writer import ClusterWriter, Outgoing
-from nilometer.pipeline.sink.transactional_writer import TaskTransaction, TransactionalWriter
+from nilometer.pipeline.sink.spark_sink import TaskTransaction, TransactionalWriter
 from nilometer.runtime import Runtime
 
 

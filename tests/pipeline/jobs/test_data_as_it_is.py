@@ -257,5 +257,5 @@ def test_a_mistake_of_ours_names_the_record_and_is_said_in_its_own_words(spark, 
         typed(records, metrics.MEASUREMENT, EventSettings(), check=mistaken).collect()
     said = readable(raised.value)
     assert said == f"the record in {topic}-0 at offset 0 cannot be processed: ZeroDivisionError: planted"
-    within = "Traceback ...\nnilometer.pipeline.tables.value_types.SchemaError: $.a: no column\n\tat ..."
+    within = "Traceback ...\nnilometer.pipeline.tables.values.SchemaError: $.a: no column\n\tat ..."
     assert readable(RuntimeError(within)) == "$.a: no column"

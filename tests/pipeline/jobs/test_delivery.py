@@ -25,8 +25,7 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run import webhook_delivery
-from nilometer.pipeline.run.delivery_notes import DeliveryNotes
-from nilometer.pipeline.run.webhook_delivery import Deliverer, Webhook
+from nilometer.pipeline.run.webhook_delivery import Deliverer, DeliveryNotes, Webhook
 from nilometer.pipeline.source.cluster import cluster_reader
 from support.authority import Authority
 from support.eventually import becomes, eventually

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from nilometer.pipeline.run.own_pipelines import write_copy
+from nilometer.pipeline.run.catalogue import write_copy
 from support.pipeline.filled_topics import Sent
 
 pytestmark = pytest.mark.spark

@@ -12,8 +12,8 @@ from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run import runner
 from nilometer.pipeline.run.samples import sample_records
 from nilometer.pipeline.shipped import table
-from nilometer.pipeline.tables.dead_letters import PART_BYTES_MAX
 from nilometer.pipeline.tables.delta_store import DeltaStore
+from nilometer.pipeline.tables.staging import PART_BYTES_MAX
 from support.pipeline.filled_topics import Sent
 from support.pipeline.runs import assert_reported, forget_last_commit, send_values
 from support.pipeline.stub_registry import StubRegistry

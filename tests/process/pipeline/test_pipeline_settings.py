@@ -15,14 +15,15 @@ from click.testing import CliRunner
 from nilometer.cli.pipelines.pipeline_commands import pipeline
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.tally import Tally
-from nilometer.pipeline.run.catalogue import SHIPPED
-from nilometer.pipeline.run.own_pipelines import load_own, write_copy
-from nilometer.pipeline.run.pipeline_settings import (
+from nilometer.pipeline.run.catalogue import (
+    SHIPPED,
     SettingError,
     duration,
     given_settings,
+    load_own,
     make_settings,
     settings_listing,
+    write_copy,
 )
 from nilometer.pipeline.run.run_record import RunFolder
 from nilometer.pipeline.run.runner import accepted, check_output, checkpoint_topics
@@ -166,7 +167,7 @@ def test_functions_of_a_file_reach_workers_that_cannot_import_it(tmp_path):
     )
     program = (
         "import sys; from pathlib import Path; from pyspark import cloudpickle\n"
-        "from nilometer.pipeline.run.own_pipelines import load_own\n"
+        "from nilometer.pipeline.run.catalogue import load_own\n"
         "sys.stdout.buffer.write(cloudpickle.dumps(load_own(Path(sys.argv[1]))[1].start))\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "mine.py")]

@@ -7,7 +7,7 @@ from pathlib import Path
 from nilometer.pipeline.audit.audit import check_listed, plan_segments
 from nilometer.pipeline.audit.findings import Finding
 from nilometer.pipeline.audit.segment_check import SegmentCheck
-from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
+from nilometer.pipeline.source.log_folders.places import find_replicas
 
 
 def findings_in(*places: Path) -> list[Finding]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nilometer.pipeline.changes.change_events import Change, LeftOut, decode_change
-from nilometer.pipeline.changes.row_versions import Emptied, versions_of
+from nilometer.pipeline.changes.changed_rows import Emptied, versions_of
 from nilometer.pipeline.tables.values import RejectedValue
 
 FOLDER = Path(__file__).resolve().parents[2] / "unit" / "pipeline" / "debezium_events"

@@ -15,13 +15,10 @@ import polars
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from nilometer.pipeline.tables.avro_schemas import read_schemas, schema_ids
-from nilometer.pipeline.tables.avro_values import parse_avro_schema
+from nilometer.pipeline.tables.avro_values import SchemaRegistry, parse_avro_schema, read_schemas, schema_ids
 from nilometer.pipeline.tables.iceberg_store import TABLE, open_catalog
-from nilometer.pipeline.tables.inference import infer
-from nilometer.pipeline.tables.json_schema import parse_json_schema
 from nilometer.pipeline.tables.parquet_store import ParquetStore
-from nilometer.pipeline.tables.schema_registry import SchemaRegistry
+from nilometer.pipeline.tables.schemas import infer, parse_json_schema
 from nilometer.pipeline.tables.staged_files import StagedFile
 from nilometer.pipeline.tables.staging import Counts, Rejected, stage
 from nilometer.pipeline.tables.table_writer import Sources, TableOptions, TableWriter

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline.archive import partition_archiver
+from nilometer.pipeline.archive import archiver
+from nilometer.pipeline.archive.archive_check import find_orphans
 from nilometer.pipeline.archive.archive_target import LocalTarget, open_target
-from nilometer.pipeline.archive.archiver import archive
-from nilometer.pipeline.archive.orphans import find_orphans
-from nilometer.pipeline.archive.partition_archiver import PartitionArchiver
+from nilometer.pipeline.archive.archiver import PartitionArchiver, archive
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders.archived_partition import find_archived, named_files
-from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
+from nilometer.pipeline.source.log_folders.places import find_archived, find_replicas, named_files
 from nilometer.pipeline.source.pushed_filters import Bounds
 from support.logs.folder_logs import FolderLog
 from support.pipeline.archives import (
@@ -167,7 +165,7 @@ def test_a_log_that_changes_all_the_time_is_an_error_and_nothing_wrong_is_archiv
             log.path(".log", 0).write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
         return write(self, path, pieces)
 
-    monkeypatch.setattr(partition_archiver, "ROUNDS", 1)
+    monkeypatch.setattr(archiver, "ROUNDS", 1)
     monkeypatch.setattr(LocalTarget, "write", change_and_write)
     assert "was changed while it was copied" in problem_of(log.log_dir, target)
     assert find_archived(str(target)) == []

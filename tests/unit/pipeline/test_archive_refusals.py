@@ -11,8 +11,8 @@ import pytest
 from nilometer.pipeline.archive.archive_target import TargetError, explanation, open_target
 from nilometer.pipeline.archive.archiver import archive
 from nilometer.pipeline.errors import OptionError, SourceError
-from nilometer.pipeline.source.log_folders import stored_files
-from nilometer.pipeline.source.log_folders.archived_partition import find_archived
+from nilometer.pipeline.source.log_folders import places
+from nilometer.pipeline.source.log_folders.places import find_archived
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.producers import SnapshotEntry, encode_snapshot
 from support.logs.folder_logs import FolderLog
@@ -237,10 +237,10 @@ def test_the_errors_of_storages_are_explained(text, says):
 def test_places_with_options_lead_to_places_below_and_are_shown_without_secrets():
     place = "s3://key:secret@bucket/logs/?endpoint_override=127.0.0.1:9000&scheme=http"
     below = "s3://key:secret@bucket/logs/a/b?endpoint_override=127.0.0.1:9000&scheme=http"
-    assert stored_files.join(stored_files.trimmed(place), "a", "b") == below
-    assert stored_files.parent(below) == below.replace("/a/b?", "/a?")
-    assert stored_files.shown(below) == "s3://bucket/logs/a/b"
-    assert stored_files.join("/what?", "a") == "/what?/a"
+    assert places.join(places.trimmed(place), "a", "b") == below
+    assert places.parent(below) == below.replace("/a/b?", "/a?")
+    assert places.shown_folder(below) == "s3://bucket/logs/a/b"
+    assert places.join("/what?", "a") == "/what?/a"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nilometer.pipeline.decode.column_decoder import ColumnDecoder
-from nilometer.pipeline.source.cluster.committed_batches import CommittedBatches
+from nilometer.pipeline.source.cluster.cluster_source import CommittedBatches
 from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 
 

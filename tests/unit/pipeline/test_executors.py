@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.pipeline.spark.executors import driver_environment, lack_of, python_settings
-from nilometer.pipeline.spark.package_archive import EXECUTOR_PACKAGES
+from nilometer.pipeline.spark.executors import EXECUTOR_PACKAGES, driver_environment, lack_of, python_settings
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.pipeline.formats.columns import Columns, Line, as_text
+from nilometer.pipeline.formats.columns import (
+    Columns,
+    Line,
+    TimeFormatError,
+    as_text,
+    compile_times,
+    level_of,
+)
 from nilometer.pipeline.formats.definition import (
     FormatError,
     all_formats,
@@ -21,12 +28,9 @@ from nilometer.pipeline.formats.definition import (
     formats_named,
     parse_formats,
 )
-from nilometer.pipeline.formats.levels import level_of
-from nilometer.pipeline.formats.matcher import LINE_BYTES_MAX, UNPARSED, Matcher, text_of
+from nilometer.pipeline.formats.matcher import LINE_BYTES_MAX, UNPARSED, Matcher, Reader, reader_of, text_of
 from nilometer.pipeline.formats.proposals import clusters, propose
-from nilometer.pipeline.formats.readers import Reader, reader_of
 from nilometer.pipeline.formats.tally import Tally
-from nilometer.pipeline.formats.times import TimeFormatError, compile_times
 from support.properties import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,12 +9,12 @@ import pytest
 
 from nilometer.pipeline.decode.arrow_columns import KAFKA_COLUMNS, LOG_COLUMNS
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
-from nilometer.pipeline.source.log_folders import log_transactions, slice_reader
+from nilometer.pipeline.source.log_folders import log_slices
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
-from nilometer.pipeline.source.log_folders.log_parts import LogPart
 from nilometer.pipeline.source.log_folders.log_plan import plan
+from nilometer.pipeline.source.log_folders.log_slices import LogPart
 from nilometer.pipeline.source.log_folders.log_source import read_slice
-from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
+from nilometer.pipeline.source.log_folders.places import find_replicas
 from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.wire.compression import Codec
 from support.logs.folder_logs import FolderLog
@@ -199,7 +199,7 @@ def test_a_log_that_ends_below_its_high_watermark_is_a_loss(log):
 
 
 def test_a_compaction_that_was_left_half_done_is_said(log, monkeypatch):
-    monkeypatch.setattr(slice_reader, "REPLACEMENT_WAIT_S", 0.0)
+    monkeypatch.setattr(log_slices, "REPLACEMENT_WAIT_S", 0.0)
     log.path(".log.swap", 0).write_bytes(log.path(".log", 0).read_bytes())
     with pytest.raises(SourceError, match="unfinished compaction"):
         offsets_of(log.log_dir)
@@ -298,7 +298,7 @@ def test_a_transaction_whose_marker_lies_above_the_high_watermark_is_open(transa
         log.checkpoint(high_watermark)
         (replica,) = find_replicas([str(log.log_dir)])
         whole = LogPart(replica, tuple(replica.segments()), 0, high_watermark)
-        stable = log_transactions.last_stable_offset([whole])
+        stable = log_slices.last_stable_offset([whole])
         found = offsets_of(log.log_dir, **{"isolation.level": "read_committed"})
         assert found == [offset for offset in committed if offset < stable]
 

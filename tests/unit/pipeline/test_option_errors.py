@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.pipeline.errors import OptionError
 from nilometer.pipeline.run.runner import Job
-from nilometer.pipeline.sink.sink_options import parse_sink_options
+from nilometer.pipeline.sink.spark_sink import parse_sink_options
 from nilometer.pipeline.source.source_options import parse_options
 
 SECRET = "open-sesame-7731"

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nilometer.pipeline.postgres.change_events import records_of
-from nilometer.pipeline.postgres.pgoutput import BadMessage, Decoder, json_value
+from nilometer.pipeline.postgres.pgoutput import BadMessage, Decoder, json_value, records_of
 
 AT = int((datetime(2024, 5, 1, 12, 0, tzinfo=UTC) - datetime(2000, 1, 1, tzinfo=UTC)).total_seconds() * 1e6)
 

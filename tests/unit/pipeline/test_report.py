@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 from nilometer.pipeline.account import Account
 from nilometer.pipeline.batches import Done
 from nilometer.pipeline.formats.tally import Tally
-from nilometer.pipeline.run.report_index import Entry, index_page
 from nilometer.pipeline.run.run_record import RunFolder
-from nilometer.pipeline.run.run_report import Report, draw, with_gaps, write_report
+from nilometer.pipeline.run.run_report import Entry, Report, draw, index_page, with_gaps, write_report
 
 START = datetime(2024, 5, 1)
 

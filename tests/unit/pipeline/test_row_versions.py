@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.pipeline.changes.change_events import SNAPSHOT_SEQ, Change
-from nilometer.pipeline.changes.row_versions import Emptied, Version, versions_of
+from nilometer.pipeline.changes.changed_rows import Emptied, Version, versions_of
 
 
 def change(op, lsn, row=None, *, seq=0, key="1", **more):

@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 from nilometer.cli.pipelines.folder_commands import export_command
 from nilometer.pipeline.errors import DataLoss, OptionError, PipelineError, SourceError
-from nilometer.pipeline.export import exported_folder, slice_files, topic_export
-from nilometer.pipeline.export.slice_files import write_slice
-from nilometer.pipeline.export.topic_export import COLUMNS, export
+from nilometer.pipeline.export import topic_export
+from nilometer.pipeline.export.topic_export import COLUMNS, export, write_slice
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
@@ -99,7 +98,7 @@ def test_the_files_have_the_rows_and_types_of_the_source(tmp_path, log, folder, 
 
 
 def test_a_file_of_several_row_groups_has_all_rows(log, folder, monkeypatch):
-    monkeypatch.setattr(slice_files, "ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(topic_export, "ROW_GROUP_BYTES", 1)
     export_to(folder, log.log_dir, columns=("offset", "value", "topic", "partition"))
     assert exported_rows(folder) == read_rows(log.log_dir, columns=("offset", "value", "topic", "partition"))
 
@@ -214,7 +213,7 @@ def test_a_run_that_was_killed_after_its_manifest_is_completed(log, folder, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(exported_folder.ExportedFolder, "_publish", killed)
+        patched.setattr(topic_export.ExportedFolder, "_publish", killed)
         with pytest.raises(KeyboardInterrupt):
             export_to(folder, log.log_dir)
     assert offsets_in(folder) == []
@@ -272,7 +271,7 @@ def test_a_full_disk_is_told_and_the_next_run_adds_everything(log, folder, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(slice_files.os, "fsync", full)
+        patched.setattr(topic_export.os, "fsync", full)
         with pytest.raises(PipelineError, match=r"events-0 cannot be written to .*: No space left on device"):
             export_to(folder, log.log_dir)
     assert offsets_in(folder) == []
@@ -320,7 +319,7 @@ def test_a_disk_that_is_full_at_the_commit_is_told_by_the_command(log, folder, m
     monkeypatch.setattr(topic_export, "_on_spark", lambda _, tasks: run_tasks(tasks))
     asked = ["--topic", "events", "--to", str(folder), "--log-dirs", str(log.log_dir)]
     with monkeypatch.context() as patched:
-        patched.setattr(exported_folder, "write_whole", full)
+        patched.setattr(topic_export, "write_whole", full)
         done = CliRunner().invoke(export_command, asked)
         assert done.exit_code == 1
         assert f"{folder}: No space left on device" in done.output.replace("\n", "")

@@ -7,15 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from nilometer.pipeline.audit.audit import check_listed
-from nilometer.pipeline.audit.committed_offsets import CommittedOffset, check_committed
+from nilometer.pipeline.audit.audit import CommittedOffset, check_committed, check_listed
 from nilometer.pipeline.audit.findings import Kind
 from nilometer.pipeline.errors import DataLoss, SourceError
-from nilometer.pipeline.source.log_folders import stored_files
+from nilometer.pipeline.source.log_folders import places
 from nilometer.pipeline.source.log_folders.log_options import parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.log_folders.log_source import read_slice
-from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
+from nilometer.pipeline.source.log_folders.places import find_replicas
 from nilometer.pipeline.source.pushed_filters import Bounds
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.names import TopicPartition
@@ -123,7 +122,7 @@ def at_each_moment(place, monkeypatch, deleted, read):
     for number in itertools.count(1):
         disk = VanishingDisk(number, renamed)
         runtime = SimpleNamespace(system=lambda disk=disk: SimpleNamespace(disk=disk))
-        monkeypatch.setattr(stored_files, "Runtime", runtime)
+        monkeypatch.setattr(places, "Runtime", runtime)
         yield read(place)
         if disk.left > 0:
             return

@@ -23,8 +23,8 @@ from nilometer.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from nilometer.pipeline.archive.archive_check import CheckedArchive
-    from nilometer.pipeline.archive.partition_archiver import PartitionResult
-    from nilometer.pipeline.source.log_folders.archived_partition import ArchivedPartition
+    from nilometer.pipeline.archive.archiver import PartitionResult
+    from nilometer.pipeline.source.log_folders.places import ArchivedPartition
 
 Range = tuple[int, int]
 
@@ -122,8 +122,8 @@ def clean_archive(source: str, topics: tuple[str, ...], hours: float, remove: bo
 
     They have names that `archive` gives to files, and no manifest names them: no reader uses them.
     """
+    from nilometer.pipeline.archive.archive_check import find_orphans
     from nilometer.pipeline.archive.archive_target import open_target
-    from nilometer.pipeline.archive.orphans import find_orphans
 
     try:
         target = open_target(source)
@@ -153,7 +153,7 @@ def _run(
     from nilometer.pipeline.archive.archive_check import check
     from nilometer.pipeline.archive.archive_target import open_target
     from nilometer.pipeline.archive.archiver import archive as run_archive
-    from nilometer.pipeline.source.log_folders.archived_partition import find_archived
+    from nilometer.pipeline.source.log_folders.places import find_archived
 
     target = open_target(place)
     with OutputConsole(stderr=True).status("Archiving ...") as status:
@@ -170,7 +170,7 @@ def _listed(
 ) -> tuple[list[ArchivedPartition], CheckedArchive | None]:
     from nilometer.pipeline.archive.archive_check import check
     from nilometer.pipeline.archive.archive_target import explained, open_target
-    from nilometer.pipeline.source.log_folders.archived_partition import find_archived
+    from nilometer.pipeline.source.log_folders.places import find_archived
 
     target = open_target(place)
     with explained(place):

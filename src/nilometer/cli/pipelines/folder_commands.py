@@ -18,8 +18,7 @@ from nilometer.pipeline.errors import PipelineError, readable
 
 if TYPE_CHECKING:
     from nilometer.pipeline.audit.audit import AuditResult
-    from nilometer.pipeline.export.slice_files import Compression
-    from nilometer.pipeline.export.topic_export import Exported
+    from nilometer.pipeline.export.topic_export import Compression, Exported
 
 
 # The options of commands that read brokers' folders, and what they name.
@@ -127,7 +126,7 @@ def _run_audit(
     places: list[str], topics: tuple[str, ...], master: str, spark_log: Path, console: OutputConsole
 ) -> AuditResult:
     from nilometer.pipeline.audit.audit import audit as run_audit
-    from nilometer.pipeline.source.log_folders.replica_folders import find_replicas
+    from nilometer.pipeline.source.log_folders.places import find_replicas
     from nilometer.pipeline.spark.spark_session import build_session
 
     exit_on_sigterm()

@@ -15,9 +15,14 @@ from nilometer.cli.cluster_options import parse_pairs
 from nilometer.cli.pipelines.pipeline_formats_commands import formats_option, read_formats
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.recognition import Formats
-from nilometer.pipeline.run.catalogue import SHIPPED, PipelineModule, Shipped
-from nilometer.pipeline.run.own_pipelines import load_own
-from nilometer.pipeline.run.pipeline_settings import given_settings, make_settings
+from nilometer.pipeline.run.catalogue import (
+    SHIPPED,
+    PipelineModule,
+    Shipped,
+    given_settings,
+    load_own,
+    make_settings,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import report_command, status, stop, table_console
 from nilometer.pipeline.declared.project import DECLARED, write_project
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.run.catalogue import SHIPPED
-from nilometer.pipeline.run.own_pipelines import write_copy
+from nilometer.pipeline.run.catalogue import SHIPPED, write_copy
 
 
 @commands.command()

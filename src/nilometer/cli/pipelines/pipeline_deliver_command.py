@@ -24,13 +24,16 @@ from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.run.delivery_notes import DeliveryNotes, Refusal, Seat, notes_path
 from nilometer.pipeline.run.runner import Job, check_source
 from nilometer.pipeline.run.webhook_delivery import (
     USUALLY_PERMANENT,
     Deliverer,
+    DeliveryNotes,
+    Refusal,
+    Seat,
     Totals,
     Webhook,
+    notes_path,
     read_statuses,
 )
 from nilometer.runtime import Runtime

@@ -234,7 +234,7 @@ def _write_one(
 
 def write_index(home: str, names: Sequence[str]) -> Path:
     """Write ``HOME/index.html`` with a line and a link for each pipeline's report; return its path."""
-    from nilometer.pipeline.run.report_index import Entry, index_page
+    from nilometer.pipeline.run.run_report import Entry, index_page
 
     entries: list[Entry] = []
     for name in names:

@@ -24,8 +24,9 @@ from nilometer.pipeline.spark.executors import (
     PYTHON_SETTING,
     driver_environment,
     python_settings,
+    shipping_settings,
+    write_archive,
 )
-from nilometer.pipeline.spark.package_archive import shipping_settings, write_archive
 
 SHIPPED_FROM = Path(".nilometer/spark")
 """The folder of the archive for executors that `submit` writes; it must exist while the job runs."""

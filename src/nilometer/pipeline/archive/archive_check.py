@@ -1,21 +1,32 @@
-"""Reads an archive again: every file against its manifest, every batch of every segment."""
+"""Reads an archive again: every file against its manifest, every batch of every segment, and files of no
+manifest.
+"""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
 from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
-from nilometer.pipeline.archive.segment_copy import CHUNK_BYTES, examine
+from nilometer.pipeline.archive.archiver import CHUNK_BYTES, examine
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, StoredFile
-from nilometer.pipeline.source.log_folders.archived_partition import ArchivedPartition, named_files
-from nilometer.pipeline.source.log_folders.stored_files import open_place, shown
+from nilometer.pipeline.source.log_folders.places import (
+    ArchivedPartition,
+    named_files,
+    open_folder,
+    partition_folders,
+    read_partition,
+    shown_folder,
+)
 from nilometer.runtime import Disk
 from nilometer.storage import names
+
+# Reads an archive again: every file against its manifest, every batch of every segment.
 
 
 @dataclass(slots=True)
@@ -46,10 +57,10 @@ def check(
 def _check_partition(
     target: ArchiveTarget, archived: ArchivedPartition, checked: CheckedArchive, say: Callable[[str], None]
 ) -> None:
-    disk, folder = open_place(archived.folder)
+    disk, folder = open_folder(archived.folder)
     for segment in archived.manifest.segments:
         say(f"{archived.part} offset {segment.base_offset:,}")
-        checked.problems += _problems(disk, folder, shown(archived.folder), segment)
+        checked.problems += _problems(disk, folder, shown_folder(archived.folder), segment)
         checked.segments += 1
         checked.bytes += segment.bytes
     manifest = archived.manifest
@@ -99,3 +110,45 @@ def _difference_of_batches(disk: Disk, path: str, segment: ArchivedSegment) -> s
     if found != (segment.end_offset, segment.records, segment.epochs):
         return "has other offsets, records or leader epochs than its manifest says"
     return None
+
+
+# Finds and removes what an interrupted run left in an archive: files that no manifest names.
+#
+# Invariants: a file that a manifest names is no orphan; an orphan has a name that ``archive`` gives, and is
+# older than a limit. A run that has not ended writes a file before the manifest that names it, so the limit
+# is to be longer than a run takes between two manifests.
+
+_WRITTEN_BY_ARCHIVE = re.compile(r"\d{20}-[0-9a-f]{8}-[0-9a-f]{8}\.[a-z]+|\..+\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    path: str
+    """Relative to the archive."""
+    bytes: int
+    modified_s: float
+    """The time when it was written, in seconds since 1970."""
+
+
+def find_orphans(
+    target: ArchiveTarget, topics: Collection[str] | None, written_before_s: float
+) -> list[Orphan]:
+    """Return the orphans of these topics, or of all, that were written before a time.
+
+    Raises SourceError if the place is not a folder or a manifest is damaged, TargetError.
+    """
+    orphans: list[Orphan] = []
+    with explained(target.place):
+        for topic, topic_id, partition in partition_folders(target.place, topics):
+            folder = f"{topic}/{topic_id}/{partition}"
+            files = target.files(folder)  # before the manifests, which name what is added meanwhile
+            archived = read_partition(target.place, topic, topic_id, partition)
+            named = named_files(archived) if archived is not None else set[str]()
+            orphans += [
+                Orphan(f"{folder}/{name}", one.bytes, one.modified_s)
+                for name, one in sorted(files.items())
+                if name not in named
+                and _WRITTEN_BY_ARCHIVE.fullmatch(name)
+                and one.modified_s < written_before_s
+            ]
+    return orphans

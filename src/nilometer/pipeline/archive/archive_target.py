@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.source.log_folders.stored_files import is_uri, open_store, shown
+from nilometer.pipeline.source.log_folders.places import is_uri, open_store, shown_folder
 from nilometer.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def explained(place: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise TargetError(f"{shown(place)}: {explanation(error)}") from error
+        raise TargetError(f"{shown_folder(place)}: {explanation(error)}") from error
 
 
 def explanation(error: OSError) -> str:
@@ -121,7 +121,7 @@ class LocalTarget:
     def require(self) -> None:
         above = posixpath.dirname(self._root)
         if not self._disk.is_directory(above):
-            raise TargetError(f"{shown(self.place)}: the folder {above} does not exist")
+            raise TargetError(f"{shown_folder(self.place)}: the folder {above} does not exist")
         with explained(self.place):
             self._disk.make_directories(self._root)
 
@@ -190,10 +190,12 @@ class ArrowTarget:
             return
         bucket = self._root.partition("/")[0]
         if not bucket:
-            raise TargetError(f"{shown(self.place)} names no bucket")
+            raise TargetError(f"{shown_folder(self.place)} names no bucket")
         with explained(self.place):
             if self._store.get_file_info(bucket).type == FileType.NotFound:
-                raise TargetError(f"{shown(self.place)}: its bucket does not exist: create {bucket} first")
+                raise TargetError(
+                    f"{shown_folder(self.place)}: its bucket does not exist: create {bucket} first"
+                )
 
     def files(self, folder: str) -> dict[str, Stored]:
         from pyarrow.fs import FileSelector, FileType
@@ -228,7 +230,9 @@ class ArrowTarget:
                 self._store.delete_file(target)
             raise
         if stored != size:
-            raise TargetError(f"{shown(self.place)}: {path} has {stored} bytes, but {size} were written")
+            raise TargetError(
+                f"{shown_folder(self.place)}: {path} has {stored} bytes, but {size} were written"
+            )
         return size
 
     def remove(self, path: str) -> None:

@@ -1,3 +1,3 @@
 """Change events of databases, as rows: ``connect_values`` converts values, ``change_events`` decodes records,
-and ``row_versions`` orders the changes of a row.
+and ``changed_rows`` orders the changes of a row.
 """

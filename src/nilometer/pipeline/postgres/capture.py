@@ -21,8 +21,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.postgres.change_events import records_of
-from nilometer.pipeline.postgres.pgoutput import READ, BadMessage, Change, Column, Decoder, Relation
+from nilometer.pipeline.postgres.pgoutput import (
+    READ,
+    BadMessage,
+    Change,
+    Column,
+    Decoder,
+    Relation,
+    records_of,
+)
 
 CHANGES_MAX = 10_000
 """The number of changes after which one read of the slot ends, at the end of a transaction."""

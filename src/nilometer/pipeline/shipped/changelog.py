@@ -31,13 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from nilometer.pipeline.batches import Batch, RunFiles, start_batches
-from nilometer.pipeline.changes.changed_rows import (
-    VERSION,
-    advance,
-    parse,
-    version_columns,
-    versions,
-)
+from nilometer.pipeline.changes.changed_rows import VERSION, advance, parse, version_columns, versions
 from nilometer.pipeline.recognition import HEADERS
 
 LATENESS = timedelta(0)

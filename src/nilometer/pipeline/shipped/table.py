@@ -8,7 +8,7 @@ inferred from the first batch (``--set schema=infer``) and kept from then on. Fi
 columns too, and a schema may add and widen columns. A record that the columns cannot take goes to the topic
 of dead letters (``--dead-letters``) with its headers and four more: ``dead.reason``, ``dead.topic``,
 ``dead.partition`` and ``dead.offset``; one that is too large for it, in part
-(:mod:`nilometer.pipeline.tables.dead_letters`).
+(:mod:`nilometer.pipeline.tables.staging`).
 
 ``--set input=changes`` reads a database's change events, as the pipeline ``changelog`` does, and keeps the
 database's table: a change upserts its row, and deletions, truncates and changed keys delete rows. ``_key`` is
@@ -41,14 +41,16 @@ from nilometer.pipeline.batches import Batch, send, start_batches
 from nilometer.pipeline.changes.changed_rows import A_CHANGE, VERSION, VERSIONS, advance, parse
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.recognition import HEADERS, HEADERS_TYPE, RAW, RAW_TYPES
-from nilometer.pipeline.tables.avro_schemas import AvroSchemas, read_schemas, schema_ids
-from nilometer.pipeline.tables.avro_values import parse_avro_schema
-from nilometer.pipeline.tables.dead_letters import dead_letter
-from nilometer.pipeline.tables.inference import infer_part, joined, settled
-from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
-from nilometer.pipeline.tables.schema_registry import SchemaRegistry
+from nilometer.pipeline.tables.avro_values import (
+    AvroSchemas,
+    SchemaRegistry,
+    parse_avro_schema,
+    read_schemas,
+    schema_ids,
+)
+from nilometer.pipeline.tables.schemas import infer_part, joined, json_schema_of, parse_json_schema, settled
 from nilometer.pipeline.tables.staged_files import StagedFile
-from nilometer.pipeline.tables.staging import Counts, Rejected, StagingPlan, stage
+from nilometer.pipeline.tables.staging import Counts, Rejected, StagingPlan, dead_letter, stage
 from nilometer.pipeline.tables.table_writer import (
     INFER,
     NO_SCHEMA,
@@ -57,7 +59,7 @@ from nilometer.pipeline.tables.table_writer import (
     TableOptions,
     TableWriter,
 )
-from nilometer.pipeline.tables.value_types import ValueType, struct
+from nilometer.pipeline.tables.values import ValueType, struct
 
 LATENESS = timedelta(0)
 SOURCE_OPTIONS = {**HEADERS, "maxOffsetsPerTrigger": "500000"}

@@ -1,4 +1,4 @@
 """Starts Spark: ``java`` finds its Java, ``spark_session`` builds the session.
 
-``package_archive`` packs this package for executors on machines where it is not installed.
+``executors`` packs this package for executors on machines where it is not installed.
 """

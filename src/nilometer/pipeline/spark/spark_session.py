@@ -23,9 +23,10 @@ from nilometer.pipeline.spark.executors import (
     PYTHON_SETTING,
     driver_environment,
     python_settings,
+    shipping_settings,
+    write_archive,
 )
 from nilometer.pipeline.spark.java import require_java
-from nilometer.pipeline.spark.package_archive import shipping_settings, write_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,17 +7,159 @@ also if the schema is recursive: fastavro ends the process when a value is neste
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
+import struct as binary
+import urllib.error
+import urllib.parse
+import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from nilometer.pipeline.tables.avro_schemas import HEADER, SCHEMAS_MAX, AvroSchemas, schema_id
+from nilometer.pipeline.errors import PipelineError, RejectedValue
 from nilometer.pipeline.tables.table_store import needed
-from nilometer.pipeline.tables.value_types import Field, Kind, SchemaError, ValueType, check_columns, struct
-from nilometer.pipeline.tables.values import Decoder, RejectedValue, noting, row_converter
+from nilometer.pipeline.tables.values import (
+    Decoder,
+    Field,
+    Kind,
+    SchemaError,
+    ValueType,
+    check_columns,
+    noting,
+    row_converter,
+    struct,
+)
+
+# Reads schemas from a registry over HTTP, by the interface of Confluent's that others have too.
+
+TIMEOUT_S: Final = 10.0
+_NOT_FOUND: Final = 404
+
+
+class UnusableSchema(Exception):
+    """The registry answers, and what it has is no Avro schema; the message says why."""
+
+
+class _NotFound(Exception):
+    pass
+
+
+class SchemaRegistry:
+    """The schemas of one registry. A schema's id always means the same schema, so each is read once."""
+
+    def __init__(self, url: str) -> None:
+        """``url`` such as ``http://127.0.0.1:8081``. Raises PipelineError if it is none of HTTP."""
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise PipelineError(f"--set registry={url}: it is a URL such as http://127.0.0.1:8081")
+        self._url = url.rstrip("/")
+        self._by_id: dict[int, str] = {}
+
+    def by_id(self, schema_id: int) -> str:
+        """Return the text of an Avro schema. Raises UnusableSchema, PipelineError."""
+        if schema_id not in self._by_id:
+            try:
+                self._by_id[schema_id] = self._schema(f"/schemas/ids/{schema_id}")
+            except _NotFound:
+                raise UnusableSchema("the registry does not have it") from None
+        return self._by_id[schema_id]
+
+    def latest(self, topic: str) -> str:
+        """Return the newest schema of a topic's values, subject ``<topic>-value``. Raises PipelineError."""
+        subject = f"{topic}-value"
+        try:
+            return self._schema(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+        except _NotFound:
+            raise PipelineError(f"the registry {self._url} has no subject {subject}") from None
+        except UnusableSchema as error:
+            raise PipelineError(f"the newest schema of {subject} in {self._url}: {error}") from None
+
+    def _schema(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"{self._url}{path}", timeout=TIMEOUT_S) as answer:
+                said: Any = json.load(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == _NOT_FOUND:
+                raise _NotFound from None
+            raise PipelineError(f"the registry answers {error.code} to {self._url}{path}") from None
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+            raise PipelineError(f"the registry {self._url} does not answer: {error!r}") from None
+        if not isinstance(said, dict):
+            raise PipelineError(f"the registry's answer to {self._url}{path} is no JSON object")
+        found = cast("dict[str, Any]", said)
+        kind, text = found.get("schemaType", "AVRO"), found.get("schema")
+        if kind != "AVRO" or not isinstance(text, str):
+            raise UnusableSchema(f"it is of type {kind}, and only AVRO is read")
+        return text
+
+
+# The schemas that the Avro values of a batch were written with, as the registry has them when it is planned.
+#
+# A value begins with five bytes: 0, and the id of its schema. The registry is asked once for a batch, and the
+# answers are part of the batch's plan: whether an id is known does not change while the batch is repeated,
+# and its tasks need no registry.
+
+HEADER: Final = binary.Struct(">bi")
+SCHEMAS_MAX: Final = 1_000
+"""The number of schemas of one batch. Values whose ids are made up could otherwise ask for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchemas:
+    texts: Mapping[int, str]
+    """The schemas by id."""
+    refused: Mapping[int, str]
+    """Why the values of an id are rejected, by id."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"texts": dict(self.texts), "refused": dict(self.refused)}
+
+
+def avro_schemas_of(said: Mapping[str, Mapping[str, str]]) -> AvroSchemas:
+    """Return the schemas that :meth:`AvroSchemas.as_json` wrote."""
+    texts, refused = said["texts"], said["refused"]
+    return AvroSchemas(
+        {int(number): text for number, text in texts.items()},
+        {int(number): why for number, why in refused.items()},
+    )
+
+
+def schema_id(value: bytes) -> int | None:
+    """Return the id of the schema that a value names; None if it names none."""
+    if len(value) < HEADER.size:
+        return None
+    first, number = HEADER.unpack_from(value)
+    return number if first == 0 and number >= 0 else None
+
+
+def schema_ids(values: Iterable[bytes | None]) -> Counter[int]:
+    """Return how often the values name each schema; the most frequent ones only, if there are too many."""
+    found = Counter(
+        number for value in values if value is not None and (number := schema_id(value)) is not None
+    )
+    return Counter(dict(most_frequent(found)))
+
+
+def most_frequent(ids: Counter[int]) -> list[tuple[int, int]]:
+    return sorted(ids.items(), key=lambda one: (-one[1], one[0]))[:SCHEMAS_MAX]
+
+
+def read_schemas(ids: Counter[int], registry: SchemaRegistry) -> AvroSchemas:
+    """Ask the registry for the schemas with these ids. Raises PipelineError if it does not answer."""
+    texts: dict[int, str] = {}
+    refused: dict[int, str] = {}
+    for number, _ in most_frequent(ids):
+        try:
+            texts[number] = registry.by_id(number)
+        except UnusableSchema as error:
+            refused[number] = str(error)
+    return AvroSchemas(texts, refused)
+
 
 DEPTH_MAX: Final = 300
 """The number of levels of a schema's JSON; a record has three."""

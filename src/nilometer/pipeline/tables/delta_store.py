@@ -16,12 +16,21 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from nilometer.pipeline.tables.arrow_types import arrow_schema, row_type
-from nilometer.pipeline.tables.keyed_rows import newest_rows, without_keys
 from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged
 from nilometer.pipeline.tables.staging import DELETED
-from nilometer.pipeline.tables.table_store import BATCH, ROWS, Batch, Commit, Totals, needed
-from nilometer.pipeline.tables.value_types import DAY, KEY, ValueType
+from nilometer.pipeline.tables.table_store import (
+    BATCH,
+    ROWS,
+    Batch,
+    Commit,
+    Totals,
+    arrow_schema,
+    needed,
+    newest_rows,
+    row_type,
+    without_keys,
+)
+from nilometer.pipeline.tables.values import DAY, KEY, ValueType
 
 _CREATED_BY: Final = "nilometer "
 _READ_ROWS: Final = 65_536

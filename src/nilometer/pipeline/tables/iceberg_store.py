@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.tables.arrow_types import arrow_schema, row_type
-from nilometer.pipeline.tables.keyed_rows import newest_rows, without_keys
 from nilometer.pipeline.tables.staged_files import remove_staged
 from nilometer.pipeline.tables.staging import DELETED
-from nilometer.pipeline.tables.table_store import APPLICATION, BATCH, ROWS, Batch, Commit, Totals, needed
-from nilometer.pipeline.tables.value_types import KEY, TIMESTAMP, ValueType
+from nilometer.pipeline.tables.table_store import (
+    APPLICATION,
+    BATCH,
+    ROWS,
+    Batch,
+    Commit,
+    Totals,
+    arrow_schema,
+    needed,
+    newest_rows,
+    row_type,
+    without_keys,
+)
+from nilometer.pipeline.tables.values import KEY, TIMESTAMP, ValueType
 
 CATALOG: Final = "nilometer"
 NAMESPACE: Final = "nilometer"

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.tables.arrow_types import arrow_schema
-from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
+from nilometer.pipeline.tables.schemas import json_schema_of, parse_json_schema
 from nilometer.pipeline.tables.staged_files import write_whole
-from nilometer.pipeline.tables.table_store import Batch, Commit, Totals
-from nilometer.pipeline.tables.value_types import ValueType
+from nilometer.pipeline.tables.table_store import Batch, Commit, Totals, arrow_schema
+from nilometer.pipeline.tables.values import ValueType
 
 COMMITS: Final = "_commits"
 DATA: Final = "data"

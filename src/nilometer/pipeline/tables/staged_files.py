@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.tables.value_types import DAY
+from nilometer.pipeline.tables.values import DAY
 
 OPEN_FILES_MAX: Final = 64
 

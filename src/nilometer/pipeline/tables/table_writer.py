@@ -16,28 +16,73 @@ Without Spark: the caller stages the files, sends the dead letters and writes th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.tables.avro_schemas import AvroSchemas
-from nilometer.pipeline.tables.batch_plan import BatchPlan, save_plan, saved_plan
+from nilometer.pipeline.tables.avro_values import AvroSchemas, avro_schemas_of
 from nilometer.pipeline.tables.delta_store import DeltaStore
-from nilometer.pipeline.tables.evolution import Change, closed, decide_change, extended
 from nilometer.pipeline.tables.iceberg_store import IcebergStore
 from nilometer.pipeline.tables.parquet_store import ParquetStore
-from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged, require_seen
+from nilometer.pipeline.tables.schemas import (
+    Change,
+    closed,
+    decide_change,
+    extended,
+    json_schema_of,
+    parse_json_schema,
+)
+from nilometer.pipeline.tables.staged_files import StagedFile, remove_staged, require_seen, write_whole
 from nilometer.pipeline.tables.staging import StagingPlan
 from nilometer.pipeline.tables.table_store import Batch, TableStore, file_names
-from nilometer.pipeline.tables.value_types import (
+from nilometer.pipeline.tables.values import (
     SchemaError,
     ValueType,
     check_columns,
     relaxed,
     without_collisions,
 )
+
+# The plan of a batch, ``plan.json``: what decides which of its records are rows, in each attempt.
+
+PLAN: Final = "plan.json"
+"""The file of the plan, in the run's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    row: ValueType
+    """The type that values must have."""
+    schemas: AvroSchemas | None = None
+    """What Avro values were written with; None: values are JSON."""
+
+
+def saved_plan(output: Path, application: str, batch_id: int) -> BatchPlan | None:
+    """Return the plan that an earlier attempt of the batch saved; None if there is none."""
+    path = output / PLAN
+    if not path.exists():
+        return None
+    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if said["batch"] != batch_id or said["application"] != application:
+        return None
+    schemas = said.get("avro")
+    row = parse_json_schema(json.dumps(said["schema"]))
+    return BatchPlan(row, None if schemas is None else avro_schemas_of(schemas))
+
+
+def save_plan(output: Path, application: str, batch_id: int, plan: BatchPlan) -> None:
+    """Replace the plan of the batch before."""
+    said = {
+        "batch": batch_id,
+        "application": application,
+        "schema": json_schema_of(plan.row),
+        "avro": None if plan.schemas is None else plan.schemas.as_json(),
+    }
+    write_whole(output / PLAN, said)
+
 
 TABLE: Final = "table"
 """The table's folder, in the run's."""

@@ -12,18 +12,18 @@ import fastavro
 import pytest
 
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.tables.avro_schemas import (
+from nilometer.pipeline.tables.avro_values import (
     SCHEMAS_MAX,
     AvroSchemas,
+    SchemaRegistry,
+    avro_decoder,
     avro_schemas_of,
+    parse_avro_schema,
     read_schemas,
     schema_ids,
 )
-from nilometer.pipeline.tables.avro_values import avro_decoder, parse_avro_schema
-from nilometer.pipeline.tables.schema_registry import SchemaRegistry
 from nilometer.pipeline.tables.table_writer import TableOptions
-from nilometer.pipeline.tables.value_types import SchemaError
-from nilometer.pipeline.tables.values import RejectedValue
+from nilometer.pipeline.tables.values import RejectedValue, SchemaError
 from support.pipeline.stub_registry import StubRegistry
 from support.pipeline.table_batches import Killed, Writing, records_of
 

@@ -7,13 +7,13 @@ import pytest
 from nilometer.client.producer.accumulator import size_bound
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.config import Settings
-from nilometer.pipeline.tables.dead_letters import (
+from nilometer.pipeline.tables.staging import (
     CARRIED_BYTES_MAX,
     PART_BYTES_MAX,
     REASON_CHARACTERS_MAX,
+    Rejected,
     dead_letter,
 )
-from nilometer.pipeline.tables.staging import Rejected
 
 MIB = 1 << 20
 LIMIT = Settings(PRODUCER_CONFIG_DEFINITION, {}).integer("max.request.size")

@@ -8,12 +8,25 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nilometer.pipeline.tables.arrow_types import arrow_schema, row_type
-from nilometer.pipeline.tables.evolution import closed, decide_change, extended
-from nilometer.pipeline.tables.inference import infer
-from nilometer.pipeline.tables.json_schema import json_schema_of, parse_json_schema
-from nilometer.pipeline.tables.value_types import RESERVED, Field, SchemaError, ValueType, relaxed, struct
-from nilometer.pipeline.tables.values import RejectedValue, json_decoder
+from nilometer.pipeline.tables.schemas import (
+    closed,
+    decide_change,
+    extended,
+    infer,
+    json_schema_of,
+    parse_json_schema,
+)
+from nilometer.pipeline.tables.table_store import arrow_schema, row_type
+from nilometer.pipeline.tables.values import (
+    RESERVED,
+    Field,
+    RejectedValue,
+    SchemaError,
+    ValueType,
+    json_decoder,
+    relaxed,
+    struct,
+)
 
 SCALARS = ("boolean", "int32", "int64", "float32", "float64", "string", "binary", "date", "timestamp")
 NAMES = st.text(

@@ -9,7 +9,7 @@ import pytest
 
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.tables.table_writer import TABLE, TableOptions
-from nilometer.pipeline.tables.value_types import SchemaError
+from nilometer.pipeline.tables.values import SchemaError
 from support.pipeline.table_batches import Killed, Writing, numbered, records_of
 
 FORMATS = ("delta", "iceberg", "parquet")

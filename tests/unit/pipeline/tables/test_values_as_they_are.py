@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from nilometer.pipeline.tables.iceberg_store import TABLE, open_catalog
-from nilometer.pipeline.tables.inference import infer
-from nilometer.pipeline.tables.json_schema import parse_json_schema
+from nilometer.pipeline.tables.schemas import infer, parse_json_schema
 from nilometer.pipeline.tables.table_writer import TableOptions
-from nilometer.pipeline.tables.value_types import SchemaError
-from nilometer.pipeline.tables.values import NOTE, RejectedValue, json_decoder
+from nilometer.pipeline.tables.values import NOTE, RejectedValue, SchemaError, json_decoder
 from support.pipeline.table_batches import Writing, numbered, records_of
 
 

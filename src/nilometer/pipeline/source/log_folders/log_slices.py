@@ -10,18 +10,454 @@ for ``since_ms``; a slice has about ``bytes_per_slice`` bytes, and at least one 
 from __future__ import annotations
 
 import posixpath
+import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from nilometer.pipeline.source.log_folders.log_transactions import Aborted
-from nilometer.pipeline.source.log_folders.places import open_place
-from nilometer.pipeline.source.log_folders.replica_folders import ReplicaFolder
-from nilometer.pipeline.source.log_folders.slice_reader import base_offset_at, index_of
+from nilometer.pipeline.decode.batch_table import CONTROL, TRANSACTIONAL, BatchTable, walk
+from nilometer.pipeline.errors import DataLoss, SourceError
+from nilometer.pipeline.source.log_folders.places import ReplicaFolder, bases_among, open_place, shown
 from nilometer.runtime import Disk
 from nilometer.storage import names
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers import CorruptSnapshot, decode_snapshot
+from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.indexes import TIME_ENTRY_SIZE as TIME_ENTRY_BYTES
-from nilometer.storage.segments.indexes import CorruptIndex, TimeIndex
+from nilometer.storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex
+from nilometer.wire.errors import KafkaError
+from nilometer.wire.record_batch import HEADER_BYTES, read_header
+from nilometer.wire.records import ControlType, read_end_txn_marker
+
+if TYPE_CHECKING:
+    import numpy
+
+    from nilometer.runtime import Disk, File
+
+
+# Reads the batches of an offset range from a partition's folder in large pieces.
+#
+# Finds segments by their names at the time of reading, so that an earlier plan stays valid when a segment has
+# grown, was compacted into another one, or was deleted by retention. Missing records raise DataLoss, corrupt
+# files SourceError, with the folder or file.
+#
+# Invariant: the batches are returned in order, from at or before the first offset, and no offset is skipped
+# silently except those that the log does not contain. Where segments of an archive overlap, batches come
+# again: the decoder takes each offset once.
+
+CHUNK_BYTES = 8 * 1024 * 1024
+"""The size of one read; with small records about one Arrow batch."""
+REPLACEMENT_WAIT_S = 10.0
+"""How long the log cleaner may take to replace segments by a compacted one."""
+
+
+class SliceReader:
+    """Reads one partition's folder. ``path`` and ``position`` are file and position of the last table."""
+
+    def __init__(self, place: str, *, fail_on_data_loss: bool = True, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._place = place
+        self._disk, self._folder = open_place(place)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._chunk_bytes = chunk_bytes
+        self.path = place
+        self.position = 0
+
+    def tables(self, start: int, end: int) -> Iterator[BatchTable]:
+        """Yield tables of the complete batches with offsets in [start, end), perhaps also some before.
+
+        Raises DataLoss, SourceError.
+        """
+        next_offset, missing = start, -1
+        while next_offset < end:
+            bases = self._bases()
+            slot = bisect_right(bases, next_offset) - 1
+            if slot < 0:
+                next_offset = self._lost(next_offset, min(bases[0], end) if bases else end)
+                continue
+            file = self._open(bases[slot])
+            if file is None:
+                if missing == bases[slot]:
+                    path = self._path(missing, names.LOG_SUFFIX)
+                    raise SourceError(f"{path} is listed but does not exist: run the query again")
+                missing = bases[slot]  # removed since it was listed: look again
+                continue
+            try:
+                for table in self._segment(file, bases[slot], next_offset, end):
+                    next_offset = max(next_offset, int(table.next_offsets[-1]))
+                    yield table
+            finally:
+                file.close()
+            if next_offset < end:
+                following = self._base_above(bases[slot])
+                if following is None:
+                    self._lost(next_offset, end)
+                    return
+                next_offset = max(next_offset, following)
+
+    def _bases(self) -> list[int]:
+        """Return the segments' base offsets; first wait for a replacement by a compacted segment to end.
+
+        Raises SourceError if the replacement does not end.
+        """
+        deadline = time.monotonic() + REPLACEMENT_WAIT_S
+        while True:
+            listing = self._listing()
+            swaps = [name for name in listing if name.endswith(names.LOG_SUFFIX + names.SWAP_SUFFIX)]
+            if not swaps:
+                return bases_among(listing)
+            if time.monotonic() > deadline:
+                raise SourceError(
+                    f"{shown(self._place)} has an unfinished compaction ({swaps[0]}): "
+                    "start its broker, which completes it"
+                )
+            time.sleep(0.05)
+
+    def _listing(self) -> list[str]:
+        try:
+            return self._disk.list_directory(self._folder)
+        except FileNotFoundError:
+            if self._fail_on_data_loss:
+                raise DataLoss(f"{shown(self._place)} does not exist any more") from None
+            return []
+
+    def _base_above(self, base_offset: int) -> int | None:
+        return next((base for base in self._bases() if base > base_offset), None)
+
+    def _open(self, base_offset: int) -> File | None:
+        try:
+            return self._disk.open(self._path(base_offset, names.LOG_SUFFIX), writable=False)
+        except FileNotFoundError:
+            return None
+
+    def _path(self, base_offset: int, suffix: str) -> str:
+        return posixpath.join(self._folder, names.offset_name(base_offset, suffix))
+
+    def _segment(self, file: File, base_offset: int, start: int, end: int) -> Iterator[BatchTable]:
+        position = position_near(self._disk, self._folder, file, base_offset, start)
+        wanted = self._chunk_bytes
+        while True:
+            buffer = file.read_at(position, wanted)
+            at = 0
+            while True:
+                table = walk(buffer, at)
+                at = table.end
+                if len(table):
+                    self.path, self.position = file.path, position
+                    yield table
+                    if table.next_offsets[-1] >= end:
+                        return
+                if not table.is_header:
+                    self._refuse(file.path, position + at, buffer, at)
+                if len(table) == 0:
+                    break
+            if len(buffer) < wanted:
+                return  # the end of the file, perhaps with a batch that is being written
+            position += at
+            wanted = self._chunk_bytes if at else max(self._chunk_bytes, _batch_size(buffer))
+
+    def _refuse(self, path: str, position: int, buffer: bytes, at: int) -> None:
+        try:
+            read_header(buffer, at)
+        except KafkaError as error:
+            raise SourceError(f"{path} is damaged at byte {position}: {error.message}") from error
+
+    def _lost(self, start: int, end: int) -> int:
+        bases = bases_among(self._listing())
+        begins = f"its log starts at {bases[0]}" if bases and bases[0] > start else "its log ends before that"
+        if self._fail_on_data_loss:
+            where = shown(self._place)
+            raise DataLoss(f"offsets {start} to {end - 1} of {where} are no longer available: {begins}")
+        return end
+
+
+def position_near(disk: Disk, folder: str, file: File, base_offset: int, offset: int) -> int:
+    """Return the position of a batch at or before ``offset``: by the index if it is correct, else 0."""
+    entry = index_of(disk, folder, base_offset).lookup_entry(offset - 1) if offset > base_offset else None
+    if entry is None:
+        return 0
+    last_offset, position = entry
+    found = base_offset_at(file, position)
+    return position if found is not None and base_offset <= found <= last_offset else 0
+
+
+def index_of(disk: Disk, folder: str, base_offset: int) -> OffsetIndex:
+    """Return a segment's offset index; an empty one if it is missing or corrupt."""
+    try:
+        data = disk.read_file(posixpath.join(folder, names.offset_name(base_offset, names.INDEX_SUFFIX)))
+        whole = data[: len(data) - len(data) % 8]  # the last entry may be incomplete
+        return OffsetIndex.parse(base_offset, whole)
+    except (FileNotFoundError, CorruptIndex):
+        return OffsetIndex(base_offset)
+
+
+def base_offset_at(file: File, position: int) -> int | None:
+    """Return the base offset of the batch at ``position``; None if no batch begins there."""
+    try:
+        return read_header(file.read_at(position, HEADER_BYTES)).base_offset
+    except KafkaError:
+        return None
+
+
+def _batch_size(buffer: bytes) -> int:
+    return read_header(buffer).size if len(buffer) >= HEADER_BYTES else HEADER_BYTES
+
+
+# A partition's log as it can be read: one or several parts, of an archive and of a replica's folder.
+#
+# Invariants: parts do not overlap and are in the order of offsets; between two parts offsets may be missing.
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """The offsets [start, end) in one folder, and the base offsets of its segments."""
+
+    replica: ReplicaFolder
+    bases: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def place(self) -> str:
+        return self.replica.place
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableLog:
+    """The parts of one partition up to its high watermark; at least one, which may be empty."""
+
+    parts: tuple[LogPart, ...]
+    stable_end: int | None = None
+    """The last stable offset, for a reader of committed records: nothing is read from there on."""
+
+    @property
+    def part(self) -> TopicPartition:
+        return self.parts[0].replica.part
+
+    @property
+    def start(self) -> int:
+        return self.parts[0].start
+
+    @property
+    def end(self) -> int:
+        end = self.parts[-1].end
+        return end if self.stable_end is None else max(min(end, self.stable_end), self.start)
+
+    def within(self, start: int, end: int) -> Iterator[tuple[LogPart, int, int]]:
+        """Yield each part that has some of [start, end), with the range in it."""
+        for part in self.parts:
+            low, high = max(start, part.start), min(end, part.end)
+            if low < high:
+                yield part, low, high
+
+    def missing(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of [start, end) that lie between two parts."""
+        between = [(before.end, here.start) for before, here in pairwise(self.parts)]
+        clipped = [(max(low, start), min(high, end)) for low, high in between]
+        return [(low, high) for low, high in clipped if low < high]
+
+    def behind_gaps(self) -> tuple[LogPart, ...]:
+        """Return the last parts between which nothing is missing."""
+        gaps = [
+            slot for slot, (before, here) in enumerate(pairwise(self.parts), 1) if before.end < here.start
+        ]
+        return self.parts[gaps[-1] :] if gaps else self.parts
+
+    def parts_before_gaps(self) -> list[LogPart]:
+        return [before for before, here in pairwise(self.parts) if before.end < here.start]
+
+
+# Finds a partition's aborted transactions and its last stable offset, for read_committed.
+#
+# Aborted transactions are read from the transaction index of each segment, or from the control batches of the
+# log if there are no indexes, as in a copy of only ``.log`` files. Open transactions are found by reading the
+# log from the newest producer snapshot on.
+#
+# Invariants: below the last stable offset every transaction is committed or aborted. Segments that are
+# deleted meanwhile are skipped here: reading the slices reports what is missing.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Aborted:
+    """An aborted transaction, from its first record to its abort marker at ``last_offset``."""
+
+    first_offset: int
+    last_offset: int
+    producer_id: int
+
+    def overlaps(self, start: int, end: int) -> bool:
+        return self.first_offset < end and self.last_offset >= start
+
+
+class CommittedRows:
+    """A function to call with each table: returns, per batch, whether its records are not aborted."""
+
+    def __init__(self, aborted: Sequence[Aborted]) -> None:
+        self._aborted = sorted(aborted)
+
+    def __call__(self, table: BatchTable) -> numpy.ndarray[Any, Any]:
+        import numpy as np
+
+        from nilometer.pipeline.decode import batch_kernels as fields
+
+        bases, producers = table.column(fields.BASE_OFFSET), table.column(fields.PRODUCER_ID)
+        transactional = table.column(fields.ATTRIBUTES) & TRANSACTIONAL != 0
+        dropped = np.zeros(len(table), np.bool_)
+        if transactional.any():
+            for one in self._aborted:
+                if one.overlaps(int(bases[0]), int(bases[-1]) + 1):
+                    dropped |= (
+                        (producers == one.producer_id)
+                        & (bases >= one.first_offset)
+                        & (bases <= one.last_offset)
+                    )
+        return ~(dropped & transactional)
+
+
+class OpenTransactions:
+    """Follows the batches of a log in order; collects open and aborted transactions."""
+
+    def __init__(self, open_since: dict[int, int] | None = None) -> None:
+        self.open_since = dict(open_since or {})
+        """Producer id to the offset of the first record of its open transaction."""
+        self.aborted: list[Aborted] = []
+
+    def follow(self, table: BatchTable, start: int, end: int) -> None:
+        """Take the batches of ``table`` that begin in [start, end)."""
+        from nilometer.pipeline.decode import batch_kernels as fields
+
+        rows = table.rows
+        bases, attributes = rows[:, fields.BASE_OFFSET], rows[:, fields.ATTRIBUTES]
+        wanted = (bases >= start) & (bases < end) & (attributes & TRANSACTIONAL != 0)
+        for row in rows[wanted]:
+            producer_id, base_offset = int(row[fields.PRODUCER_ID]), int(row[fields.BASE_OFFSET])
+            if row[fields.ATTRIBUTES] & CONTROL:
+                self._end(table.buffer, int(row[fields.POSITION]), producer_id, base_offset)
+            else:
+                self.open_since.setdefault(producer_id, base_offset)
+
+    def _end(self, buffer: bytes | memoryview, position: int, producer_id: int, offset: int) -> None:
+        marker = read_end_txn_marker(buffer, position, read_header(buffer, position))
+        first_offset = self.open_since.pop(producer_id, None)
+        if marker is not None and marker.control_type is ControlType.ABORT and first_offset is not None:
+            self.aborted.append(Aborted(first_offset, offset, producer_id))
+
+    def last_stable_offset(self, end: int) -> int:
+        return min([end, *self.open_since.values()])
+
+
+def last_stable_offset(parts: Sequence[LogPart]) -> int:
+    """Return the last stable offset: below it every transaction is committed or aborted.
+
+    ``parts`` are those of a log without a gap, up to its high watermark; the result is at most their end.
+    """
+    return _state_at_end(parts).last_stable_offset(parts[-1].end)
+
+
+def cut_off(part: LogPart) -> list[Aborted]:
+    """Return the transactions that are open at the end of ``part``, as if they had been aborted there.
+
+    For a part that a gap follows: their markers may be lost with it.
+    """
+    state = _state_at_end([part])
+    return [Aborted(first, part.end - 1, producer) for producer, first in state.open_since.items()]
+
+
+def _state_at_end(parts: Sequence[LogPart]) -> OpenTransactions:
+    """Follow the log from the newest producer snapshot on; without one, from its beginning."""
+    number, start, state = 0, parts[0].start, OpenTransactions()
+    for candidate in reversed(range(len(parts))):
+        found = _newest_snapshot(parts[candidate])
+        if found is not None:
+            number, start, state = candidate, found[0], OpenTransactions(found[1])
+            break
+    for part in parts[number:]:
+        low = max(start, part.start)
+        for table in SliceReader(part.place, fail_on_data_loss=False).tables(low, part.end):
+            state.follow(table, low, part.end)
+    return state
+
+
+def find_aborted(parts: Sequence[LogPart], start: int, end: int) -> list[Aborted]:
+    """Return the aborted transactions that overlap [start, end); ``end`` is at most the last stable offset.
+
+    ``parts`` are those of one log, up to its high watermark. Raises SourceError for a corrupt transaction
+    index.
+    """
+    if start >= end:
+        return []
+    if any(not _has_indexes(part) for part in parts):
+        return [one for one in _aborted_in_batches(parts) if one.overlaps(start, end)]
+    found: set[Aborted] = set()
+    for part in parts:
+        entries, is_done = _indexed(part, start, end)
+        found.update(Aborted(one.first_offset, one.last_offset, one.producer_id) for one in entries)
+        if is_done:
+            break
+    return sorted(found)
+
+
+def _has_indexes(part: LogPart) -> bool:
+    disk, folder = open_place(part.place)
+    return all(disk.exists(_path(folder, base, names.INDEX_SUFFIX)) for base in part.bases)
+
+
+def _aborted_in_batches(parts: Sequence[LogPart]) -> list[Aborted]:
+    """Find the aborted transactions by their markers, which may be above the last stable offset."""
+    state = OpenTransactions()
+    for number, part in enumerate(parts):
+        low = part.start if number or not part.bases else part.bases[0]
+        for table in SliceReader(part.place, fail_on_data_loss=False).tables(low, part.end):
+            state.follow(table, low, part.end)
+    return state.aborted
+
+
+def _indexed(part: LogPart, start: int, end: int) -> tuple[list[transaction_index.AbortedTxn], bool]:
+    """Return what the indexes of a part have about [start, end), and whether no later part has more."""
+    disk, folder = open_place(part.place)
+    first = max((slot for slot, base in enumerate(part.bases) if base <= start), default=0)
+    found: list[transaction_index.AbortedTxn] = []
+    for base in part.bases[first:]:
+        path = _path(folder, base, names.TXN_INDEX_SUFFIX)
+        try:
+            entries = transaction_index.parse(base, disk.read_file(path))
+        except FileNotFoundError:
+            continue  # nothing was aborted in this segment
+        except CorruptIndex as error:
+            raise SourceError(f"{path} is damaged: {error}") from error
+        overlapping, is_done = transaction_index.collect(entries, start, end)
+        found += overlapping
+        if is_done:
+            return found, True
+    return found, False
+
+
+def _newest_snapshot(part: LogPart) -> tuple[int, dict[int, int]] | None:
+    """Return the offset of the newest usable producer snapshot of a part, and the transactions open there.
+
+    The transactions are a mapping from producer id to first offset.
+    """
+    disk, folder = open_place(part.place)
+    parsed = (names.parse_offset_name(name) for name in disk.list_directory(folder))
+    offsets = sorted(found[0] for found in parsed if found and found[1] == names.SNAPSHOT_SUFFIX)
+    for offset in reversed(offsets):
+        if not part.start <= offset <= part.end:
+            continue
+        try:
+            entries = decode_snapshot(disk.read_file(_path(folder, offset, names.SNAPSHOT_SUFFIX)))
+        except (FileNotFoundError, CorruptSnapshot):
+            continue
+        return offset, {
+            one.producer_id: one.current_txn_first_offset
+            for one in entries
+            if one.current_txn_first_offset >= 0
+        }
+    return None
+
+
+def _path(folder: str, offset: int, suffix: str) -> str:
+    return posixpath.join(folder, names.offset_name(offset, suffix))
 
 
 @dataclass(frozen=True, slots=True)

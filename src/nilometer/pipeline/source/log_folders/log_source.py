@@ -17,8 +17,7 @@ from nilometer.pipeline.decode.arrow_columns import LOG_COLUMNS, kafka_columns
 from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders.log_options import LogOptions, parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
-from nilometer.pipeline.source.log_folders.log_slices import LogSlice
-from nilometer.pipeline.source.log_folders.slice_reader import SliceReader
+from nilometer.pipeline.source.log_folders.log_slices import LogSlice, SliceReader
 from nilometer.pipeline.source.pushed_filters import Bounds, bounds_of
 from nilometer.pipeline.source.source_options import includes_headers
 from nilometer.wire.errors import CorruptBatch
@@ -99,7 +98,7 @@ def read_slice(
 ) -> Iterator[pyarrow.RecordBatch]:
     """Read one slice on an executor; yield Arrow batches of ``columns``. Raises SourceError, DataLoss."""
     from nilometer.pipeline.decode.column_decoder import ColumnDecoder
-    from nilometer.pipeline.source.log_folders.log_transactions import CommittedRows
+    from nilometer.pipeline.source.log_folders.log_slices import CommittedRows
 
     decoder = ColumnDecoder(wanted.topic, wanted.partition, wanted.start, wanted.end, columns=columns)
     committed = CommittedRows(wanted.aborted) if wanted.aborted else None

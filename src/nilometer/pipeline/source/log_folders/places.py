@@ -1,15 +1,171 @@
-"""Opens a place: a folder of files (``stored_files``), or an archived partition (``archived_partition``).
+"""Where partitions' files are: folders of replicas, on this machine or in a storage of Arrow's, and archives.
 
-An archived partition has a place of its own, ``archive:<topic>/<topic id>/<partition>@<archive>``.
-Opened, it looks like the folder of a replica, with the files that the manifest names.
+A place is a folder of files or an archived partition, and is read alike; replicas and archived partitions are
+found in places.
 """
 
 from __future__ import annotations
 
 import errno
+import io
+import posixpath
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn, cast
 
-from nilometer.pipeline.source.log_folders import stored_files
-from nilometer.runtime import Disk
+from nilometer.pipeline.errors import SourceError
+from nilometer.pipeline.source.log_folders import archive_manifest
+from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, Manifest, StoredFile
+from nilometer.runtime import Disk, File, Runtime
+from nilometer.storage import checkpoints, names
+from nilometer.storage.directories import log_directory
+from nilometer.storage.directories.log_directory import METADATA_TOPIC
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.names import FolderKind, TopicPartition
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem, FileType, NativeFile
+
+
+# Opens places with log folders: on this machine's disks, or in any storage that Arrow supports.
+#
+# A *place* is a path, or a URI (``s3://bucket/logs``, ``hdfs://…``, ``gs://…``, ``file:///…``). Both have the
+# same interface, ``Disk``; places with a URI are read-only. What follows the ``?`` of a URI belongs to the
+# storage (``s3://bucket/logs?region=eu-west-1``), and to every place below it.
+
+_SCHEME = "://"
+_CREDENTIALS = re.compile(r"://[^/@]*@")
+
+
+def is_uri(place: str) -> bool:
+    return _SCHEME in place
+
+
+def open_folder(place: str) -> tuple[Disk, str]:
+    """Return the disk of a place and the place's path on it. Raises ValueError for an unknown URI."""
+    if not is_uri(place):
+        return Runtime.system().disk, place
+    store, path = open_store(place)
+    return cast(Disk, ArrowDisk(store)), path
+
+
+def open_store(place: str) -> tuple[FileSystem, str]:
+    """Return Arrow's file system of a URI, and the path in it. Raises ValueError for an unknown URI."""
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    try:
+        return FileSystem.from_uri(place)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{shown_folder(place)}: {error}") from error
+
+
+def join(place: str, *names: str) -> str:
+    """Return the place below ``place`` that ``names`` lead to."""
+    base, mark, query = _parts(place)
+    return posixpath.join(base, *names) + mark + query
+
+
+def parent(place: str) -> str:
+    """Return the place that contains ``place``."""
+    base, mark, query = _parts(place)
+    return posixpath.dirname(base) + mark + query
+
+
+def trimmed(place: str) -> str:
+    """Return the place without slashes at its end."""
+    base, mark, query = _parts(place)
+    return (base.rstrip("/") or "/") + mark + query
+
+
+def shown_folder(place: str) -> str:
+    """Return a place for messages: without credentials, and without the options of its storage."""
+    return _CREDENTIALS.sub("://", _parts(place)[0])
+
+
+def _parts(place: str) -> tuple[str, str, str]:
+    """Divide a place at its query; a path has none, whatever characters it contains."""
+    return place.partition("?") if is_uri(place) else (place, "", "")
+
+
+class ArrowFile:
+    """An open file of an Arrow file system, read at any position."""
+
+    def __init__(self, path: str, file: NativeFile) -> None:
+        self._path = path
+        self._file = file
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read_at(self, position: int, length: int) -> bytes:
+        length = min(length, max(self._file.size() - position, 0))
+        return self._file.read_at(length, position) if length else b""
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ArrowDisk:
+    """A read-only ``Disk`` over an Arrow file system; methods that write raise UnsupportedOperation."""
+
+    def __init__(self, store: FileSystem) -> None:
+        self._store = store
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> ArrowFile:
+        if create or writable:
+            self._refuse()
+        return ArrowFile(path, self._store.open_input_file(path))
+
+    def exists(self, path: str) -> bool:
+        return self._info(path).type != self._kinds.NotFound
+
+    def is_directory(self, path: str) -> bool:
+        return self._info(path).type == self._kinds.Directory
+
+    def file_size(self, path: str) -> int:
+        info = self._info(path)
+        if info.type == self._kinds.NotFound:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return info.size
+
+    def modified_ms(self, path: str) -> int:
+        return (self._info(path).mtime_ns or 0) // 1_000_000
+
+    def list_directory(self, path: str) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        return sorted(info.base_name for info in self._store.get_file_info(FileSelector(path)))
+
+    def read_file(self, path: str) -> bytes:
+        with self._store.open_input_stream(path) as stream:
+            return stream.read()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise io.UnsupportedOperation(f"{name}: a place with a URI is read-only")
+
+    @property
+    def _kinds(self) -> type[FileType]:
+        from pyarrow.fs import FileType
+
+        return FileType
+
+    def _info(self, path: str) -> FileInfo:
+        return self._store.get_file_info(path)
+
+    def _refuse(self) -> NoReturn:
+        raise io.UnsupportedOperation("a place with a URI is read-only")
+
+
+# Opens a place: a folder of files (``stored_files``), or an archived partition (``archived_partition``).
+#
+# An archived partition has a place of its own, ``archive:<topic>/<topic id>/<partition>@<archive>``.
+# Opened, it looks like the folder of a replica, with the files that the manifest names.
 
 _PREFIX = "archive:"
 
@@ -24,8 +180,7 @@ def open_place(place: str) -> tuple[Disk, str]:
     Raises ValueError for an unknown URI, FileNotFoundError for a partition that is not archived.
     """
     if not place.startswith(_PREFIX):
-        return stored_files.open_place(place)
-    from nilometer.pipeline.source.log_folders.archived_partition import read_partition, view
+        return open_folder(place)
 
     archive, topic, topic_id, partition = _parsed(place)
     found = read_partition(archive, topic, topic_id, partition)
@@ -37,12 +192,421 @@ def open_place(place: str) -> tuple[Disk, str]:
 def shown(place: str) -> str:
     """Return a place for messages: without credentials, and without the options of its storage."""
     if not place.startswith(_PREFIX):
-        return stored_files.shown(place)
+        return shown_folder(place)
     archive, topic, topic_id, partition = _parsed(place)
-    return stored_files.shown(stored_files.join(archive, topic, topic_id, str(partition)))
+    return shown_folder(join(archive, topic, topic_id, str(partition)))
 
 
 def _parsed(place: str) -> tuple[str, str, str, int]:
     partition_path, _, archive = place.removeprefix(_PREFIX).partition("@")
     topic, topic_id, partition = partition_path.split("/")
     return archive, topic, topic_id, int(partition)
+
+
+# Finds the replicas in some folders, and reads their checkpoints.
+#
+# A *place* is a log directory (a broker's, with its checkpoints), a single partition's folder (whose
+# checkpoints are in its parent folder), or a folder that contains several of these, such as a data folder of
+# brokers. Folders of deleted, future or stray replicas do not count as replicas.
+#
+# Invariant: checkpoints are read before any log, so that a log contains at least the offsets in them.
+
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+"""The log cleaner's checkpoint of the offset up to which each partition was compacted, as in Kafka."""
+DEPTH_MAX = 2
+"""How many levels below a place log directories are searched: ``data/broker-1/logs``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectoryView:
+    """One log directory and the contents of its checkpoints.
+
+    ``node_id`` and ``high_watermarks`` are None if the directory has no such file.
+    """
+
+    place: str
+    node_id: int | None
+    high_watermarks: dict[TopicPartition, int] | None
+    log_start_offsets: dict[TopicPartition, int]
+    recovery_points: dict[TopicPartition, int]
+    cleaned: dict[TopicPartition, int]
+    errors: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"broker {self.node_id}" if self.node_id is not None else self.place
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFolder:
+    """One replica of a partition: its folder, and the checkpoints of its log directory."""
+
+    part: TopicPartition
+    place: str
+    directory: LogDirectoryView
+    topic_id: str | None
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The checkpointed high watermark; 0 for a replica without an entry; None without a checkpoint."""
+        known = self.directory.high_watermarks
+        return None if known is None else known.get(self.part, 0)
+
+    @property
+    def cleaned_up_to(self) -> int:
+        return self.directory.cleaned.get(self.part, 0)
+
+    def segments(self) -> list[int]:
+        """Return the base offsets of the present segments. Raises FileNotFoundError."""
+        disk, folder = open_place(self.place)
+        return segment_bases(disk, folder)
+
+    def log_start(self, bases: list[int]) -> int:
+        """Return the log start offset, which may be inside the first segment after DeleteRecords.
+
+        ``bases`` are the segments' base offsets.
+        """
+        return max(self.directory.log_start_offsets.get(self.part, 0), bases[0] if bases else 0)
+
+
+def segment_bases(disk: Disk, folder: str) -> list[int]:
+    """Return the base offsets of the segments in a partition's folder. Raises FileNotFoundError."""
+    return bases_among(disk.list_directory(folder))
+
+
+def bases_among(listing: Iterable[str]) -> list[int]:
+    """Return the base offsets of the segments among file names, sorted."""
+    parsed = (names.parse_offset_name(name) for name in listing)
+    return sorted(found[0] for found in parsed if found and found[1] == names.LOG_SUFFIX)
+
+
+def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
+    """Return all replicas in ``places``, sorted by partition and folder.
+
+    Raises SourceError for a place that contains no log.
+    """
+    found: dict[str, ReplicaFolder] = {}
+    for place in places:
+        replicas = _replicas_of(trimmed(place))
+        if replicas is None:
+            raise SourceError(
+                f"{shown_folder(place)} is neither a partition's folder nor a log directory, "
+                "and contains neither"
+            )
+        found.update((one.place, one) for one in replicas)
+    return sorted(found.values(), key=lambda one: (one.part, one.place))
+
+
+def find_directories(places: Iterable[str]) -> list[str]:
+    """Return the log directories at or below ``places``."""
+    found: list[str] = []
+    for place in places:
+        disk, path = _open(place)
+        found += [join(place, *below) for below in _directories_below(disk, path, (), 0)]
+    return found
+
+
+def _replicas_of(place: str) -> list[ReplicaFolder] | None:
+    disk, path = _open(place)
+    parsed = names.parse_folder_name(posixpath.basename(path))
+    if parsed is not None and _is_replica(disk, posixpath.dirname(path), posixpath.basename(path)):
+        directory = view_directory(parent(place))
+        return [ReplicaFolder(parsed.topic_partition, place, directory, _topic_id(disk, path))]
+    below = _directories_below(disk, path, (), 0)
+    found = [one for folders in below for one in replicas_in(view_directory(join(place, *folders)))]
+    return found if below else None
+
+
+def _open(place: str) -> tuple[Disk, str]:
+    try:
+        disk, path = open_place(place)
+    except ValueError as error:
+        raise SourceError(str(error)) from error
+    if not disk.is_directory(path):
+        raise SourceError(f"{shown_folder(place)} is not a folder")
+    return disk, path
+
+
+def _directories_below(disk: Disk, path: str, below: tuple[str, ...], depth: int) -> list[tuple[str, ...]]:
+    """Return ``below`` if ``path`` is a log directory, else the log directories under it.
+
+    ``below`` are the names of the folders from the place. Returns nothing for a deleted folder.
+    """
+    try:
+        listing = disk.list_directory(path)
+    except FileNotFoundError:
+        return []
+    if names.META_PROPERTIES in listing or names.REPLICATION_OFFSET_CHECKPOINT in listing:
+        return [below]
+    if any(_is_replica(disk, path, name) for name in listing):
+        return [below]
+    if depth == DEPTH_MAX:
+        return []
+    folders = [name for name in listing if disk.is_directory(posixpath.join(path, name))]
+    return [
+        found
+        for name in folders
+        for found in _directories_below(disk, posixpath.join(path, name), (*below, name), depth + 1)
+    ]
+
+
+def _is_replica(disk: Disk, path: str, name: str) -> bool:
+    parsed = names.parse_folder_name(name)
+    folder = posixpath.join(path, name)
+    if parsed is None or parsed.kind is not FolderKind.LIVE or not disk.is_directory(folder):
+        return False
+    try:
+        return bool(segment_bases(disk, folder))
+    except FileNotFoundError:
+        return False  # deleted meanwhile
+
+
+def view_directory(place: str) -> LogDirectoryView:
+    """Read the checkpoints of a log directory; an unreadable one is empty and listed in ``errors``."""
+    disk, path = open_place(place)
+    errors: list[str] = []
+
+    def read(name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoints.read_offsets(disk, posixpath.join(path, name))
+        except CorruptCheckpoint as error:
+            errors.append(str(error))
+            return {}
+
+    has_watermarks = disk.exists(posixpath.join(path, names.REPLICATION_OFFSET_CHECKPOINT))
+    watermarks = read(names.REPLICATION_OFFSET_CHECKPOINT)
+    try:
+        identity = log_directory.read_meta_properties(disk, posixpath.join(path, names.META_PROPERTIES))
+    except CorruptCheckpoint as error:
+        errors.append(str(error))
+        identity = None
+    return LogDirectoryView(
+        place,
+        identity.node_id if identity else None,
+        watermarks if has_watermarks else None,
+        read(names.LOG_START_OFFSET_CHECKPOINT),
+        read(names.RECOVERY_POINT_CHECKPOINT),
+        read(CLEANER_CHECKPOINT),
+        tuple(errors),
+    )
+
+
+def replicas_in(directory: LogDirectoryView) -> list[ReplicaFolder]:
+    disk, path = open_place(directory.place)
+    found: list[ReplicaFolder] = []
+    try:
+        listing = disk.list_directory(path)
+    except FileNotFoundError:
+        return []
+    for name in listing:
+        parsed = names.parse_folder_name(name)
+        if parsed is None or parsed.kind is not FolderKind.LIVE:
+            continue
+        folder = posixpath.join(path, name)
+        if parsed.topic_partition.topic != METADATA_TOPIC and disk.is_directory(folder):
+            topic_id = _topic_id(disk, folder)
+            found.append(
+                ReplicaFolder(parsed.topic_partition, join(directory.place, name), directory, topic_id)
+            )
+    return found
+
+
+def _topic_id(disk: Disk, folder: str) -> str | None:
+    try:
+        found = checkpoints.read_partition_metadata(disk, posixpath.join(folder, names.PARTITION_METADATA))
+    except CorruptCheckpoint:
+        return None
+    return checkpoints.uuid_to_text(found) if found is not None else None
+
+
+# Archived partitions: found in a place, read from their manifests, shown as folders of segments.
+#
+# Reads manifests only; the segments are read through the folder that ``view`` returns, by the code that reads
+# the folders of replicas.
+
+ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPartition:
+    """One partition in an archive. ``chain`` are the segments that are read."""
+
+    archive: str
+    """The place of the archive."""
+    manifest: Manifest
+    chain: tuple[ArchivedSegment, ...]
+    manifest_names: tuple[str, ...] = field(default=())
+
+    @property
+    def part(self) -> TopicPartition:
+        return self.manifest.part
+
+    @property
+    def topic_id(self) -> str:
+        return self.manifest.topic_id
+
+    @property
+    def folder(self) -> str:
+        """The place of its folder."""
+        manifest = self.manifest
+        return join(self.archive, manifest.topic, manifest.topic_id, str(manifest.partition))
+
+    @property
+    def start(self) -> int:
+        return min((one.start_offset for one in self.chain), default=0)
+
+    @property
+    def end(self) -> int:
+        return self.chain[-1].end_offset if self.chain else 0
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        return archive_manifest.gaps(self.chain)
+
+    def as_replica(self) -> ReplicaFolder:
+        """Return the archive as a replica, whose high watermark is the end of the archive."""
+        part, manifest = self.part, self.manifest
+        place = archived_place(self.archive, manifest.topic, manifest.topic_id, manifest.partition)
+        directory = LogDirectoryView(self.archive, None, {part: self.end}, {part: self.start}, {}, {})
+        return ReplicaFolder(part, place, directory, manifest.topic_id)
+
+
+def find_archived(archive: str, topics: Collection[str] | None = None) -> list[ArchivedPartition]:
+    """Return the archived partitions of these topics, or of all, sorted by topic, topic id and partition.
+
+    Raises SourceError if the place is not a folder, or a manifest is damaged.
+    """
+    found = [read_partition(archive, *one) for one in partition_folders(archive, topics)]
+    kept = [one for one in found if one is not None and one.chain]
+    return sorted(kept, key=lambda one: (one.part.topic, one.topic_id, one.part.partition))
+
+
+def partition_folders(archive: str, topics: Collection[str] | None = None) -> list[tuple[str, str, int]]:
+    """Return topic, topic id and partition of each folder, also of those without a manifest.
+
+    Raises SourceError if the place is not a folder.
+    """
+    try:
+        disk, path = open_folder(archive)
+    except ValueError as error:
+        raise SourceError(str(error)) from error
+    if not disk.is_directory(path):
+        raise SourceError(f"{shown_folder(archive)} is not a folder: nothing was archived there")
+    return [
+        (topic, topic_id, int(number))
+        for topic in _folders(disk, path)
+        if topics is None or topic in topics
+        for topic_id in _folders(disk, posixpath.join(path, topic))
+        for number in _folders(disk, posixpath.join(path, topic, topic_id))
+        if number.isascii() and number.isdecimal() and str(int(number)) == number
+    ]
+
+
+def read_partition(archive: str, topic: str, topic_id: str, partition: int) -> ArchivedPartition | None:
+    """Read all manifests of a partition; None if it has none. Raises SourceError for a damaged one."""
+    folder = join(archive, topic, topic_id, str(partition))
+    disk, path = open_folder(folder)
+    for _ in range(ATTEMPTS):
+        listed = [name for name in _folders(disk, path) if archive_manifest.sequence_of(name) is not None]
+        if not listed:
+            return None
+        try:
+            texts = [(name, disk.read_file(posixpath.join(path, name))) for name in listed]
+        except FileNotFoundError:
+            continue  # it was replaced by one that names its segments too
+        manifest = Manifest(topic, topic_id, partition, ())
+        for name, text in texts:
+            read = archive_manifest.decode(text, shown_folder(join(folder, name)))
+            if (read.topic, read.topic_id, read.partition) != (topic, topic_id, partition):
+                raise SourceError(
+                    f"{shown_folder(join(folder, name))} belongs to {read.part} ({read.topic_id})"
+                )
+            manifest = manifest.with_segments(read.segments)
+        linked = tuple(archive_manifest.chain(manifest.segments))
+        return ArchivedPartition(archive, manifest, linked, tuple(listed))
+    raise SourceError(
+        f"the manifest in {shown_folder(folder)} was replaced {ATTEMPTS} times in a row: try again"
+    )
+
+
+def named_files(archived: ArchivedPartition) -> set[str]:
+    """Return the names of the files that belong to a partition's archive: manifests and what they name."""
+    segments = archived.manifest.segments
+    return {file.name for one in segments for file in one.files.values()} | set(archived.manifest_names)
+
+
+def _folders(disk: Disk, path: str) -> list[str]:
+    """Return the names in a folder; none if it is a file or is gone."""
+    try:
+        return disk.list_directory(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+# --- as a folder
+
+
+def view(archived: ArchivedPartition) -> tuple[Disk, str]:
+    """Return a read-only disk on which the archived segments have the names of a log, and its folder."""
+    disk, path = open_folder(archived.folder)
+    return cast(Disk, ArchivedFolder(disk, path, archived.chain)), path
+
+
+class ArchivedFolder:
+    """A ``Disk`` with one folder, whose files have the names that a broker gives them."""
+
+    def __init__(self, disk: Disk, path: str, linked: Collection[ArchivedSegment]) -> None:
+        self._disk = disk
+        self._path = path
+        self._files: dict[str, StoredFile] = {}
+        for one in linked:
+            for suffix, file in one.files.items():
+                offset = one.end_offset if suffix == names.SNAPSHOT_SUFFIX else one.base_offset
+                self._files[names.offset_name(offset, suffix)] = file
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        if create or writable:
+            raise io.UnsupportedOperation("an archive is read-only here")
+        stored = self._stored(path)
+        try:
+            return self._disk.open(stored, writable=False)
+        except FileNotFoundError:
+            raise self._missing(stored) from None
+
+    def exists(self, path: str) -> bool:
+        return posixpath.basename(path) in self._files
+
+    def is_directory(self, path: str) -> bool:
+        return path == self._path
+
+    def file_size(self, path: str) -> int:
+        return self._file(path).bytes
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(self._files)
+
+    def read_file(self, path: str) -> bytes:
+        stored = self._stored(path)
+        try:
+            return self._disk.read_file(stored)
+        except FileNotFoundError:
+            raise self._missing(stored) from None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise io.UnsupportedOperation(f"{name}: an archive is read-only here")
+
+    def _missing(self, stored: str) -> SourceError:
+        """Readers go on without an index that a folder does not have; one that was archived must be there."""
+        return SourceError(
+            f"{stored} is missing in the archive: `nilometer archive --verify` copies it again if the log "
+            "still has it, and shows what else is missing"
+        )
+
+    def _stored(self, path: str) -> str:
+        return posixpath.join(self._path, self._file(path).name)
+
+    def _file(self, path: str) -> StoredFile:
+        found = self._files.get(posixpath.basename(path))
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file in the archive", path)
+        return found
