@@ -22,8 +22,6 @@ from nilometer.security.oauthbearer import OAUTHBEARER
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire.errors import KafkaError
 
-# Readings that repeat while a browser watches, shared by all that watch the same subject.
-#
 # Each subject is read by one task, however many browsers watch it. A browser that is slow gets the newest
 # reading and misses those between. A subject that no browser watches is read for :data:`LINGER_S` more, so
 # that a page and the events that follow it share a reading; then its task ends.
@@ -189,8 +187,6 @@ class _Feed:
 _MISSING = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "INVALID_TOPIC_EXCEPTION"})
 
 
-# The cluster as one user of it sees it: that user's connections, and what is read and written over them.
-#
 # A console without a login has one access, with the settings of its command. With a login each session has
 # its own, as the user who logged in: the brokers' ACLs decide what it shows and does.
 

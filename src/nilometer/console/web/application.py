@@ -191,7 +191,7 @@ def _document(view: object) -> Response:
     return Response(json.dumps(as_json(view)), media_type=JSON_TYPE, headers={"Vary": "Accept"})
 
 
-# The web application: the pages, their files, and the guard before them.
+# The application.
 
 
 def application(

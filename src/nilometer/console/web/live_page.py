@@ -105,10 +105,8 @@ class Rendering:
         return self._environment.get_template(template).render(user=self._user, **values)
 
 
-# A page that repeats its reading while a browser shows it: as HTML, as JSON, and as server-sent events.
-#
-# All three have the same address: the request's ``Accept`` header chooses. A browser loads the page, and then
-# asks for its events.
+# HTML, JSON and server-sent events have the same address: the request's ``Accept`` header chooses. A browser
+# loads the page, and then asks for its events.
 
 EVENTS, JSON_TYPE = "text/event-stream", "application/json"
 NOT_FOUND, UNAVAILABLE = 404, 503

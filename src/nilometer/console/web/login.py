@@ -29,8 +29,6 @@ from nilometer.console.web.live_page import EVENTS, JSON_TYPE, STATIC, UNAVAILAB
 from nilometer.runtime import Clock
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-# The sessions of users who have logged in: bounded in number and time, and in memory only.
-#
 # A session has the pages of its user, which hold that user's connections. Its token is in the browser's
 # cookie; here is only the token's hash. A session ends when its user logs out, when it was not used for
 # :data:`IDLE_MS`, after :data:`LIFETIME_MS`, or when there are too many: then those end that were used
@@ -280,8 +278,6 @@ def own_path(text: str) -> str:
     return text if is_own else "/"
 
 
-# Sends each request to the pages of the user whose session it belongs to, and others to the login.
-#
 # Users are the brokers' users: a login succeeds if a broker accepts the name and the password. The cookie of
 # a session is sent over TLS only, not to scripts, and not with requests of other sites; a login needs the
 # header Origin of this console (see guard), so no other site can log its user in.

@@ -26,8 +26,6 @@ from nilometer.pipeline.source.log_folders.places import (
 from nilometer.runtime import Disk
 from nilometer.storage import names
 
-# Reads an archive again: every file against its manifest, every batch of every segment.
-
 
 @dataclass(slots=True)
 class CheckedArchive:

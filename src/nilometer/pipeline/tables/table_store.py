@@ -31,8 +31,6 @@ from nilometer.pipeline.tables.values import (
     struct,
 )
 
-# What a kind of table must do for ``table_writer``: tell its last batch, and commit another one.
-
 APPLICATION, BATCH, ROWS = "nilometer.application", "nilometer.batch", "nilometer.rows"
 """The properties of a table, and of its commits, that tell what has been written to it."""
 

@@ -162,7 +162,7 @@ class ArrowDisk:
         raise io.UnsupportedOperation("a place with a URI is read-only")
 
 
-# Opens a place: a folder of files (``stored_files``), or an archived partition (``archived_partition``).
+# A place may also be an archived partition.
 #
 # An archived partition has a place of its own, ``archive:<topic>/<topic id>/<partition>@<archive>``.
 # Opened, it looks like the folder of a replica, with the files that the manifest names.
