@@ -10,8 +10,8 @@ from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.checkpoint_files import CheckpointFiles
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.during_work import wait_until
-from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.faults import wait_until
+from nilometer.simulation.host_disk import FileNode, FolderNode
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.world import Host, World
 from nilometer.storage.directories.log_manager import LogCheckpoints

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.simulation.checkers.transactions.ledger import Fate
+from nilometer.simulation.checkers.transactions import Fate
 from support.simulation.history import Seen
 from support.transactions.committed_history import LAST, CommittedHistory
 

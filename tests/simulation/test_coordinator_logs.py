@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from nilometer.simulation.checkers.transactions.coordinator_logs import (
+from nilometer.simulation.checkers.transaction_logs import (
     KnownTransaction,
     LogRecord,
+    ProducerBatch,
     compare,
     finished_by_another,
     fold,
     is_marked,
     read_value,
 )
-from nilometer.simulation.checkers.transactions.partition_logs import ProducerBatch
 from nilometer.storage import TopicPartition
 from nilometer.transactions.records import encode_value
 from nilometer.transactions.transaction import Transaction, TransactionState

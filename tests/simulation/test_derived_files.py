@@ -12,7 +12,7 @@ from nilometer.client.offsets.offset_queries import ListedOffset
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.derived_files import (
+from nilometer.simulation.disk_faults import (
     CHECKPOINTS,
     PARTITION_METADATA,
     damage_index,
@@ -20,10 +20,10 @@ from nilometer.simulation.derived_files import (
     tear_topic_id,
 )
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.simulation.file_tree import FileNode, FolderNode
+from nilometer.simulation.host_disk import FileNode, FolderNode
 from nilometer.simulation.plan import draw
 from nilometer.simulation.run import run
-from nilometer.simulation.workload.time_lookups import TimeLookups
+from nilometer.simulation.workload.consumers import TimeLookups
 from nilometer.simulation.world import World
 
 MINUTES = 0.3

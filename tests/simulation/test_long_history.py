@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from nilometer.simulation.checkers.history import History, Seen
-from nilometer.simulation.checkers.history_checker import check
-from nilometer.simulation.checkers.long_history import LongHistory
+from nilometer.simulation.checkers.history import History, LongHistory, Seen, check
 
 PARTITIONS = ("t-0", "t-1")
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nilometer.runtime import Disk, Runtime
-from nilometer.simulation.during_work import wait_for_work
+from nilometer.simulation.faults import wait_for_work
 from nilometer.simulation.offloaded_job import Pace
 from nilometer.simulation.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from nilometer.broker.api.registry import ranges
-from nilometer.simulation.workload.random_admin_requests import KINDS, Subjects, seeded_admin_request
+from nilometer.simulation.workload.random_administrator import KINDS, Subjects, seeded_admin_request
 from nilometer.wire.messages import decode_request, encode_request
 
 VERSIONS = ranges(for_brokers=False)

@@ -14,9 +14,15 @@ from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import Kind as Fault
 from nilometer.simulation.plan import draw
 from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
-from nilometer.simulation.recording.format import Header, Kind, Recording, Role, read_recording
+from nilometer.simulation.recording.format import (
+    Header,
+    Kind,
+    Recording,
+    RecordingWriter,
+    Role,
+    read_recording,
+)
 from nilometer.simulation.recording.replay import Moment, apply
-from nilometer.simulation.recording.writer import RecordingWriter
 from nilometer.simulation.run import Exit, run
 
 SEED, MINUTES = 6, 0.1

@@ -18,9 +18,9 @@ from nilometer.client.producer.batch import RecordMetadata
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.during_work import wait_until
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.simulation.file_tree import FileNode
+from nilometer.simulation.faults import wait_until
+from nilometer.simulation.host_disk import FileNode
 from nilometer.simulation.plan import draw
 from nilometer.simulation.run import run
 from nilometer.simulation.workload import reused_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.broker.tasks import Tasks
-from nilometer.simulation.checkers.services import Services, overdue_ms
+from nilometer.simulation.checkers.running_brokers import Services, overdue_ms
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.world import World
 

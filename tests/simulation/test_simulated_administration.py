@@ -9,8 +9,7 @@ import dataclasses
 import random
 from collections import Counter
 
-from nilometer.simulation.checkers.history import History, Seen
-from nilometer.simulation.checkers.history_checker import check
+from nilometer.simulation.checkers.history import History, Seen, check
 from nilometer.simulation.plan import Kind, Plan, deleting, draw
 from nilometer.simulation.run import Exit, run
 from nilometer.simulation.workload.membership import MembershipPlan

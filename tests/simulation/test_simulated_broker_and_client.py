@@ -16,8 +16,7 @@ import pytest
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.history import History, Outcome, Send
-from nilometer.simulation.checkers.history_checker import check
+from nilometer.simulation.checkers.history import History, Outcome, Send, check
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.consumers import Reader
 from nilometer.simulation.workload.producers import Writer, WriterPlan

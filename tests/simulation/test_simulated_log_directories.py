@@ -12,12 +12,11 @@ import pytest
 from nilometer.broker.replicas import broker_epoch_marker
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import failed_folders
-from nilometer.simulation.checkers.failed_disks import FailedDisks
+from nilometer.simulation.checkers import disk_failures
+from nilometer.simulation.checkers.disk_failures import FailedDisks
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.during_work import wait_until
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, Fault, Kind
-from nilometer.simulation.faults import FaultDriver
+from nilometer.simulation.faults import FaultDriver, wait_until
 from nilometer.simulation.host_disk import DiskUser
 from nilometer.simulation.plan import Plan, draw
 from nilometer.simulation.run import Exit, run
@@ -66,7 +65,7 @@ def test_leadership_moves_from_one_folder_that_fails_and_stays_with_the_others()
         driver.start()
         await asyncio.sleep(15)
         assert node.failed_folders == ["/data/1-b"]
-        assert failed_folders.not_converged(cluster) == []
+        assert disk_failures.not_converged(cluster) == []
         image = cluster.newest_image
         assert image is not None
         led = {key.partition for key, state in image.partitions() if state.leader == 1}

@@ -17,16 +17,15 @@ from nilometer.broker.broker import StartFailed
 from nilometer.coordination import BrokerIdInUse, StoreUnavailable
 from nilometer.replication import LeaderRole
 from nilometer.simulation.checkers import disks, metadata
+from nilometer.simulation.checkers.cleanup import SLACK_BYTES, Policy, Retention
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica
 from nilometer.simulation.checkers.history import History
 from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
-from nilometer.simulation.checkers.retention import SLACK_BYTES, Policy, Retention
+from nilometer.simulation.cluster import STORE_GRACE_S, StoreFaults, UnexpectedExit
 from nilometer.simulation.fault_kinds import Fault, Kind
-from nilometer.simulation.file_tree import FileNode, FolderNode
-from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.host_disk import FileNode, FolderNode, HostDisk
 from nilometer.simulation.loop import VirtualLoop
-from nilometer.simulation.unexpected_exits import STORE_GRACE_S, StoreFaults, UnexpectedExit
-from nilometer.simulation.workload.topics import KEY, Existence, KnownTopic, TopicChurn
+from nilometer.simulation.workload.admin_programs import KEY, Existence, KnownTopic, TopicChurn
 from nilometer.simulation.world import World
 
 

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from nilometer.simulation.checkers.history import History, Seen
-from nilometer.simulation.checkers.transactions.ledger import (
+from nilometer.simulation.checkers.transaction_logs import ProducerBatch, judge_log
+from nilometer.simulation.checkers.transactions import (
     Consumed,
     Fate,
     LoggedTransaction,
     TransactionLedger,
-)
-from nilometer.simulation.checkers.transactions.partition_logs import ProducerBatch, judge_log
-from nilometer.simulation.checkers.transactions.transaction_checker import (
     Visible,
     compare_table,
     dirty_writes,

@@ -15,7 +15,7 @@ from nilometer.cli import commands
 from nilometer.replication import TruncationRule
 from nilometer.simulation.recording.format import recording_lines
 from nilometer.simulation.scenarios import SCENARIOS
-from nilometer.simulation.scenarios.recorded import recorded
+from nilometer.simulation.scenarios.catalogue import recorded
 
 _RULES = [rule.value for rule in TruncationRule]
 

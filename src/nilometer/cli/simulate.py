@@ -26,9 +26,8 @@ from nilometer.cli.simulated_seeds import (
     play_in_processes,
     play_seed,
 )
-from nilometer.simulation.ensemble_plan import STORES
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.simulation.plan import Plan, draw
+from nilometer.simulation.plan import STORES, Plan, draw
 from nilometer.simulation.recording.format import EVENTS_MAX, EVENTS_READ_MAX
 
 KINDS = ", ".join(kind.value for kind in Kind)

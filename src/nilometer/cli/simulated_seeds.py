@@ -31,10 +31,8 @@ from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.minimise import minimise
 from nilometer.simulation.plan import Plan, draw
 from nilometer.simulation.recording.cluster_recorder import ClusterRecorder
-from nilometer.simulation.recording.format import EVENTS_MAX, Header
-from nilometer.simulation.recording.writer import RecordingWriter
-from nilometer.simulation.run import Record, run
-from nilometer.simulation.verdict import Exit, Verdict
+from nilometer.simulation.recording.format import EVENTS_MAX, Header, RecordingWriter
+from nilometer.simulation.run import Exit, Record, Verdict, run
 
 # --- one seed: a report is plain data, so that a child process can send it to the parent, which prints it.
 

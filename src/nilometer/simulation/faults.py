@@ -9,22 +9,138 @@ Invariant: after :meth:`FaultDriver.heal` no fault is active, except that of the
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from nilometer.simulation.broken_invariants import BrokenInvariants
-from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.derived_files import damage_index, tear_checkpoint, tear_topic_id
-from nilometer.simulation.disk_faults import Damage, DiskFaults
-from nilometer.simulation.during_work import wait_for_work, wait_until
-from nilometer.simulation.ensemble_faults import EnsembleFaults
+from nilometer.simulation.cluster import BrokerNode, Cluster, StoreFaults
+from nilometer.simulation.disk_faults import Damage, DiskFaults, damage_index, tear_checkpoint, tear_topic_id
+from nilometer.simulation.fabric import Fabric
 from nilometer.simulation.fault_kinds import LOG_DIR_KINDS, WITH_OTHER, EnsembleKind, Fault, Kind
-from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.host_disk import DiskUser, HostDisk
 from nilometer.simulation.plan import Plan
 from nilometer.simulation.stores import ZooKeeperServers
-from nilometer.simulation.unexpected_exits import StoreFaults
 from nilometer.simulation.world import Host, Process
+from nilometer.simulation.zookeeper.server import Server
+
+# Waiting for the moment that a crash shall hit: one between two disk calls of a process's offloaded work, or
+# one while some state of a broker lasts.
+
+VERBS = (None, None, "rename", "sync", "remove", "append")
+"""The type of call to wait for; None: any."""
+CALLS_SKIPPED_MAX = 30
+LEFT_S = 0.001
+"""How long the work is suspended then, so that a fault can be injected."""
+STATE_LOOK_S = 0.004
+"""How often a state is looked for that lasts for a few round trips."""
+
+
+async def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until ``condition`` holds; return False if it does not within ``limit_s`` seconds."""
+    try:
+        async with asyncio.timeout(limit_s):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(STATE_LOOK_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def wait_for_work(disk: HostDisk, name: str, chance: random.Random, limit_s: float) -> bool:
+    """Wait until offloaded work of the process ``name`` is between two disk calls, chosen at random.
+
+    Returns False if there was no such moment within ``limit_s`` seconds.
+    """
+    verb, skipped = chance.choice(VERBS), chance.randrange(CALLS_SKIPPED_MAX)
+    reached: asyncio.Future[None] = disk.loop.create_future()
+
+    def on_call(process: DiskUser, called: str, path: str) -> None:
+        nonlocal skipped
+        if process.name != name or (verb is not None and called != verb) or reached.done():
+            return
+        skipped -= 1
+        if skipped < 0 and disk.loop.job is not None:
+            reached.set_result(None)
+            disk.loop.job.leave(LEFT_S)
+
+    disk.between_calls.append(on_call)
+    try:
+        async with asyncio.timeout(limit_s):
+            await reached
+    except TimeoutError:
+        return False
+    finally:
+        disk.between_calls.remove(on_call)
+    return True
+
+
+# Faults of a ZooKeeper ensemble: servers that crash, pause, lag, or are cut off.
+#
+# Half of the faults affect the leader. Invariant: every fault that has started is ended by
+# :meth:`EnsembleFaults.end`, or by healing the ensemble and the network.
+
+LAG_S = 4.0
+"""The largest lag of a server."""
+WHOLE = 0.5
+"""Faults of more than this size affect all links, others one link."""
+
+
+class EnsembleFaults:
+    def __init__(self, store: ZooKeeperServers, network: Fabric) -> None:
+        self._ensemble = store.ensemble
+        self._network = network
+        self._hit: dict[int, Server] = {}
+        """The number of a current fault → the server that it affects."""
+
+    def begin(self, fault: Fault, kind: EnsembleKind, broker: Host) -> None:
+        server = self._hit[fault.number] = self._chosen(fault)
+        match kind:
+            case Kind.ZOOKEEPER_CRASH:
+                server.kill()
+            case Kind.ZOOKEEPER_PAUSE:
+                server.pause()
+            case Kind.ZOOKEEPER_CUT | Kind.ZOOKEEPER_CUT_CLIENT:
+                for source, target in self._links(fault, kind, server, broker):
+                    self._network.cut(source, target)
+            case Kind.ZOOKEEPER_LAG:
+                server.lag_s = LAG_S * fault.size**2
+            case _:
+                assert_never(kind)
+
+    def end(self, fault: Fault, kind: EnsembleKind, broker: Host) -> None:
+        server = self._hit.pop(fault.number)
+        match kind:
+            case Kind.ZOOKEEPER_CRASH:
+                server.start()
+            case Kind.ZOOKEEPER_PAUSE:
+                server.resume()
+            case Kind.ZOOKEEPER_CUT | Kind.ZOOKEEPER_CUT_CLIENT:
+                for source, target in self._links(fault, kind, server, broker):
+                    self._network.heal(source, target)
+            case Kind.ZOOKEEPER_LAG:
+                server.lag_s = 0.0
+            case _:
+                assert_never(kind)
+
+    def _chosen(self, fault: Fault) -> Server:
+        servers = self._ensemble.servers
+        leader = self._ensemble.leader
+        if fault.number % 2 and leader is not None:
+            return leader
+        return servers[int(fault.size * 1_000_003) % len(servers)]
+
+    def _links(self, fault: Fault, kind: EnsembleKind, server: Server, broker: Host) -> list[tuple[str, str]]:
+        """Return the (source, target) links to cut: in both directions, for one fault in four in one only."""
+        others = [each.host.name for each in self._ensemble.servers if each is not server]
+        if kind is Kind.ZOOKEEPER_CUT:
+            own, ends = server.host.name, others if fault.size > WHOLE else others[:1]
+        else:
+            own, ends = broker.name, [server.host.name, *(others if fault.size > WHOLE else ())]
+        links = [(own, end) for end in ends]
+        return links if fault.number % 4 == 3 else links + [(end, own) for end in ends]
+
 
 LOOK_S = 0.5
 RESTART_LOOK_S = 5.0

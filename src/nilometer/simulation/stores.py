@@ -15,8 +15,7 @@ from typing import Protocol
 from nilometer.coordination import CoordinationStore, LocalStore
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
-from nilometer.simulation.file_tree import FileNode, FolderNode
-from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.host_disk import FileNode, FolderNode, HostDisk
 from nilometer.simulation.world import Process, World
 from nilometer.simulation.zookeeper.ensemble import VirtualEnsemble
 from nilometer.simulation.zookeeper.server import Settings

@@ -13,18 +13,25 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.long_history import LongHistory
-from nilometer.simulation.checkers.transactions import markers, partition_logs, transaction_checker
-from nilometer.simulation.checkers.transactions.coordinator_logs import CoordinatorStates
-from nilometer.simulation.checkers.transactions.ledger import TransactionLedger
+from nilometer.simulation.checkers import transaction_logs, transactions
+from nilometer.simulation.checkers.history import LongHistory
+from nilometer.simulation.checkers.transaction_logs import CoordinatorStates
+from nilometer.simulation.checkers.transactions import TransactionLedger
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.compacted_topic import CONFIGS as COMPACTED
 from nilometer.simulation.workload.consumers import Reader
-from nilometer.simulation.workload.transactions.group_transformer import GROUP as MEMBERS_GROUP
-from nilometer.simulation.workload.transactions.group_transformer import GroupTransformer
-from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
-from nilometer.simulation.workload.transactions.session import make_client
-from nilometer.simulation.workload.transactions.transformer import GROUP, Transformer, fetch_committed
+from nilometer.simulation.workload.transactions.program import (
+    TransactionalProgram,
+    TransactionPlan,
+    make_client,
+)
+from nilometer.simulation.workload.transactions.transformers import GROUP_TRANSFORMERS as MEMBERS_GROUP
+from nilometer.simulation.workload.transactions.transformers import (
+    TRANSFORMERS,
+    GroupTransformer,
+    Transformer,
+    fetch_committed,
+)
 from nilometer.simulation.workload.transactions.writer import TransactionalWriter
 from nilometer.simulation.world import Host
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
@@ -57,7 +64,7 @@ class TransactionWorkload:
         self._durable = {"flush.messages": "1"} if flush_each else dict[str, str]()
         self.ledger = TransactionLedger()
         self.history = LongHistory(kept_whole=frozenset({LAST_READER}))
-        self.last_stable_offsets = partition_logs.LastStableOffsets(cluster, self.ledger, PLAIN)
+        self.last_stable_offsets = transaction_logs.LastStableOffsets(cluster, self.ledger, PLAIN)
         self.coordinators = CoordinatorStates(cluster)
         servers = cluster.bootstrap_servers
         self.writers = [
@@ -100,7 +107,7 @@ class TransactionWorkload:
         ]
         self.programs: list[TransactionalProgram] = [*self.writers, *self.transformers, *self.members]
         self.readers = [self._reader("committed", polls_per_incarnation=40)]
-        self._committed: dict[str, dict[str, int]] = {GROUP: {}, MEMBERS_GROUP: {}}
+        self._committed: dict[str, dict[str, int]] = {TRANSFORMERS: {}, MEMBERS_GROUP: {}}
         self._table: dict[str, str] = {}
         self._finished_by_another = 0
 
@@ -136,7 +143,7 @@ class TransactionWorkload:
             await admin.create_topic(NewTopic(name, count, REPLICAS, plain))
         await admin.create_topic(NewTopic(TABLE.topic, 1, REPLICAS, COMPACTED | self._durable))
         async with make_client(runtime, self._cluster.bootstrap_servers, "set-up") as client:
-            await client.retry(Coordinator(client, GROUP).find, SET_UP_MS)
+            await client.retry(Coordinator(client, TRANSFORMERS).find, SET_UP_MS)
             await client.retry(Coordinator(client, "any", CoordinatorType.TRANSACTION).find, SET_UP_MS)
         # By default one replica may acknowledge an offset alone, and then lose it with its machine.
         for topic, configs in ((GROUP_METADATA_TOPIC, TWO_IN_SYNC), (TRANSACTION_STATE_TOPIC, {})):
@@ -194,30 +201,30 @@ class TransactionWorkload:
 
     # ── checks ──────────────────────────────────────────────────────────────────────────────────
     def judge_at_rest(self) -> Iterator[str]:
-        visible = transaction_checker.Visible.by(self.history, LAST_READER)
+        visible = transactions.Visible.by(self.history, LAST_READER)
         inputs = [str(each) for each in INPUTS]
-        yield from transaction_checker.torn(self.ledger, visible, NAMES)
-        yield from transaction_checker.dirty_writes(self.ledger, visible)
-        for group_id, target in ((GROUP, OUTPUTS), (MEMBERS_GROUP, GROUP_OUTPUTS)):
+        yield from transactions.torn(self.ledger, visible, NAMES)
+        yield from transactions.dirty_writes(self.ledger, visible)
+        for group_id, target in ((TRANSFORMERS, OUTPUTS), (MEMBERS_GROUP, GROUP_OUTPUTS)):
             committed = self._committed[group_id]
-            yield from transaction_checker.exactly_once(self.ledger, visible, inputs, str(target), committed)
-            yield from transaction_checker.not_consumed(visible, inputs, committed)
-        read = transaction_checker.values_read(self.history)
-        yield from transaction_checker.compare_table(
-            self._table, *transaction_checker.expected_table(self.ledger, str(TABLE), read)
+            yield from transactions.exactly_once(self.ledger, visible, inputs, str(target), committed)
+            yield from transactions.not_consumed(visible, inputs, committed)
+        read = transactions.values_read(self.history)
+        yield from transactions.compare_table(
+            self._table, *transactions.expected_table(self.ledger, str(TABLE), read)
         )
         yield from self.last_stable_offsets.judge()
         yield from self.coordinators.judge_at_rest()
         self._finished_by_another = self.coordinators.finished_by_another()
         for partition in PLAIN:
-            batches = partition_logs.stored_by_leader(self._cluster, partition)
-            producers = [partition_logs.of_batch(batch) for batch in batches]
-            yield from partition_logs.judge_log(str(partition), producers)
-            yield from markers.check_markers(str(partition), batches, bumps=self._bumps_epochs)
-            yield from markers.compare_indexes(self._cluster, partition)
+            batches = transaction_logs.stored_by_leader(self._cluster, partition)
+            producers = [transaction_logs.of_batch(batch) for batch in batches]
+            yield from transaction_logs.judge_log(str(partition), producers)
+            yield from transaction_logs.check_markers(str(partition), batches, bumps=self._bumps_epochs)
+            yield from transaction_logs.compare_indexes(self._cluster, partition)
 
     def judge(self) -> Iterator[str]:
-        yield from transaction_checker.judge(self.ledger, self.history, NAMES)
+        yield from transactions.judge(self.ledger, self.history, NAMES)
         yield from self.coordinators.violations
         for program in self.programs:
             yield from program.violations[:FINDINGS_MAX]

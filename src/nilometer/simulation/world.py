@@ -11,24 +11,99 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import hashlib
 import logging
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nilometer.invariants import check
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.simulation.clock import EPOCH_MS, HostClock
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.fabric import Fabric
 from nilometer.simulation.host_disk import HostDisk
 from nilometer.simulation.loop import CURRENT, Callback, ProcessGone, VirtualLoop, context_of
 from nilometer.simulation.network import VirtualNetwork
 from nilometer.simulation.offloaded_job import OffloadedJob
-from nilometer.simulation.trace import Trace
 
-logger = logging.getLogger(__name__)
+# The clocks of simulated machines, each with its own rate and skew.
+
+EPOCH_MS = 1_700_000_000_000
+"""The true wall clock time at which every simulation starts."""
+
+
+@dataclass(slots=True)
+class HostClock:
+    """A machine's clock.
+
+    ``rate`` is seconds shown per true second; ``skew_ms`` is the error of the wall clock, and may be
+    changed at any time: then wall time jumps, monotonic time does not.
+    """
+
+    loop: VirtualLoop
+    rate: float = 1.0
+    skew_ms: int = 0
+    boot_ms: int = 0
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + self.skew_ms + int(self.loop.time() * 1000 * self.rate)
+
+    def monotonic_ms(self) -> int:
+        return self.boot_ms + int(self.loop.time() * 1000 * self.rate)
+
+    def monotonic_us(self) -> int:
+        return self.boot_ms * 1000 + int(self.loop.time() * 1_000_000 * self.rate)
+
+    def thread_cpu_us(self) -> int:
+        """Return 0: what code computes takes no time in a simulation."""
+        return 0
+
+
+# The trace of a simulation: one line for each event, and one hash of all lines.
+#
+# Two simulations that ran the same way have the same hash; different traces show where they diverged. The
+# hash covers every line, but only the last lines are kept; a sink can get all.
+
+LINES_KEPT = 5_000
+
+
+class Trace:
+    def __init__(self, now: Callable[[], float], sink: Callable[[str], object] | None = None) -> None:
+        self._now = now
+        self._sink = sink
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.count = 0
+        self.observer: Callable[[str, str], object] | None = None
+        """Called with the parts of each line."""
+
+    def note(self, who: str, what: str) -> None:
+        """Add the line "``who`` ``what``" with the current time.
+
+        A line must not depend on object addresses or hash order.
+        """
+        line = f"{self._now():.6f} {who} {what}"
+        self._hash.update(f"{line}\n".encode())
+        self.lines.append(line)
+        self.count += 1
+        if self._sink is not None:
+            self._sink(line)
+        if self.observer is not None:
+            self.observer(who, what)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def of(self, who: str, limit: int = 50) -> list[str]:
+        """Return the last lines about processes or hosts whose name starts with ``who``."""
+        return [line for line in self.lines if line.split(" ", 2)[1].startswith(who)][-limit:]
+
+
+logger = logging.getLogger("nilometer.simulation.world")
 
 T = TypeVar("T")
 Main = Callable[[Runtime], Coroutine[Any, Any, None]]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.client.admin.admin import Admin, AlterOperation, ConfigChange, NewTopic, ResourceType
-from nilometer.simulation.workload.random_admin_requests import Subjects
+from nilometer.simulation.workload.random_administrator import Subjects
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually
 from support.wire.admin_fuzz import AdminFuzz

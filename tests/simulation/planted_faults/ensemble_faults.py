@@ -6,9 +6,9 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.coordination.zookeeper.ensemble import Disconnected, SessionEnded
 from nilometer.coordination.zookeeper.registration import SESSION_EXPIRED, Registration, ZooKeeperSession
-from nilometer.simulation.ensemble_plan import ZOOKEEPER
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.simulation.zookeeper.bridge import VirtualBridge
+from nilometer.simulation.plan import ZOOKEEPER
+from nilometer.simulation.zookeeper.client import VirtualBridge
 
 
 def renew_by_a_local_read(patch: Patch) -> None:

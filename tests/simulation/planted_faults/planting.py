@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from nilometer.simulation.ensemble_plan import LOCAL
 from nilometer.simulation.offloaded_job import Pace
-from nilometer.simulation.plan import Kind, Plan, draw, schedule
+from nilometer.simulation.plan import LOCAL, Kind, Plan, draw, schedule
 from nilometer.simulation.run import Exit, Verdict, run
 from nilometer.simulation.workload.members import GroupPlan
 from nilometer.simulation.workload.membership import MembershipPlan

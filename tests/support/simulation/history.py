@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nilometer.simulation.checkers.history import (
+    Anomaly,
     History,
     Moved,
     Outcome,
@@ -10,7 +11,7 @@ from nilometer.simulation.checkers.history import (
     ReadToEnd,
     Seen,
     Send,
+    check,
 )
-from nilometer.simulation.checkers.history_checker import Anomaly, check
 
 __all__ = ["Anomaly", "History", "Moved", "Outcome", "Poll", "ReadToEnd", "Seen", "Send", "check"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from nilometer.simulation.checkers.transactions.ledger import Fate, LoggedTransaction, Written
+from nilometer.simulation.checkers.transactions import Fate, LoggedTransaction, Written
 
 from ..chaos.crash_load import RECONNECTING
 from .committed_history import CommittedHistory

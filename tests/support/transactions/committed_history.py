@@ -10,14 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nilometer.simulation.checkers.transactions.ledger import (
+from nilometer.simulation.checkers.transactions import (
     NO_PRODUCER_ID,
+    OUTPUT_MARK,
     Fate,
     LoggedTransaction,
     TransactionLedger,
-)
-from nilometer.simulation.checkers.transactions.transaction_checker import (
-    OUTPUT_MARK,
     Visible,
     dirty_writes,
     exactly_once,

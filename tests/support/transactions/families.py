@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from nilometer.simulation.checkers.transactions.ledger import Fate
+from nilometer.simulation.checkers.transactions import Fate
 
 from ..chaos.load import TailReader
 from ..kafka.java_driver import JavaDriver

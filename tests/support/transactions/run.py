@@ -23,8 +23,7 @@ from confluent_kafka import TopicPartition as Place
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.simulation.checkers.transactions.ledger import Fate
-from nilometer.simulation.checkers.transactions.transaction_checker import Visible, not_consumed
+from nilometer.simulation.checkers.transactions import Fate, Visible, not_consumed
 from nilometer.wire.errors import KafkaError
 
 from ..applications.committed_reader import CommittedReader

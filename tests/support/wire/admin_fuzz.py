@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from nilometer.broker.api.registry import ranges
-from nilometer.simulation.workload.random_admin_requests import (
+from nilometer.simulation.workload.random_administrator import (
     AdminRequest,
     Subjects,
+    error_codes,
     seeded_admin_request,
 )
-from nilometer.simulation.workload.random_administrator import error_codes
 from nilometer.wire.messages import decode_response, encode_request
 
 from .wire_peer import ConnectionEnded, WirePeer

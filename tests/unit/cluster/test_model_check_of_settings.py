@@ -10,8 +10,8 @@ from nilometer.cluster import ClusterImage
 from nilometer.cluster.controller import configs
 from nilometer.cluster.controller.configs import SettingsAfter
 from nilometer.simulation.model_check import Exploration, SettingsBounds, SettingsWorld, settings_violation
-from nilometer.simulation.model_check import settings_world as properties
-from nilometer.simulation.model_check.settings_images import ALL_OR_NOTHING, HELD_BACK
+from nilometer.simulation.model_check import settings as properties
+from nilometer.simulation.model_check.settings import ALL_OR_NOTHING, HELD_BACK
 from support.simulation.model_check_tally import explore
 
 EXHAUSTIVE = {

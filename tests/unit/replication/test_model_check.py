@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.replication import TruncationRule
-from nilometer.simulation.model_check import Bounds, World, loss, properties
+from nilometer.simulation.model_check import Bounds, World, explorer, loss
 from support.simulation.model_check_tally import explore
 
 EXHAUSTIVE = {
@@ -119,7 +119,7 @@ def test_r_12_truncation_to_the_high_watermark_loses_a_record() -> None:
     )
     found = explore(World(old), judge=loss)
     assert found.violation is not None
-    assert found.violation.sentence == properties.NEVER_LOST
+    assert found.violation.sentence == explorer.NEVER_LOST
     assert [step[0] for step, _ in found.counterexample] == [
         "produce",
         "serve",

@@ -17,7 +17,7 @@ from nilometer.cli.scenario import scenario
 from nilometer.replication import TruncationRule
 from nilometer.simulation.recording.format import Kind, read_recording
 from nilometer.simulation.scenarios import SCENARIOS
-from nilometer.simulation.scenarios.recorded import recorded
+from nilometer.simulation.scenarios.catalogue import recorded
 
 EXPECTED = Path(__file__).parent / "scenarios"
 

@@ -12,13 +12,13 @@ from nilometer.simulation.recording.format import (
     Header,
     Kind,
     Recording,
+    RecordingWriter,
     Role,
     Status,
     event_line,
     read_recording,
     recording_lines,
 )
-from nilometer.simulation.recording.writer import RecordingWriter
 
 HEADER = Header(title="t", description="d", names={1: "A"})
 FIRST = Event(

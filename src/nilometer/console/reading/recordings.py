@@ -14,7 +14,7 @@ from nilometer.replication import TruncationRule
 from nilometer.simulation.recording.format import BadRecording, Recording, read_recording
 from nilometer.simulation.recording.replay import Replay
 from nilometer.simulation.scenarios import SCENARIOS
-from nilometer.simulation.scenarios.recorded import recorded
+from nilometer.simulation.scenarios.catalogue import recorded
 
 OLD_RULE_SCENARIO = "data-loss"
 """The scenario that is also shown with the rule before leader epochs."""

@@ -18,8 +18,7 @@ import re
 from collections.abc import Iterator
 
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.file_tree import FileNode, FolderNode
-from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.host_disk import FileNode, FolderNode, HostDisk
 
 FILES = (
     "recovery-point-offset-checkpoint",

@@ -15,8 +15,7 @@ import crc32c
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.file_tree import FileNode, FolderNode
-from nilometer.simulation.host_disk import HostDisk
+from nilometer.simulation.host_disk import FileNode, FolderNode, HostDisk
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_FROM = 21

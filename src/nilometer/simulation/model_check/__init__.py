@@ -7,17 +7,23 @@ that it finds a shortest counterexample; :mod:`properties` checks each state. :c
 (:mod:`settings_world`) is a separate model, of the settings of topics and brokers.
 """
 
-from nilometer.simulation.model_check.cluster_controller import ClusterController
-from nilometer.simulation.model_check.controller import Controller, SmallController, SmallImage
-from nilometer.simulation.model_check.explorer import Exploration, Progress, explore
-from nilometer.simulation.model_check.model_log import ModelLog
-from nilometer.simulation.model_check.parts import Bounds, View
-from nilometer.simulation.model_check.properties import Violation, loss, violation
-from nilometer.simulation.model_check.settings_world import (
-    SettingsBounds,
-    SettingsWorld,
-    settings_violation,
+from nilometer.simulation.model_check.controller import (
+    ClusterController,
+    Controller,
+    SmallController,
+    SmallImage,
 )
+from nilometer.simulation.model_check.explorer import (
+    Exploration,
+    Progress,
+    Violation,
+    explore,
+    loss,
+    violation,
+)
+from nilometer.simulation.model_check.process import ModelLog
+from nilometer.simulation.model_check.settings import SettingsBounds, SettingsWorld, settings_violation
+from nilometer.simulation.model_check.tables import Bounds, View
 from nilometer.simulation.model_check.world import State, Step, World
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nilometer.simulation.model_check.explorer import Exploration
-from nilometer.simulation.model_check.parts import View
+from nilometer.simulation.model_check.tables import View
 from nilometer.simulation.model_check.world import Step, World
 
 _STEP_TEXTS = {

@@ -24,22 +24,20 @@ from typing import Any
 from nilometer.identifiers import BrokerId
 from nilometer.replication import EligibleBrokers, Registration
 from nilometer.simulation.model_check.controller import Controller, SmallController
-from nilometer.simulation.model_check.parts import (
-    Bounds,
-    FaultBudgetUsed,
-    History,
-    InFlightMessages,
-    Metadata,
-    View,
-)
 from nilometer.simulation.model_check.process import Message, Process
 from nilometer.simulation.model_check.tables import (
     ALTER_REPLIES,
     FETCHES,
     REPLIES,
     REQUESTS,
+    Bounds,
+    FaultBudgetUsed,
+    History,
+    InFlightMessages,
+    Metadata,
     State,
     Tables,
+    View,
 )
 
 Step = tuple[str, int, int]

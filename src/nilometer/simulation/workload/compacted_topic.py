@@ -16,7 +16,7 @@ from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
-from nilometer.simulation.workload.admin_program import AdminProgram
+from nilometer.simulation.workload.admin_programs import AdminProgram
 from nilometer.simulation.world import Host
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -21,7 +21,7 @@ from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
-from nilometer.simulation.workload.admin_program import AdminProgram
+from nilometer.simulation.workload.admin_programs import AdminProgram
 from nilometer.simulation.world import Host
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

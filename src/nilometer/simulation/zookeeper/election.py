@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.simulation.zookeeper.line import End
-from nilometer.simulation.zookeeper.messages import Notification, State, Vote
+from nilometer.simulation.zookeeper.messages import End, Notification, State, Vote
 from nilometer.simulation.zookeeper.server import Peer
 
 FINALIZE_S = 0.2

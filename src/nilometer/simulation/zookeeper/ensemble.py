@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from nilometer.coordination.zookeeper.ensemble import Connect
 from nilometer.simulation.world import Process, World
-from nilometer.simulation.zookeeper.bridge import VirtualBridge
+from nilometer.simulation.zookeeper.client import VirtualBridge
 from nilometer.simulation.zookeeper.leading import Leading
 from nilometer.simulation.zookeeper.server import Members, Server, Settings
 from nilometer.simulation.zookeeper.tree import DataTree

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from nilometer.simulation.zookeeper.line import End, dial
 from nilometer.simulation.zookeeper.messages import (
     Ack,
     AckEpoch,
     AckNewLeader,
     Commit,
+    End,
     FollowerInfo,
     Forward,
     LeaderInfo,
@@ -30,6 +30,7 @@ from nilometer.simulation.zookeeper.messages import (
     Synchronise,
     UpToDate,
     Vote,
+    dial,
 )
 from nilometer.simulation.zookeeper.server import QUORUM_PORT, Peer
 from nilometer.simulation.zookeeper.serving import Serving

@@ -14,10 +14,8 @@ from typing import Protocol
 
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process, World
-from nilometer.simulation.zookeeper.database import Database
-from nilometer.simulation.zookeeper.line import End, ListeningPort
-from nilometer.simulation.zookeeper.messages import Notification, State, Vote
-from nilometer.simulation.zookeeper.tree import Transaction
+from nilometer.simulation.zookeeper.messages import End, ListeningPort, Notification, State, Vote
+from nilometer.simulation.zookeeper.tree import Database, Transaction
 
 CLIENT_PORT = 2181
 QUORUM_PORT = 2888

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Protocol
 
-from nilometer.simulation.zookeeper.line import End
 from nilometer.simulation.zookeeper.messages import (
     Answer,
     Ask,
     ClientPing,
+    End,
     Fired,
     GetAcl,
     GetChildren,

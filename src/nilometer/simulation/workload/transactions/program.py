@@ -1,22 +1,299 @@
-"""Base class of transactional programs: the incarnations of one transactional id, and their ledger.
-
-An incarnation is the time from one InitProducerId to the next restart of the producer.
-"""
+"""A transactional program: its session, request by request, its incarnations, and their ledger."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
+from nilometer.client.group.coordinator import Coordinator
+from nilometer.client.group.group_exchange import CoordinatorType
 from nilometer.client.network.client import Client
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.connection import MakeRequest
+from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.transactions.ledger import Fate, LoggedTransaction, TransactionLedger
-from nilometer.simulation.workload.transactions.session import TransactionalSession, make_client
+from nilometer.simulation.checkers.transactions import Fate, LoggedTransaction, TransactionLedger
 from nilometer.simulation.world import Host, Process
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.api import Api
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.records import BatchBuilder
+
+# One transactional producer, request by request, so that a program may also do what is not allowed.
+#
+# It retries retriable errors. After any other error, the program either aborts the transaction or initializes
+# the id again. With ``version`` 2 the first batch adds its partition to the transaction, and every end
+# returns a new epoch (KIP-890); with version 1 the producer adds partitions by a request, and keeps its
+# epoch.
+#
+# A commit with an unknown outcome is requested again until there is a response. After that, and after a batch
+# with an unknown outcome, the next transaction needs a new epoch: otherwise a request still in flight could
+# become part of it. Only version 1 needs this; version 2 does it, too.
+
+V1, V2 = 1, 2
+API_TIMEOUT_MS = 40_000
+REQUEST_TIMEOUT_MS = 10_000
+PRODUCE_AT_MOST = {V1: 11, V2: 12}
+END_AT_MOST = {V1: 4, V2: 5}
+OFFSETS_AT_MOST = {V1: 4, V2: 5}
+ADD_PARTITIONS_AT_MOST = 3
+"""The newest version for clients; later versions are sent by brokers only."""
+REFUSED = frozenset(
+    {
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.transaction_abortable,
+    }
+)
+"""Errors after which the producer has lost its transaction."""
+NOT_CARRIED_OUT = REFUSED | {ErrorCode.coordinator_load_in_progress, ErrorCode.concurrent_transactions}
+"""Errors of a request that has changed nothing."""
+Record = tuple[str | None, str]
+"""Key and value."""
+
+
+def make_client(runtime: Runtime, bootstrap_servers: str, client_id: str) -> Client:
+    return Client(
+        runtime,
+        ClientSettings(
+            PRODUCER_CONFIG_DEFINITION,
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "client.id": client_id,
+                "request.timeout.ms": REQUEST_TIMEOUT_MS,
+                "metadata.max.age.ms": 30_000,
+                "delivery.timeout.ms": API_TIMEOUT_MS,
+            },
+        ),
+    )
+
+
+class TransactionalSession:
+    def __init__(self, client: Client, transactional_id: str, *, timeout_ms: int, version: int) -> None:
+        self.client = client
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.version = version
+        self.producer_id, self.producer_epoch = -1, -1
+        self.needs_new_epoch = False
+        self.end_is_uncertain = False
+        """Whether an EndTxn request for the open transaction may have succeeded without a response."""
+        self.coordinator = Coordinator(client, transactional_id, CoordinatorType.TRANSACTION)
+        self._sequences: dict[TopicPartition, int] = {}
+        self._added: dict[TopicPartition, None] = {}
+
+    def as_before(self) -> TransactionalSession:
+        """Return a new session with this one's present producer id, epoch, sequences and added partitions."""
+        same = TransactionalSession(
+            self.client, self.transactional_id, timeout_ms=self.timeout_ms, version=self.version
+        )
+        same.producer_id, same.producer_epoch = self.producer_id, self.producer_epoch
+        same._sequences.update(self._sequences)
+        same._added.update(self._added)
+        return same
+
+    # ── the identity ────────────────────────────────────────────────────────────────────────────
+    async def init(self, *, goes_on: bool = False) -> None:
+        """Send InitProducerId and use the id and epoch of the response. Raises KafkaError.
+
+        ``goes_on``: send the current producer id and epoch (KIP-360).
+        """
+        has = (self.producer_id, self.producer_epoch) if goes_on else (-1, -1)
+
+        def make(api: Api) -> Message:
+            return api.request(
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=self.timeout_ms,
+                producer_id=has[0],
+                producer_epoch=has[1],
+            )
+
+        response = await self._ask(ApiKey.INIT_PRODUCER_ID, make)
+        self._take(response.producer_id, response.producer_epoch)
+
+    def _take(self, producer_id: int, producer_epoch: int) -> None:
+        if (producer_id, producer_epoch) != (self.producer_id, self.producer_epoch):
+            self._sequences.clear()
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.begin()
+        self.needs_new_epoch = False
+
+    def begin(self) -> None:
+        self._added.clear()
+        self.end_is_uncertain = False
+
+    # ── writing ─────────────────────────────────────────────────────────────────────────────────
+    async def write(
+        self, partition: TopicPartition, records: Sequence[Record], *, adds: bool = True
+    ) -> int | None:
+        """Write a batch; return the offset of its first record, or None for a duplicate without an offset.
+
+        ``adds``: with version 1, first add the partition to the transaction. Raises KafkaError.
+        """
+        await self.client.topic(partition.topic, API_TIMEOUT_MS)
+        if adds and self.version == V1 and partition not in self._added:
+            await self._add(partition)
+        sequence = self._sequences.get(partition, 0)
+        builder = BatchBuilder()
+        now_ms = self.client.runtime.clock.wall_ms()
+        for key, value in records:
+            builder.append(now_ms, None if key is None else key.encode(), value.encode())
+        batch = builder.build(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        before, self.needs_new_epoch = self.needs_new_epoch, True
+        offset = await self.client.retry(lambda: self._produce(partition, batch), API_TIMEOUT_MS)
+        self.needs_new_epoch = before
+        self._sequences[partition] = sequence + len(records)
+        return offset
+
+    async def _produce(self, partition: TopicPartition, batch: bytes) -> int | None:
+        def make(api: Api) -> Message:
+            part = api.make_request(
+                "PartitionProduceData", index=partition.partition, records=memoryview(batch)
+            )
+            topic = api.make_request("TopicProduceData", name=partition.topic, partition_data=(part,))
+            return api.request(
+                transactional_id=self.transactional_id,
+                acks=-1,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+                topic_data=(topic,),
+            )
+
+        response = await self.client.send_to_leader(
+            partition, ApiKey.PRODUCE, make, at_most=PRODUCE_AT_MOST[self.version]
+        )
+        (topic,) = response.responses
+        (part,) = topic.partition_responses
+        if part.error_code is ErrorCode.duplicate_sequence_number:
+            return None
+        if part.error_code is not ErrorCode.none:
+            raise KafkaError(part.error_code, f"{self.transactional_id} writes to {partition}")
+        return part.base_offset
+
+    async def _add(self, partition: TopicPartition) -> None:
+        def make(api: Api) -> Message:
+            topic = api.make_request(
+                "AddPartitionsToTxnTopic", name=partition.topic, partitions=(partition.partition,)
+            )
+            return api.request(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=self.producer_id,
+                v3_and_below_producer_epoch=self.producer_epoch,
+                v3_and_below_topics=(topic,),
+            )
+
+        def error_of(response: Message) -> ErrorCode:
+            return response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+
+        await self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, make, ADD_PARTITIONS_AT_MOST, error_of)
+        self._added[partition] = None
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────
+    async def commit_offsets(self, group: Coordinator, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit the group's offsets as part of the transaction. Raises KafkaError."""
+        if self.version == V1:
+            await self._ask(
+                ApiKey.ADD_OFFSETS_TO_TXN,
+                lambda api: api.request(
+                    transactional_id=self.transactional_id,
+                    producer_id=self.producer_id,
+                    producer_epoch=self.producer_epoch,
+                    group_id=group.key,
+                ),
+            )
+        await self.client.retry(lambda: self._commit_offsets(group, offsets), API_TIMEOUT_MS)
+
+    async def _commit_offsets(self, group: Coordinator, offsets: Mapping[TopicPartition, int]) -> None:
+        def topic(api: Api, partition: TopicPartition, offset: int) -> Message:
+            one = api.make_request(
+                "TxnOffsetCommitRequestPartition",
+                partition_index=partition.partition,
+                committed_offset=offset,
+                committed_metadata="",
+            )
+            return api.make_request("TxnOffsetCommitRequestTopic", name=partition.topic, partitions=(one,))
+
+        response = await group.ask(
+            ApiKey.TXN_OFFSET_COMMIT,
+            lambda api: api.request(
+                transactional_id=self.transactional_id,
+                group_id=group.key,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                topics=tuple(topic(api, *each) for each in offsets.items()),
+            ),
+            at_most=OFFSETS_AT_MOST[self.version],
+        )
+        for answered in response.topics:
+            for part in answered.partitions:
+                group.check(part.error_code, f"offsets of {self.transactional_id}")
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+    async def end(self, *, commit: bool) -> None:
+        """End the transaction. Raises KafkaError; if ``end_is_uncertain`` is set, the outcome is unknown."""
+
+        def make(api: Api) -> Message:
+            return api.request(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                committed=commit,
+            )
+
+        async def attempt() -> Message:
+            before, self.end_is_uncertain = self.end_is_uncertain, True
+            try:
+                response = await self._ask_once(ApiKey.END_TXN, make, END_AT_MOST[self.version])
+            except KafkaError as error:
+                if error.code in NOT_CARRIED_OUT:
+                    self.end_is_uncertain = before
+                raise
+            self.end_is_uncertain = False
+            self.needs_new_epoch |= before
+            return response
+
+        response = await self.client.retry(attempt, API_TIMEOUT_MS)
+        if self.version == V2:
+            self._take(response.producer_id, response.producer_epoch)
+
+    # ── the coordinator ─────────────────────────────────────────────────────────────────────────
+    async def _ask(
+        self,
+        api_key: int,
+        make: MakeRequest,
+        at_most: int | None = None,
+        error_of: Callable[[Message], ErrorCode] = lambda response: response.error_code,
+    ) -> Message:
+        return await self.client.retry(
+            lambda: self._ask_once(api_key, make, at_most, error_of), API_TIMEOUT_MS
+        )
+
+    async def _ask_once(
+        self,
+        api_key: int,
+        make: MakeRequest,
+        at_most: int | None = None,
+        error_of: Callable[[Message], ErrorCode] = lambda response: response.error_code,
+    ) -> Message:
+        response = await self.coordinator.ask(api_key, make, at_most=at_most)
+        self.coordinator.check(error_of(response), f"API key {api_key}")
+        return response
+
+
+# Base class of transactional programs: the incarnations of one transactional id, and their ledger.
+#
+# An incarnation is the time from one InitProducerId to the next restart of the producer.
 
 RETRY_S = 0.5
 

@@ -15,9 +15,14 @@ from collections.abc import Sequence
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.transactions.ledger import LoggedTransaction, TransactionLedger
-from nilometer.simulation.workload.transactions.program import TransactionalProgram, TransactionPlan
-from nilometer.simulation.workload.transactions.session import REFUSED, V1, TransactionalSession
+from nilometer.simulation.checkers.transactions import LoggedTransaction, TransactionLedger
+from nilometer.simulation.workload.transactions.program import (
+    REFUSED,
+    V1,
+    TransactionalProgram,
+    TransactionalSession,
+    TransactionPlan,
+)
 from nilometer.simulation.world import Host
 from nilometer.wire.errors import KafkaError
 

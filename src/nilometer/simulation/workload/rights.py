@@ -1,8 +1,4 @@
-"""A user with a password: it logs in to any broker, and sends requests that it may or may not send.
-
-An answer counts as allowed if it succeeded, and as refused if it is TOPIC_AUTHORIZATION_FAILED. Any other
-error says nothing, as a broker may find it first.
-"""
+"""Users with passwords on a listener of their own, and an administrator who gives and takes their rights."""
 
 from __future__ import annotations
 
@@ -11,18 +7,121 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from nilometer.client.admin.admin import Admin, NewTopic
+from nilometer.client.admin.security_admin import AclAdmin
 from nilometer.client.network.connection import Connection
 from nilometer.client.settings.client_security import ClientSecurity
+from nilometer.cluster.acl import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from nilometer.runtime import Entropy, Runtime
 from nilometer.security.plain import PLAIN
-from nilometer.simulation.checkers.rights import Judged, RightsLedger
+from nilometer.simulation.checkers.rights import AclHistory, Judged, RightsLedger
 from nilometer.simulation.cluster import BrokerNode, Cluster, guest_password
-from nilometer.simulation.workload.rights.grantor import PREFIX, TOPICS
 from nilometer.simulation.world import Host, Process
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Message, api
+from nilometer.wire.messages import api
 from nilometer.wire.records import BatchBuilder
+
+# The administrator: creates and deletes ACLs of the users' topics, while brokers fail.
+#
+# It connects to the listener without a login, whose clients are super users in a simulation.
+
+USERS = ("guest-0", "guest-1")
+PREFIX = "guarded-"
+TOPICS = (f"{PREFIX}0", f"{PREFIX}1")
+CHANGES_GAP_S = (0.2, 2.0)
+CHANGES_TIMEOUT_MS = 10_000
+DELETIONS_SHARE = 0.4
+
+_PATTERNS = (
+    *((name, PatternType.LITERAL) for name in (*TOPICS, WILDCARD)),
+    (PREFIX, PatternType.PREFIXED),
+)
+_OPERATIONS = (
+    Operation.ALL,
+    Operation.READ,
+    Operation.WRITE,
+    Operation.DESCRIBE,
+    Operation.CREATE,
+    Operation.ALTER_CONFIGS,
+)
+
+
+class Grantor:
+    def __init__(self, host: Host, bootstrap_servers: str) -> None:
+        self.name = "grantor"
+        self.done: Counter[str] = Counter()
+        self.error_counts: Counter[str] = Counter()
+        self.process: Process | None = None
+        self._host = host
+        self._servers = bootstrap_servers
+        self._stopping = False
+
+    def start(self) -> Process:
+        self.process = self._host.start(self.name, self._main)
+        return self.process
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _main(self, runtime: Runtime) -> None:
+        while not self._stopping:
+            try:
+                async with Admin(runtime, {"bootstrap.servers": self._servers}) as admin:
+                    await self._change_rights(runtime.entropy, AclAdmin(admin.client, CHANGES_TIMEOUT_MS))
+            except KafkaError as error:
+                self.error_counts[error.code.name] += 1
+
+    async def _change_rights(self, chance: Entropy, admin: AclAdmin) -> None:
+        while not self._stopping:
+            await asyncio.sleep(chance.uniform(*CHANGES_GAP_S))
+            if chance.uniform(0, 1) < DELETIONS_SHARE:
+                self.done["ACLs deleted"] += len(await admin.delete_acls([_random_filter(chance)]))
+            else:
+                await admin.create_acls([random_acl(chance) for _ in range(1 + chance.below(2))])
+                self.done["ACLs created"] += 1
+
+
+def random_acl(chance: Entropy) -> Acl:
+    name, kind = chance.choice(_PATTERNS)
+    denies = chance.uniform(0, 1) < 0.3
+    return Acl(
+        ResourceType.TOPIC,
+        name,
+        kind,
+        chance.choice((*(f"User:{user}" for user in USERS), WILDCARD_PRINCIPAL)),
+        WILDCARD,
+        chance.choice(_OPERATIONS),
+        Permission.DENY if denies else Permission.ALLOW,
+    )
+
+
+def _random_filter(chance: Entropy) -> AclFilter:
+    """Return a filter for the ACLs of one pattern, of one user, or all that deny."""
+    name, kind = chance.choice(_PATTERNS)
+    return chance.choice(
+        (
+            AclFilter(ResourceType.TOPIC, name, kind),
+            AclFilter(ResourceType.TOPIC, principal=f"User:{chance.choice(USERS)}"),
+            AclFilter(ResourceType.TOPIC, permission=Permission.DENY),
+        )
+    )
+
+
+# A user with a password: it logs in to any broker, and sends requests that it may or may not send.
+#
+# An answer counts as allowed if it succeeded, and as refused if it is TOPIC_AUTHORIZATION_FAILED. Any other
+# error says nothing, as a broker may find it first.
 
 GAP_S = (0.02, 0.6)
 TIMEOUT_MS = 5_000
@@ -221,3 +320,47 @@ async def _create(session: _Session, name: str) -> ErrorCode | None:
         codec.request(topics=(topic,), timeout_ms=TIMEOUT_MS // 2, validate_only=True)
     )
     return ErrorCode(answer.topics[0].error_code)
+
+
+# The users of a run and their rights: the programs, what they did, and its judgement.
+
+REPLICAS = 3
+
+
+class RightsWorkload:
+    def __init__(self, cluster: Cluster, clients: Host, *, flushes: bool) -> None:
+        """``flushes``: whether the machines may all lose power, so that records must be flushed."""
+        self._cluster = cluster
+        self._configs = {"min.insync.replicas": "2", **({"flush.messages": "1"} if flushes else {})}
+        self.ledger = RightsLedger()
+        self._grantor = Grantor(clients, cluster.bootstrap_servers)
+        self._guests = [Guest(user, clients, cluster, self.ledger) for user in USERS]
+
+    @property
+    def programs(self) -> list[Grantor | Guest]:
+        return [self._grantor, *self._guests]
+
+    async def create_topics(self, runtime: Runtime, admin: Admin) -> None:
+        for name in TOPICS:
+            await admin.create_topic(NewTopic(name, 1, REPLICAS, self._configs))
+
+    async def ask_at_rest(self, runtime: Runtime) -> None:
+        """Send all requests to all brokers: they must know all ACLs now."""
+        for guest in self._guests:
+            await guest.ask_every_broker(runtime)
+
+    def judge(self) -> list[str]:
+        return self.ledger.violations(self._cluster.store.entries())
+
+    @property
+    def error_counts(self) -> Counter[str]:
+        return sum((each.error_counts for each in self.programs), start=Counter[str]())
+
+    def done(self) -> Counter[str]:
+        entries = self._cluster.store.entries()
+        return self._grantor.done + Counter(
+            {
+                **{f"requests of users, {outcome}": count for outcome, count in self.ledger.counts.items()},
+                "changes of ACLs": 0 if entries is None else AclHistory(entries).changes,
+            }
+        )

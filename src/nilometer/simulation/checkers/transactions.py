@@ -1,31 +1,98 @@
-"""Checks of transactions: compares the records that read_committed readers saw with the producers' ledger.
-
-No I/O. It finds these anomalies:
-
-- *aborted read*: a reader saw a record of a transaction that was certainly aborted;
-- *torn transaction*: the last reader, which read to the end, saw some records of a transaction but not all;
-- *lost record*: a reader passed a committed record, or read to the end without it;
-- *G0*, dirty write: in a partition, a record of a later transaction is before a record of an earlier
-  transaction of the same transactional id. Records of different ids may be in any order;
-- *G1c*, circular information flow: each of two or more transactions in a circle has read, while it was open,
-  values that the next one wrote;
-- *exactly once*: each input has one committed output, and matches the committed offsets.
-"""
+"""The ledger of transactions, and the check of what readers saw of them."""
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from nilometer.simulation.checkers.history import History, Outcome, Partition
-from nilometer.simulation.checkers.history_checker import check, find_cycle
-from nilometer.simulation.checkers.transactions.ledger import (
-    Fate,
-    LoggedTransaction,
-    TransactionLedger,
-    Written,
-)
+from nilometer.simulation.checkers.history import History, Outcome, Partition, check, find_cycle
+
+# The ledger of transactions: the writes of each one, and the response to its commit. No I/O.
+#
+# A transaction is aborted if its commit was never requested, or certainly rejected: no reader may see its
+# records. It is committed if the commit was acknowledged. If the outcome of the commit is unknown, readers
+# may see all of its records, or none.
+#
+# No value is written twice, so that a value that a reader returns identifies the write.
+
+NO_PRODUCER_ID = -1
+"""Of a transaction whose producer keeps its id to itself."""
+
+
+class Fate(enum.Enum):
+    OPEN = "open"
+    """Its commit was not requested yet; if it never is, the transaction is aborted."""
+    UNKNOWN = "unknown"
+    """Its commit was requested; the outcome is not known."""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    """Its commit was rejected, and no earlier request can have succeeded."""
+
+
+@dataclass(slots=True)
+class Written:
+    partition: Partition
+    value: str
+    offset: int | None = None
+    """The acknowledged offset; None if the outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """An input of the transaction: its offset is committed with it."""
+
+    partition: Partition
+    offset: int
+    value: str
+
+
+@dataclass(slots=True)
+class LoggedTransaction:
+    number: int
+    """Counts the transactions in the order in which they began."""
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    fate: Fate = Fate.OPEN
+    writes: list[Written] = field(default_factory=list[Written])
+    inputs: tuple[Consumed, ...] = ()
+    read: list[str] = field(default_factory=list[str])
+    """Values that its program read, as a read_committed consumer, while it was open."""
+
+    def write(self, partition: Partition, value: str) -> Written:
+        written = Written(partition, value)
+        self.writes.append(written)
+        return written
+
+    def __str__(self) -> str:
+        producer = f"producer {self.producer_id}, epoch {self.producer_epoch}"
+        return f"transaction {self.number} of {self.transactional_id} ({producer}; {self.fate.value})"
+
+
+@dataclass(slots=True)
+class TransactionLedger:
+    transactions: list[LoggedTransaction] = field(default_factory=list[LoggedTransaction])
+
+    def begin(self, transactional_id: str, producer_id: int, producer_epoch: int) -> LoggedTransaction:
+        begun = LoggedTransaction(len(self.transactions), transactional_id, producer_id, producer_epoch)
+        self.transactions.append(begun)
+        return begun
+
+
+# Checks of transactions: compares the records that read_committed readers saw with the producers' ledger.
+#
+# No I/O. It finds these anomalies:
+#
+# - *aborted read*: a reader saw a record of a transaction that was certainly aborted;
+# - *torn transaction*: the last reader, which read to the end, saw some records of a transaction but not all;
+# - *lost record*: a reader passed a committed record, or read to the end without it;
+# - *G0*, dirty write: in a partition, a record of a later transaction is before a record of an earlier
+#   transaction of the same transactional id. Records of different ids may be in any order;
+# - *G1c*, circular information flow: each of two or more transactions in a circle has read, while it was
+#   open, values that the next one wrote;
+# - *exactly once*: each input has one committed output, and matches the committed offsets.
 
 OUTPUT_MARK = ">"
 """Separates, in the value of an output, the input's value from the transaction's number."""
