@@ -1,7 +1,7 @@
 """A machine's disk: its files, which survive its processes, the watches on it, and the holders of its locks.
 
-The death of a process releases its locks and descriptors and nothing else. Power failures are in
-:mod:`file_tree`.
+The death of a process releases its locks and descriptors and nothing else. What a power failure leaves is
+decided by the tree of files.
 
 Faults are set here: a capacity, stalls, errors, flipped bits; ``strike``, which is called before every
 operation and may raise, or crash the calling process; and ``aftermath``, which is called after names were

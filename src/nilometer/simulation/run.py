@@ -155,8 +155,8 @@ class LogCapture(logging.Handler):
 
 # The clients of one run, by its plan: those that write or change metadata, and those that read.
 #
-# They are made here and started by :mod:`~nilometer.simulation.run`, which also ends them. Each judges what
-# it has seen itself; this module collects what they found and what they did.
+# They are made here, and started and ended by the run. Each judges what it has seen itself; what they found
+# and what they did is collected here.
 
 SETTLE_S: Final = 180.0
 """How long clients may take to finish after healing: their deliveries time out after 40 s."""

@@ -1,6 +1,6 @@
-"""Checks that each broker's queues, sessions, tasks, open files and caches stay bounded.
+"""Checks that each broker's queues, sessions, tasks, files and caches stay bounded, and its services alive.
 
-They are checked periodically, and with stricter bounds once the cluster is at rest: no client sends any more,
+The bounds are checked periodically, and stricter ones once the cluster is at rest: no client sends any more,
 and all records are replicated. A leak exceeds one of the bounds sooner or later:
 
 | always | at rest |

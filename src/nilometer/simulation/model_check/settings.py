@@ -1,8 +1,8 @@
 """The model of settings: two administrators, changing controllers, and brokers that fold metadata entries.
 
 To fold an entry is to apply it to the broker's image. The decisions, the fold, snapshots and the definitions
-of settings are those of the product. One administrator changes topics, the other brokers, in every order
-(:mod:`settings_requests`). Records that need not be in one entry are separate entries, so that the controller
+of settings are those of the product. One administrator changes topics, the other brokers, in every order.
+Records that need not be in one entry are separate entries, so that the controller
 may be deposed between any two. Brokers fold entries at any later time and restart from a snapshot. An entry
 that no broker can fold (a foreign entry) may come at any time.
 

@@ -3,7 +3,8 @@
 No broker may end, log a traceback, or respond with UNKNOWN_SERVER_ERROR; all brokers must have the same
 metadata, and the cluster must converge after the program stops. It only changes its own topics, and broker
 settings are only validated, so that other topics are not affected. Its last request to each broker is a large
-one, for the bound of what one turn of an event loop walks (:mod:`nilometer.simulation.checkers.running_brokers`).
+one, for the bound of what one turn of an event loop walks
+(:mod:`nilometer.simulation.checkers.running_brokers`).
 """
 
 from __future__ import annotations

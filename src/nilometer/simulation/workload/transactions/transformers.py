@@ -1,4 +1,4 @@
-"""Programs that consume, transform and produce: the offsets of their inputs are part of their transactions."""
+"""Programs that consume, transform and produce: their inputs' offsets are part of their transactions."""
 
 from __future__ import annotations
 
