@@ -13,7 +13,7 @@ import pytest
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
 from nilometer.broker.settings.config_keys import IGNORED_KEYS
 from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
-from nilometer.broker.settings.listener_overrides import split_overrides
+from nilometer.broker.settings.listener_security import split_overrides
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.config import ConfigKey, ConfigKind, parse_properties
 from support.documentation import errors_reference, settings_reference

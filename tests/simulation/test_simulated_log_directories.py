@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nilometer.broker.replicas import broker_epoch_marker
+from nilometer.broker.replicas import log_directories
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import disk_failures
@@ -112,7 +112,7 @@ def strike_marker(*verbs: str, also: str = "") -> Strike:
     left = [1]
 
     def strike(process: DiskUser, verb: str, path: str) -> None:
-        is_marker = bool(left) and path.startswith(f"/data/1/{broker_epoch_marker.NAME}") and verb in verbs
+        is_marker = bool(left) and path.startswith(f"/data/1/{log_directories.NAME}") and verb in verbs
         if is_marker:
             left.clear()
         if is_marker or (also and f"{path}/".startswith(f"{also}/")):

@@ -17,45 +17,34 @@ import msgspec
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.api.registry import ranges
 from nilometer.broker.authentication.acceptor import Acceptor
-from nilometer.broker.authentication.sasl_listener import SaslListener
+from nilometer.broker.authentication.sasl import SaslListener
 from nilometer.broker.authorization.audit_log import AuditFiles, AuditLog
-from nilometer.broker.authorization.authorizer import Authorizer
-from nilometer.broker.authorization.broker_users import BrokerUsers
-from nilometer.broker.cleaning.cleaner_report import CleanerReport
-from nilometer.broker.cleaning.log_cleaner import LogCleaner
+from nilometer.broker.authorization.authorizer import Authorizer, BrokerUsers
+from nilometer.broker.cleaning import CleanerReport, LogCleaner
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
-from nilometer.broker.control.broker_peers import BrokerPeers
+from nilometer.broker.control.broker_peers import BrokerPeers, PeerConnections
 from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_channel import ControllerChannel
-from nilometer.broker.control.controller_link import ControllerLink
-from nilometer.broker.control.expired_tokens import ExpiredTokens
+from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink
+from nilometer.broker.control.controller_tasks import ExpiredTokens, PreferredLeaderRebalancer
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
+from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.control.own_session import OwnSession
-from nilometer.broker.control.peer_connections import PeerConnections
-from nilometer.broker.control.preferred_leader_rebalancer import PreferredLeaderRebalancer
 from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
-from nilometer.broker.groups.group_coordinator import GroupCoordinator
+from nilometer.broker.groups import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
-from nilometer.broker.quotas.admission import ConnectionAdmission
-from nilometer.broker.quotas.client_quotas import ClientQuotas
-from nilometer.broker.quotas.connection_limits import ConnectionLimits
-from nilometer.broker.quotas.connection_rates import ConnectionRates
-from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
-from nilometer.broker.replicas.delayed_fetch import ReadyFetches
-from nilometer.broker.replicas.group_commit import GroupCommit
-from nilometer.broker.replicas.isr_requests import IsrRequests
+from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
+from nilometer.broker.replicas.delayed_requests import ReadyFetches
+from nilometer.broker.replicas.file_work import CheckpointWriter, GroupCommit, LogDisposal
+from nilometer.broker.replicas.isr_changes import IsrRequests
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.log_directories import LogDirectories
-from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.offline_replicas import OfflineReplicas
 from nilometer.broker.replicas.partition_host import LocalPartitionHost
 from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.replicas.record_reading import RecordReading
-from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replica_repair import ReplicaRepair
@@ -64,8 +53,7 @@ from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.marker_sender import MarkerSender
-from nilometer.broker.transactions.markers import MarkerWriter
+from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns

@@ -18,19 +18,16 @@ from typing import TYPE_CHECKING
 
 from nilometer.broker.assembly import BrokerParts, Prerequisites, assemble
 from nilometer.broker.authorization.audit_log import FLUSH_INTERVAL_MS
-from nilometer.broker.cleaning.cleaner_report import CleanerReport
+from nilometer.broker.cleaning import CleanerReport
 from nilometer.broker.connection import Connection
-from nilometer.broker.control.membership import Membership, RegistrationRejected
-from nilometer.broker.control.metadata_check import why_unreadable
+from nilometer.broker.control.membership import Membership, RegistrationRejected, retry_while_starting
+from nilometer.broker.control.metadata_log import why_unreadable
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
-from nilometer.broker.control.startup_retry import retry_while_starting
 from nilometer.broker.listening import CannotListen, OpenListeners
-from nilometer.broker.replicas.found_logs import EMPTY_FOLDER, find_logs
-from nilometer.broker.replicas.log_directories import LogDirectories
+from nilometer.broker.replicas.log_directories import EMPTY_FOLDER, LogDirectories, find_logs
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.listeners import Endpoint
-from nilometer.broker.settings.metrics_listener import HttpEndpoint
+from nilometer.broker.settings.listeners import Endpoint, HttpEndpoint
 from nilometer.broker.tasks import Tasks, describe
 from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.brokers import BrokerRegistration

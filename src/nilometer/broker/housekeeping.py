@@ -13,8 +13,8 @@ import posixpath
 from collections.abc import Callable, Iterable
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
+from nilometer.broker.replicas.file_work import LogDisposal
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.log_disposal import LogDisposal
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import Endpoint
-from nilometer.broker.settings.tls_settings import TlsSettings
 from nilometer.runtime import Listener, Runtime
 from nilometer.runtime.handshakes import Admitted, HandshakeGate
 from nilometer.runtime.tls import TlsUnusable

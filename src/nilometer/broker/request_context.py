@@ -22,7 +22,7 @@ class RequestContext:
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     """The protocol of that listener."""
     broker_id: int = NO_BROKER
-    """The broker that the connection has proved to be (:mod:`nilometer.broker.api.prove_broker`)."""
+    """The broker that the connection has proved to be (:mod:`nilometer.broker.api.between_brokers`)."""
     by_token: bool = False
     """Whether the client logged in by a delegation token, so that it gets no other (KIP-48). A forwarded
     request does not say so: the broker that forwarded it has checked it."""

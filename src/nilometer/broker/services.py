@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nilometer.broker.authorization.authorizer import Authorizer
-from nilometer.broker.authorization.broker_users import BrokerUsers
-from nilometer.broker.cleaning.cleaner_report import CleanerReport
+from nilometer.broker.authorization.authorizer import Authorizer, BrokerUsers
+from nilometer.broker.cleaning import CleanerReport
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_channel import ControllerChannel
-from nilometer.broker.control.controller_link import ControllerLink
+from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
-from nilometer.broker.groups.group_coordinator import GroupCoordinator
-from nilometer.broker.quotas.client_quotas import ClientQuotas
-from nilometer.broker.replicas.delayed_fetch import ReadyFetches
+from nilometer.broker.groups import GroupCoordinator
+from nilometer.broker.quotas import ClientQuotas
+from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from nilometer.broker.settings.listeners import Endpoint
-from nilometer.broker.settings.metrics_listener import LOOPBACK, METRICS_LISTENER, HttpEndpoint
+from nilometer.broker.settings.listeners import LOOPBACK, METRICS_LISTENER, Endpoint, HttpEndpoint
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (

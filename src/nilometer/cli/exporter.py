@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from nilometer.broker.settings.metrics_listener import HttpEndpoint, metrics_endpoint
+from nilometer.broker.settings.listeners import HttpEndpoint, metrics_endpoint
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import client_config, connection_options, run_async, stop_on_signals
 from nilometer.config import ConfigError

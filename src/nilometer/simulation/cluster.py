@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from nilometer.broker.broker import Broker, StartFailed
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.settings.authorizer_config_keys import STANDARD_AUTHORIZER
+from nilometer.broker.settings.access_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import BrokerIdInUse

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from nilometer.broker.api.log_levels import check_level, logger_levels, set_level
+from nilometer.broker.api.configs import check_level, logger_levels, set_level
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from support.brokers.comparison import each_version, same

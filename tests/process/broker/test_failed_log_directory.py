@@ -10,7 +10,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from nilometer.broker.replicas import broker_epoch_marker
+from nilometer.broker.replicas import log_directories
 from nilometer.client.health.cluster_health import ClusterHealth, cluster_health
 from nilometer.client.health.health_check import HealthCheck
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicPartition
@@ -89,7 +89,7 @@ def health_of(cluster: NilometerCluster) -> ClusterHealth:
 
 
 def is_lossless(folder: Path) -> bool:
-    return broker_epoch_marker.read_lossless_broker_epoch(Runtime.system().disk, str(folder)) is not None
+    return log_directories.read_lossless_broker_epoch(Runtime.system().disk, str(folder)) is not None
 
 
 def test_leadership_moves_and_the_replica_comes_back_with_its_directory(

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from nilometer.broker.authentication.certificate_gate import CertificateGate
+from nilometer.broker.authentication.handshakes import CertificateGate
 from nilometer.broker.connection import Connection, Dispatcher
 from nilometer.broker.request_context import RequestContext
 from nilometer.security.principal import ANONYMOUS, Principal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.api import controller_requests, fetch, offset_for_leader_epoch, prove_broker
+from nilometer.broker.api import between_brokers, controller_requests, fetch, offsets
 from nilometer.broker.control import broker_peers
 from nilometer.cluster import cluster_secret
 from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange, Side
@@ -12,12 +12,12 @@ from nilometer.simulation.plan import Kind
 
 
 def believe_clients(patch: Patch) -> None:
-    for module in (controller_requests, fetch, offset_for_leader_epoch):
+    for module in (controller_requests, fetch, offsets):
         patch.setattr(module, "why_not_broker", lambda services, request, broker_id: None)
 
 
 def accept_any_proof(patch: Patch) -> None:
-    patch.setattr(prove_broker, "is_proof", lambda secret, side, exchange, proof: True)
+    patch.setattr(between_brokers, "is_proof", lambda secret, side, exchange, proof: True)
 
 
 def forget_the_direction(patch: Patch) -> None:
@@ -26,7 +26,7 @@ def forget_the_direction(patch: Patch) -> None:
     def of_both_sides(secret: ClusterSecret, side: Side, exchange: ProofExchange) -> bytes:
         return proof(secret, Side.ACCEPTOR, exchange)
 
-    for module in (cluster_secret, prove_broker, broker_peers):
+    for module in (cluster_secret, between_brokers, broker_peers):
         patch.setattr(module, "broker_proof", of_both_sides)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.file_work import CheckpointWriter, LogDisposal
 from nilometer.broker.replicas.hosted_logs import HostedLogs
-from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.offline_replicas import OfflineReplicas
+from nilometer.broker.replicas.replica_failures import OfflineReplicas
 from nilometer.cluster.controller import isr_changes
 from nilometer.cluster.controller.partition_change import PartitionDraft
 from nilometer.cluster.records import PartitionChanged

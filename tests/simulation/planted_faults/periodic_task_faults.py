@@ -7,10 +7,10 @@ from typing import Any
 
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.api import unregister_broker
+from nilometer.broker.api import features
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
-from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
+from nilometer.broker.replicas.delayed_requests import DeleteOutcome, DeletionWaits
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.decision import OK, Decision
@@ -38,7 +38,7 @@ def complete_at_once(patch: Patch) -> None:
 
 
 def unregister_no_broker(patch: Patch) -> None:
-    patch.setattr(unregister_broker, "decide_unregister_broker", lambda image, broker_id: Decision((), OK))
+    patch.setattr(features, "decide_unregister_broker", lambda image, broker_id: Decision((), OK))
 
 
 def delete_above_the_high_watermark(patch: Patch) -> None:

@@ -9,8 +9,7 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.api import forward_request
 from nilometer.broker.api.spec import ApiSpec, Request
-from nilometer.broker.authorization.access import AclAccess
-from nilometer.broker.authorization.authorizer import Authorizer
+from nilometer.broker.authorization.authorizer import AclAccess, Authorizer
 from nilometer.cluster import acl_table
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.simulation.plan import Kind

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from planted_faults.planting import Patch, PlantedFault
 
-from nilometer.broker.replicas.log_configs import LogConfigs
+from nilometer.broker.replicas.hosted_logs import LogConfigs
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.controller import configs
 from nilometer.cluster.image import ClusterImage

@@ -10,7 +10,7 @@ from planted_faults.planting import Patch, PlantedFault
 
 from nilometer.broker.coordinators.shell import CoordinatorShell
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
+from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.broker.transactions.verification import Asker, TransactionVerification
 from nilometer.client.consumer.fetch_exchange import FetchedRecords
 from nilometer.coordinators.turn import Effects

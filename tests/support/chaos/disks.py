@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from nilometer.broker.replicas import broker_epoch_marker
+from nilometer.broker.replicas import log_directories
 from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition, checkpoints, names
 
@@ -23,7 +23,7 @@ def lose_unsynced_tail(data_dir: Path, topic: str, partitions: int, chance: rand
     Returns the bytes lost of each partition.
     """
     (data_dir / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
-    (data_dir / broker_epoch_marker.NAME).unlink(missing_ok=True)
+    (data_dir / log_directories.NAME).unlink(missing_ok=True)
     points = _recovery_points(data_dir)
     return {
         partition: _cut(data_dir, topic, partition, points.get(TopicPartition(topic, partition), 0), chance)

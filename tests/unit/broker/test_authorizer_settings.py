@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.broker.settings.authorizer_config_keys import STANDARD_AUTHORIZER
+from nilometer.broker.settings.access_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.config import ConfigError
 

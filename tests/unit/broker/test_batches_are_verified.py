@@ -14,7 +14,7 @@ from nilometer.broker.api import produce
 from nilometer.broker.api.spec import Request
 from nilometer.broker.connection import Connection
 from nilometer.broker.rejected_batches import RejectedBatches
-from nilometer.broker.replicas.delayed_fetch import ReadyFetches
+from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
 from nilometer.broker.services import Services

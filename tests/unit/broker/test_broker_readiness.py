@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from nilometer.broker.assembly import ControlParts
-from nilometer.broker.monitoring.readiness import why_not_ready
+from nilometer.broker.monitoring.endpoint import why_not_ready
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import NO_LEADER
 

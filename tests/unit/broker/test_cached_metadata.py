@@ -13,7 +13,7 @@ import pytest
 
 from nilometer.broker.api import metadata
 from nilometer.broker.api.spec import Request
-from nilometer.broker.authorization.access import FULL_ACCESS
+from nilometer.broker.authorization.authorizer import FULL_ACCESS
 from nilometer.broker.replicas.leader_liveness import NOTHING_FOUND
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.response_cache import ResponseCache

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
+from nilometer.broker.replicas.file_work import CheckpointWriter
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy, SystemClock

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.broker.cleaning.throttle import BURST_MS, IDLE_LAG_MS, WAIT_MS_MAX, CleanerThrottle, rest_ms
+from nilometer.broker.cleaning import BURST_MS, IDLE_LAG_MS, WAIT_MS_MAX, CleanerThrottle, rest_ms
 
 RATE = 1_000_000
 """Bytes a second: 1,000 a millisecond."""

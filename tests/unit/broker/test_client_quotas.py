@@ -13,9 +13,7 @@ from nilometer.broker.api.spec import Request
 from nilometer.broker.api.throttling import mute_as_told
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.quotas.client_quotas import ClientQuotas
-from nilometer.broker.quotas.connection_limits import ConnectionLimits
-from nilometer.broker.quotas.meters import KEPT, METERS_MAX, Meters
+from nilometer.broker.quotas import KEPT, METERS_MAX, ClientQuotas, ConnectionLimits, Meters
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster import ClusterImage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.broker.quotas.connection_rates import WAIT_MS_MAX, ConnectionRates
+from nilometer.broker.quotas import WAIT_MS_MAX, ConnectionRates
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.config import ConfigError
 

@@ -6,7 +6,12 @@ import asyncio
 
 import pytest
 
-from nilometer.broker.replicas.delayed_fetch import ANSWERED_AT_ONCE, DelayedFetch, FetchWaiter, ReadyFetches
+from nilometer.broker.replicas.delayed_requests import (
+    ANSWERED_AT_ONCE,
+    DelayedFetch,
+    FetchWaiter,
+    ReadyFetches,
+)
 
 LONG_MS = 60_000
 

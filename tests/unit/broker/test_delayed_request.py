@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.broker.replicas.delayed_produce import ProduceOutcome
-from nilometer.broker.replicas.delayed_request import DelayedRequest
+from nilometer.broker.replicas.delayed_requests import DelayedRequest, ProduceOutcome
 from nilometer.wire.errors import ErrorCode
 
 TIMEOUT_MS = 60_000

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from nilometer.broker.api import describe_replicas, described_segments
+from nilometer.broker.api import replicas
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.producer.producer import Producer
 from nilometer.client.replicas.replica_survey import ReplicaSurvey, Survey
@@ -87,7 +87,7 @@ def test_segments_are_described_on_request(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_response_describes_those_of_a_few_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describe_replicas, "SEGMENT_REPLICAS_MAX", 2)
+    monkeypatch.setattr(replicas, "SEGMENT_REPLICAS_MAX", 2)
 
     async def main(world: World) -> None:
         cluster, host = await prepared(world)
@@ -114,10 +114,10 @@ def test_times_of_files_are_left_out_if_they_would_have_to_wait(
 
         monkeypatch.setattr(type(disk), "offload", lambda _self, work: hang(work))
         if is_busy:
-            disk.offloaded += described_segments.OFFLOADED_MAX  # type: ignore[misc]
+            disk.offloaded += replicas.OFFLOADED_MAX  # type: ignore[misc]
         (found,) = states(await look(cluster, host, "rolled"))
         assert found is not None and found.count == RECORDS
-        assert {one.modified_ms for one in found.newest} == {described_segments.NOT_KNOWN}
+        assert {one.modified_ms for one in found.newest} == {replicas.NOT_KNOWN}
         assert bool(begun) is not is_busy
 
     World(1).run(main, limit_s=1_000)

@@ -16,7 +16,7 @@ import pytest
 import nilometer
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig, notices_at_start
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT
-from nilometer.broker.settings.group_config_keys import GROUP_KEYS
+from nilometer.broker.settings.groups import GROUP_KEYS
 from nilometer.config import ConfigError, ConfigKey
 from nilometer.groups.settings import GroupConfig
 from nilometer.storage import LogConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome
+from nilometer.broker.replicas.delayed_requests import DeleteOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.producer.producer import Producer

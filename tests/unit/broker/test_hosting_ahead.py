@@ -11,10 +11,8 @@ from uuid import UUID
 import pytest
 
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
-from nilometer.broker.replicas.hosted_logs import LOGS_AT_ONCE, HostedLogs
-from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.required_logs import required_logs_by, required_logs_on
+from nilometer.broker.replicas.file_work import CheckpointWriter, LogDisposal
+from nilometer.broker.replicas.hosted_logs import LOGS_AT_ONCE, HostedLogs, required_logs_by, required_logs_on
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster import (

@@ -10,12 +10,11 @@ from typing import cast
 import pytest
 
 from nilometer.broker.authorization.audit_log import AuditLog
-from nilometer.broker.authorization.authorizer import Authorizer
-from nilometer.broker.authorization.broker_users import BrokerUsers
+from nilometer.broker.authorization.authorizer import Authorizer, BrokerUsers
 from nilometer.broker.connection import Connection
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
-from nilometer.broker.settings.authorizer_config_keys import STANDARD_AUTHORIZER
+from nilometer.broker.settings.access_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION, BrokerAuthentication
 from nilometer.broker.settings.config import BrokerConfig, warnings_at_start
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType

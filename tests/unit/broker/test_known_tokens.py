@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from nilometer.broker.authentication.expiring_session import ExpiringSession
 from nilometer.broker.authentication.known_tokens import KnownTokens
+from nilometer.broker.authentication.sasl import ExpiringSession
 from nilometer.broker.connection import CloseConnection, Connection, Dispatcher
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.expired_tokens import ExpiredTokens
+from nilometer.broker.control.controller_tasks import ExpiredTokens
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster import ClusterImage, EntryNumber, ImageDelta
 from nilometer.cluster.controller.credentials import TokenLifetimes

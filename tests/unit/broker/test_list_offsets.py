@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.api import list_offsets
+from nilometer.broker.api import offsets
 from nilometer.broker.api.spec import Request
 from nilometer.broker.services import Services
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -55,7 +55,7 @@ def test_a_search_ends_in_the_leadership_in_which_it_began(meanwhile: str, error
     )
     request: Any = SimpleNamespace(version=7, field=lambda _name, default: default)
     asked: Any = SimpleNamespace(timestamp=1_000, partition_index=0, current_leader_epoch=-1)
-    answer = list_offsets._look_up(  # pyright: ignore[reportPrivateUsage]
+    answer = offsets._look_up(  # pyright: ignore[reportPrivateUsage]
         cast(Services, services), cast(Request, request), "t", asked
     )
     assert asyncio.run(answer) == (error, UNKNOWN)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.file_work import LogDisposal
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy, SystemClock

@@ -11,10 +11,9 @@ from typing import Any, cast
 import pytest
 
 from nilometer.broker.coordinators.shell import ShellState
-from nilometer.broker.replicas.delayed_produce import ProduceOutcome
-from nilometer.broker.transactions import marker_sender
-from nilometer.broker.transactions.marker_sender import MarkerSender
-from nilometer.broker.transactions.markers import Marker
+from nilometer.broker.replicas.delayed_requests import ProduceOutcome
+from nilometer.broker.transactions import markers
+from nilometer.broker.transactions.markers import Marker, MarkerSender
 from nilometer.storage import TopicPartition
 from nilometer.transactions.requests import MarkersWritten
 from nilometer.transactions.shard import SendMarkers
@@ -30,7 +29,7 @@ LEADER_EPOCH = 4
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marker_sender, "RETRY_S", 0.001)
+    monkeypatch.setattr(markers, "RETRY_S", 0.001)
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

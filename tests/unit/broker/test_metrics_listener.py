@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.metrics_listener import HttpEndpoint
+from nilometer.broker.settings.listeners import HttpEndpoint
 from nilometer.config import ConfigError
 
 

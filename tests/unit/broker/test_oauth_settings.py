@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.oauth_settings import OAuthSettings
+from nilometer.broker.settings.oauth import OAuthSettings
 from nilometer.client.settings.client_security import OAuthLogin, client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS

@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.broker.replicas.delayed_produce import ProduceOutcome
-from nilometer.broker.replicas.delayed_request import DelayedRequest
+from nilometer.broker.replicas.delayed_requests import DelayedRequest, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.isr_log import IsrLog
+from nilometer.broker.replicas.isr_changes import IsrLog
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.broker.control.startup_retry import RETRY_MS_MIN, retry_while_starting
+from nilometer.broker.control.membership import RETRY_MS_MIN, retry_while_starting
 from nilometer.coordination.store import StoreRefused, StoreUnavailable
 from nilometer.runtime import Clock
 

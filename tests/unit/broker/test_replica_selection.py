@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nilometer.broker.replicas.replica_selection import preferred_read_replica
+from nilometer.broker.replicas.replica_manager import preferred_read_replica
 from nilometer.replication import FollowerFetch, LeaderRole, Registration
 
 RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}

@@ -12,11 +12,10 @@ import pytest
 
 from nilometer.broker.authentication import known_tokens
 from nilometer.broker.authentication.known_tokens import KnownTokens
-from nilometer.broker.authentication.sasl_gate import SaslGate
-from nilometer.broker.authentication.sasl_listener import SaslListener
+from nilometer.broker.authentication.sasl import SaslGate, SaslListener
 from nilometer.broker.connection import Connection
 from nilometer.broker.request_context import RequestContext
-from nilometer.broker.settings.sasl_settings import SaslSettings
+from nilometer.broker.settings.listener_security import SaslSettings
 from nilometer.cluster.controller.credentials import TokenLifetimes
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged

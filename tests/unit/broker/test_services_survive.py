@@ -13,7 +13,7 @@ import pytest
 
 from nilometer.broker import tasks as tasks_module
 from nilometer.broker.housekeeping import Housekeeping
-from nilometer.broker.replicas.group_commit import GroupCommit
+from nilometer.broker.replicas.file_work import GroupCommit
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import FAILED_ROUNDS_MAX, Tasks
 from nilometer.broker.turns import SLICE_US, Turns

@@ -1,27 +1,64 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: every ACL that a filter selects, and changes of them.
-
-Without an authorizer all of them respond SECURITY_DISABLED: an ACL would have no effect.
-"""
+"""DescribeAcls, CreateAcls and DeleteAcls: every ACL that a filter selects, and changes of them."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Sequence
+from typing import TypeVar
 
 from nilometer.broker.api.access import CLUSTER_DENIED, access_of
-from nilometer.broker.api.acl_messages import acl_of, filter_of
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import ApiSpec, Request, Right
-from nilometer.broker.connection import Reply
+from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
-from nilometer.cluster.acl import Acl, Operation, PatternType, ResourceType
+from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.acls import DeletedAcls, decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.large_requests import Division
-from nilometer.wire.messages import Message
+
+E = TypeVar("E", bound=enum.IntEnum)
+
+
+def acl_of(creation: Message) -> Acl:
+    """Return the ACL to create. Raises KafkaError for an unknown number; the controller checks the rest."""
+    return Acl(
+        _known(ResourceType, creation.resource_type),
+        creation.resource_name,
+        _known(PatternType, creation.resource_pattern_type),
+        creation.principal,
+        creation.host,
+        _known(Operation, creation.operation),
+        _known(Permission, creation.permission_type),
+    )
+
+
+def filter_of(wanted: Message) -> AclFilter:
+    """Return the filter of DescribeAcls, or one of DeleteAcls. Raises KafkaError for an unknown number."""
+    return AclFilter(
+        _known(ResourceType, wanted.resource_type_filter),
+        wanted.resource_name_filter,
+        _known(PatternType, wanted.pattern_type_filter),
+        wanted.principal_filter,
+        wanted.host_filter,
+        _known(Operation, wanted.operation),
+        _known(Permission, wanted.permission_type),
+    )
+
+
+def _known(kind: type[E], number: int) -> E:
+    try:
+        found = kind(number)
+    except ValueError:
+        found = None
+    if not found:  # 0 is UNKNOWN
+        raise KafkaError(ErrorCode.invalid_request, f"{kind.__name__} {number} is not known.")
+    return found
+
 
 _WHY = "No Authorizer is configured: access is not controlled by ACLs."
 Outcomes = Sequence[Outcome]

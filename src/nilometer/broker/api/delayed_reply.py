@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from nilometer.broker.replicas.delayed_request import DelayedRequest
+from nilometer.broker.replicas.delayed_requests import DelayedRequest
 from nilometer.broker.replies import Reply, WaitingReply
 
 

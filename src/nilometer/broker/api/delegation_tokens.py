@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
-from nilometer.broker.authorization.access import Access
+from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.connection import Reply
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services

@@ -18,7 +18,7 @@ from nilometer.broker.api.retired_versions import refuse_retired_version
 from nilometer.broker.api.spec import ApiSpec, Request
 from nilometer.broker.api.throttling import count_request
 from nilometer.broker.connection import CloseConnection, Connection, Reply
-from nilometer.broker.quotas.admission import ConnectionAdmission
+from nilometer.broker.quotas import ConnectionAdmission
 from nilometer.broker.replies import WaitingReply
 from nilometer.broker.request_context import NO_BROKER, RequestContext
 from nilometer.broker.request_statistics import ApiStatistics, RequestStatistics

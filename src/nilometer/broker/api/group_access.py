@@ -1,4 +1,6 @@
-"""Requests about groups: those on groups that the client has no right to never reach a coordinator."""
+"""Requests about groups: those on groups that the client has no right to never reach a coordinator. And who a
+member's client is.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import TypeVar
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import Request
-from nilometer.broker.connection import Reply
+from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.groups.requests import GroupRequest, JoinGroup, JoinGroupReply, refusal
@@ -73,3 +75,12 @@ def ask_group(
         return respond(reply)
 
     return ask_groups(services, request, operation, ((group_id, asked),), respond_to)
+
+
+def client_id(request: Request) -> str:
+    return request.header.client_id or ""
+
+
+def client_host(request: Request) -> str:
+    """Return the client's IP address after a slash, as Kafka (Java) prints an address without a host name."""
+    return f"/{request.connection.peer[0]}"

@@ -23,8 +23,8 @@ from typing import Any
 from uuid import UUID
 
 from nilometer.broker.api.access import access_of
-from nilometer.broker.api.auto_topics import create_missing_topics
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.topics import create_missing_topics
 from nilometer.broker.connection import Reply
 from nilometer.broker.control.controller_link import RequestingClient
 from nilometer.broker.response_cache import CachedResponse

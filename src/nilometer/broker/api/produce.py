@@ -1,21 +1,4 @@
-"""Produce: record batches for partitions led here.
-
-Versions: 3 has record batches (2 and older are rejected, though 0 is advertised: librdkafka before 2.11
-would otherwise send gzip and snappy uncompressed, KAFKA-18659); 7 zstd; 8 per-record errors; 9 flexible; 10
-returns the current leader with NOT_LEADER_OR_FOLLOWER (KIP-951); 12 transactions v2; 13 topics by id.
-
-Where records must be read before a batch is appended, and are many, they are read apart (``storage``'s
-record validation), and later requests of the connection wait for it.
-
-A request with many partitions is handled in parts, between which other clients are served.
-
-If a batch begins a transaction in its partition, the request is first verified with the transaction's
-coordinator (``broker/transactions/verification.py``), and later requests of its connection wait for it.
-
-The path of a request: here → :class:`~.replicas.hosted_partition.Partition` → log → segment; back
-up through :class:`~nilometer.broker.replicas.delayed_produce.DelayedProduce` if the acknowledgement has to
-wait.
-"""
+"""Produce: record batches for partitions led here."""
 
 from __future__ import annotations
 
@@ -26,28 +9,41 @@ from uuid import UUID
 
 import msgspec
 
+from nilometer.broker.api.access import access_of
 from nilometer.broker.api.leader_hints import LeaderHints
 from nilometer.broker.api.loop_time import LoopTime
-from nilometer.broker.api.produce_access import denied_topics, is_transaction_denied, sequenced
-from nilometer.broker.api.produced_records import check_produced_records
 from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, Right, spawn
 from nilometer.broker.api.throttling import count_refused
-from nilometer.broker.connection import CloseConnection
+from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.internal_topics import check_client_may_write
 from nilometer.broker.rejected_batches import RejectedBatches
-from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome, ProduceWait
-from nilometer.broker.replicas.delayed_request import PartitionOutcome
+from nilometer.broker.replicas.delayed_requests import (
+    DelayedProduce,
+    PartitionOutcome,
+    ProduceOutcome,
+    ProduceWait,
+)
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replies import MadeReply, Reply, WaitingReply
+from nilometer.broker.replies import CloseConnection, MadeReply, Reply, WaitingReply
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock
 from nilometer.storage import ReadingAllowance, RecordsRejected, UnreadRecords, ValidatedBatch
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import SLICE_ELEMENTS
-from nilometer.wire.errors import NONE, ErrorCode, KafkaError, is_retriable
+from nilometer.wire.compression import Bytes, Codec
+from nilometer.wire.errors import (
+    NONE,
+    CorruptBatch,
+    ErrorCode,
+    InvalidRecord,
+    KafkaError,
+    UnsupportedMagic,
+    is_retriable,
+)
 from nilometer.wire.primitives import NodeEndpoint
 from nilometer.wire.produce import (
     ProduceBody,
@@ -60,6 +56,97 @@ from nilometer.wire.produce import (
     encode_produce_response,
     produce_response_slices,
 )
+from nilometer.wire.record_batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
+
+FIRST_WITH_ZSTD = 7
+
+_LENGTH = slice(8, 12)
+_BEFORE_LENGTH = 12
+_MAGIC = 16
+_CODEC_AND_FLAGS = 22
+_CODEC_MASK = 0x07
+_TRANSACTIONAL = 0x10
+
+
+def check_produced_records(records: Bytes, version: int, *, in_transaction: bool) -> None:
+    """Raise KafkaError if ``records`` may not be produced.
+
+    ``version``: that of the Produce request. ``in_transaction``: the request has a transactional id.
+    """
+    if len(records) < HEADER_BYTES:
+        raise InvalidRecord(f"{len(records)} bytes are not a complete record batch")
+    if records[_MAGIC] < MAGIC:
+        raise InvalidRecord(
+            f"a message of magic {records[_MAGIC]}: only record batches (magic 2) are accepted"
+        )
+    size = _BEFORE_LENGTH + int.from_bytes(records[_LENGTH], "big", signed=True)
+    if size > len(records):
+        raise InvalidRecord(f"{len(records)} bytes of a record batch of {size}")
+    if HEADER_BYTES <= size < len(records):
+        raise InvalidRecord("a produce request carries exactly one record batch for a partition")
+    flags = records[_CODEC_AND_FLAGS]
+    if version < FIRST_WITH_ZSTD and flags & _CODEC_MASK == Codec.ZSTD:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type,
+            f"zstd needs version {FIRST_WITH_ZSTD} of Produce, not {version}",
+        )
+    if flags & _TRANSACTIONAL and not in_transaction:
+        raise KafkaError(
+            ErrorCode.transactional_id_authorization_failed,
+            "a transactional batch in a request without a transactional id",
+        )
+
+
+NO_TOPICS: frozenset[str | UUID] = frozenset()
+
+
+def denied_topics(services: Services, request: Request) -> frozenset[str | UUID]:
+    """Return the topics of the request, as it names them, that its principal may not write to."""
+    if services.authorizer is None:
+        return NO_TOPICS
+    access, body = access_of(services, request), request.body
+    return frozenset(
+        topic.topic for topic in body.topics if not _may_write(access, services.image, topic.topic)
+    )
+
+
+def _may_write(access: Access, image: ClusterImage, topic: str | UUID) -> bool:
+    if isinstance(topic, UUID):
+        found = image.topic_by_uuid(topic)
+        if found is None:
+            return True  # the topic does not exist: the response may say so
+        topic = found.name
+    return access.allows(Operation.WRITE, ResourceType.TOPIC, topic)
+
+
+def is_transaction_denied(services: Services, request: Request) -> bool:
+    """Return whether a batch of the request is part of a transaction that its principal may not write."""
+    if services.authorizer is None:
+        return False
+    access, body = access_of(services, request), request.body
+    if access.is_full or not _has_transactional_batches(body):
+        return False
+    transactional_id: str | None = body.transactional_id
+    return transactional_id is None or not access.allows(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
+
+
+def _has_transactional_batches(body: ProduceBody) -> bool:
+    headers = (sequenced(part.records) for topic in body.topics for part in topic.partitions)
+    return any(header is not None and header.is_transactional for header in headers)
+
+
+def sequenced(records: memoryview | None) -> BatchHeader | None:
+    """Return the header of the first batch; None if it cannot be read or has no producer id."""
+    if not records:
+        return None
+    try:
+        header = read_header(records)
+    except (CorruptBatch, UnsupportedMagic):
+        return None
+    return header if header.producer_id >= 0 else None
+
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 11, 12

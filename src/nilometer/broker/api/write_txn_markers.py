@@ -12,12 +12,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.audited_changes import audit_own_change
+from nilometer.broker.api.access import access_of, audit_own_change
 from nilometer.broker.api.delayed_reply import DelayedReply
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
-from nilometer.broker.replicas.delayed_produce import ProduceOutcome
+from nilometer.broker.replicas.delayed_requests import ProduceOutcome
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.markers import Marker
 from nilometer.cluster.acl import Operation, ResourceType

@@ -6,16 +6,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from nilometer.broker.authentication.certificate_gate import CertificateGate
-from nilometer.broker.authentication.handshake_gate import Admission, ListenerHandshakes
-from nilometer.broker.authentication.sasl_gate import SaslGate
-from nilometer.broker.authentication.sasl_listener import SaslListener
-from nilometer.broker.authentication.unauthenticated import UnauthenticatedConnections
+from nilometer.broker.authentication.handshakes import (
+    Admission,
+    CertificateGate,
+    ListenerHandshakes,
+    UnauthenticatedConnections,
+)
+from nilometer.broker.authentication.sasl import SaslGate, SaslListener
 from nilometer.broker.connection import Connection, Dispatcher
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import Endpoint
-from nilometer.broker.settings.tls_settings import TlsSettings
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from nilometer.broker.settings.oauth_settings import OAuthSettings
+from nilometer.broker.settings.oauth import OAuthSettings
 from nilometer.http.client import HttpFailed, request
 from nilometer.http.url import HttpUrl
 from nilometer.runtime import Disk, Runtime

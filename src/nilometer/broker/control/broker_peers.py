@@ -1,23 +1,23 @@
 """Connections to other brokers: each side proves to the other that it is a broker of this cluster.
 
-With the cluster's secret (:mod:`nilometer.cluster.cluster_secret`) no other request is sent before the other
-side's proof was checked, so a process that took over a broker's port gets no data. Where the listener between
-brokers authenticates them, its TLS or SASL has done that for both sides, and the first request says which
-broker connects to which.
+A connection for occasional requests of transactions is kept open and shared.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
+from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION, BrokerAuthentication
 from nilometer.client.network.connection import REQUEST_TIMEOUT_MS, Connection, ConnectionLost
 from nilometer.client.settings.client_security import NO_SECURITY, ClientSecurity
 from nilometer.cluster.cluster_secret import NONCE_BYTES, ProofExchange, Side, broker_proof, is_proof
+from nilometer.identifiers import BrokerId
 from nilometer.runtime import Runtime
 from nilometer.wire import own_apis as wire
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.control")
 
@@ -149,3 +149,43 @@ class BrokerPeers:
         if broker_id not in self._warned:
             self._warned[broker_id] = None
             logger.warning("Continuing without a proof: %s", error.message)
+
+
+PEER_REQUEST_TIMEOUT_MS = 30_000
+
+
+class PeerConnections:
+    def __init__(self, client_id: str, peers: BrokerPeers, metadata: MetadataLog) -> None:
+        self._client_id = client_id
+        self._peers = peers
+        self._metadata = metadata
+        self._connections: dict[int, Connection] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
+
+    async def to(self, broker_id: int) -> Connection:
+        """Return the connection to a broker; open it if there is none.
+
+        Raises KafkaError: BROKER_NOT_AVAILABLE if no such broker is registered and unfenced, ConnectionLost.
+        """
+        async with self._connecting.setdefault(broker_id, asyncio.Lock()):
+            host, port = self._endpoint(broker_id)
+            known = self._connections.get(broker_id)
+            if known is not None and not known.closed and (known.host, known.port) == (host, port):
+                return known
+            if known is not None:
+                known.close()
+            connection = self._connections[broker_id] = await self._peers.connect(
+                broker_id, host, port, client_id=self._client_id, request_timeout_ms=PEER_REQUEST_TIMEOUT_MS
+            )
+            return connection
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def _endpoint(self, broker_id: int) -> tuple[str, int]:
+        broker = self._metadata.image.broker(BrokerId(broker_id))
+        endpoint = None if broker is None or broker.fenced else broker.endpoint(self._peers.listener)
+        if endpoint is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not up")
+        return endpoint.host, endpoint.port

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.own_session import OwnSession
+from nilometer.broker.control.membership import OwnSession
 from nilometer.cluster.delta import ImageDelta, PartitionTransition
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId

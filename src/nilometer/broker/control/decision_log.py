@@ -2,7 +2,8 @@
 
 Only the controller that decided an entry knows why, so only that broker writes its lines; an entry that was
 appended with an unknown outcome gets them when it appears. Changes of the ISR that a leader requested are
-written by that leader, which knows why (:mod:`nilometer.broker.replicas.isr_log`); here they are at DEBUG.
+written by that leader, which knows why (:mod:`nilometer.broker.replicas.isr_changes`); here they are at
+DEBUG.
 """
 
 from __future__ import annotations

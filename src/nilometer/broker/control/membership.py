@@ -1,16 +1,15 @@
 """This broker as a member of its cluster: its session, and the controller's tasks while it is the controller.
 
-The four stages of becoming controller (K-1) are logged at DEBUG: the broker holds ``/controller``; it has
-read the metadata log to its end; its controller epoch has begun (the previous one + 1); the image has exactly
-the brokers that have a session.
+A starting broker repeats its requests to the coordination store while no response comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
@@ -18,7 +17,6 @@ from nilometer.broker.control import causes
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.control.own_session import OwnSession, incarnation_of
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.brokers import (
     BrokerRegistration,
@@ -46,10 +44,81 @@ from nilometer.coordination.store import (
     StoreUnavailable,
 )
 from nilometer.identifiers import BrokerId, Incarnation
-from nilometer.runtime import Entropy
+from nilometer.runtime import Clock, Entropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 
+T = TypeVar("T")
 logger = logging.getLogger("nilometer.broker.control")
+
+RETRY_MS_MIN = 3_000
+START_RETRY_S = 0.2
+
+
+async def retry_while_starting(clock: Clock, session_timeout_ms: int, ask: Callable[[], Awaitable[T]]) -> T:
+    """Await ``ask`` and return its result; repeat it if a server does not respond or a connection is lost.
+
+    Tries for two session timeouts, or three seconds if that is longer; then raises StoreUnavailable or
+    OutcomeUnknown.
+    """
+    deadline_ms = clock.monotonic_ms() + max(RETRY_MS_MIN, 2 * session_timeout_ms)
+    while True:
+        try:
+            return await ask()
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if clock.monotonic_ms() >= deadline_ms:
+                raise
+            logger.info("The coordination store did not answer during startup, trying again: %s", error)
+            await asyncio.sleep(START_RETRY_S)
+
+
+class OwnSession:
+    """The newest session of this broker; none before it has joined the cluster."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._registered = asyncio.Event()
+
+    def begin(self, session: Session) -> None:
+        """Replace the previous session with ``session``."""
+        self._session = session
+
+    def note_registered(self) -> None:
+        """Record that the metadata log has this incarnation of the broker."""
+        self._registered.set()
+
+    def note_lost(self) -> None:
+        """Record that the session has ended: the broker is not registered until its next one is folded."""
+        self._registered.clear()
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the metadata log has this incarnation of the broker, and its session has not ended."""
+        return self._registered.is_set()
+
+    async def wait_registered(self) -> None:
+        """Wait until the metadata log has this incarnation of the broker."""
+        await self._registered.wait()
+
+    @property
+    def current(self) -> Session:
+        """The newest session. Only after :meth:`begin`."""
+        assert self._session is not None, "the broker has joined the cluster"
+        return self._session
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """The incarnation of the current or the next registration; None before the first session."""
+        return None if self._session is None else incarnation_of(self._session.name.incarnation)
+
+    def is_live(self) -> bool:
+        """Whether this broker may still lead and serve: its session cannot have expired yet."""
+        return self._session is not None and self._session.is_live()
+
+
+def incarnation_of(number: int) -> Incarnation:
+    """Return a session's incarnation as the metadata log has it."""
+    return Incarnation(str(number))
+
 
 RETRY_S = 0.25
 

@@ -1,14 +1,6 @@
 """This broker's view of the metadata log: entries are read from the store, folded, and passed to subscribers.
 
-To *fold* an entry is to apply it to the image, the state of the cluster. Every broker, the controller
-included, learns of a change by folding its entry. Invariants:
-
-- entries are folded once each, in order; subscribers get each delta before the next entry is folded;
-- preparers (see :meth:`MetadataLog.prepare`) finish before an entry is folded; if one is cancelled, the entry
-  is not folded, and the next attempt calls the preparers again;
-- a caller that waits for an entry continues only after the subscribers have processed it;
-- an entry that this version cannot fold changes nothing, no later entry is folded, and no preparer is called
-  for it: the log is *blocked* until the broker is restarted. All brokers of this version stop at that entry.
+Before the broker writes anything it checks that its version can fold the whole log.
 """
 
 from __future__ import annotations
@@ -20,10 +12,13 @@ from typing import Any
 
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, decode_snapshot, encode_snapshot
+from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
+from nilometer.coordination import StoreReader, open_reader
 from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 from nilometer.identifiers import EntryNumber
 from nilometer.invariants import InvariantBroken
+from nilometer.runtime import Runtime
 
 logger = logging.getLogger("nilometer.broker.control")
 
@@ -200,3 +195,42 @@ def blocked_reason(what: str, error: Exception) -> str:
         f"{what} cannot be applied by this version of the broker: {error}. None of it was applied; "
         "restart the broker with a version that can read it"
     )
+
+
+async def why_unreadable(setting: str, runtime: Runtime) -> str | None:
+    """Return why the metadata log of the local store ``setting`` cannot be folded; None if it can.
+
+    A store that does not exist yet, or cannot be read now, is left to the broker's start.
+    """
+    try:
+        reader = await open_reader(setting, runtime)
+        try:
+            return await _fold(reader)
+        finally:
+            await reader.close()
+    except (CoordinationError, OSError):
+        return None
+
+
+async def _fold(reader: StoreReader) -> str | None:
+    history = MetadataHistory()
+    while True:
+        try:
+            entries = await reader.read(history.next_number, READ_ENTRIES_MAX)
+        except EntriesRetired:
+            snapshot = await reader.read_snapshot()
+            if snapshot is None or snapshot.number <= history.next_number:
+                return None  # the store contradicts itself: its own reader says how
+            try:
+                history.load_snapshot(snapshot.data)
+            except Exception as error:  # whatever the error is, no image can be made of such a snapshot
+                return blocked_reason(f"the snapshot of the metadata below entry {snapshot.number}", error)
+            continue
+        if not entries:
+            return None
+        for entry in entries:
+            try:
+                for _ in history.apply([(entry.number, entry.data)]):
+                    pass
+            except (BadEntry, InvariantBroken) as error:
+                return blocked_reason(f"entry {entry.number} of the metadata log", error)

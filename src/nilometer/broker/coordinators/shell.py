@@ -1,16 +1,8 @@
 """The shell around one shard: its partition's log, its one timer, and the requests that wait for a reply.
 
-The shard (the pure state machine of one partition) decides; the shell carries out the effects. It appends the
-records as one batch to the partition's log. It delivers replies and carries out actions once the high
-watermark has reached everything appended so far. Invariants:
-
-- the shard's state matches the log: if an append fails, the shard has changed its state without the log, so
-  it is dropped, and loaded again from the log if this broker still leads;
-- a request gets at most one reply; it is an error if the shell is unloaded;
-- replies and actions wait until the records before them are committed, and leave in the order of the offsets
-  they wait for. An unloaded shell carries out no action;
-- a log that could not be read is read again after a pause, until the shell is unloaded. Meanwhile requests
-  get NOT_COORDINATOR, as in Kafka, which itself reads the log again only in the next leader epoch.
+It reads the records of its partition from log start to log end, slice by slice, before it serves. Replies and
+actions wait until the records before them are committed. Group and transaction coordinators differ in their
+kind: topic, shards, record format and errors.
 """
 
 from __future__ import annotations
@@ -18,23 +10,298 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Generic, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT, Shard
-from nilometer.broker.coordinators.loading import read_records
-from nilometer.broker.coordinators.waiting_effects import WaitingEffects
-from nilometer.broker.replicas.hosted_partition import Partition
+import msgspec
+
+from nilometer.broker.replicas.hosted_partition import CommitWait, Partition
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.turn import Effects, Producer, Token, TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo, AppendOrigin, CorruptRecordFound
+from nilometer.wire.compression import Bytes, Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.records import BatchBuilder
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import BatchBuilder, ControlType, decode_records, read_end_txn_marker
+
+RequestT = TypeVar("RequestT")
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+ReplyT = TypeVar("ReplyT")
+RecordT = TypeVar("RecordT")
+ActionT = TypeVar("ActionT")
+
+
+class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
+    """The state machine of one partition of the topic. It is loaded by :meth:`replay` for each record and
+    then :meth:`on_loaded`, and dropped when the broker no longer leads the partition or an append fails.
+
+    ``now_ms`` is the monotonic time, ``wall_ms`` the time since the epoch. A ``token`` identifies a request
+    until its reply. The returned effects are the records to append, and the replies and actions that wait
+    until these are committed.
+    """
+
+    def replay(self, record: RecordT) -> None: ...
+
+    def replay_transactional(self, transactional: TransactionalRecord[RecordT]) -> None: ...
+
+    def replay_end(self, end: TransactionEnd) -> None:
+        """Apply the end of a transaction: while loading, or when its marker was written to the partition."""
+        ...
+
+    def on_loaded(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ReplyT, ActionT]: ...
+
+    def handle(
+        self, token: Token, request: RequestT_contra, now_ms: int, wall_ms: int
+    ) -> Effects[RecordT, ReplyT, ActionT]: ...
+
+    def forget(self, token: Token) -> None: ...
+
+    def states(self) -> Iterable[str]:
+        """Return the state of each group or transaction, under Kafka's name."""
+        ...
+
+    def on_image(
+        self, image: ClusterImage, now_ms: int, wall_ms: int
+    ) -> Effects[RecordT, ReplyT, ActionT]: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+    def on_time(self, now_ms: int, wall_ms: int) -> Effects[RecordT, ReplyT, ActionT]: ...
+
+
+class CoordinatorKind(msgspec.Struct, Generic[RequestT, ReplyT, RecordT, ActionT], frozen=True, kw_only=True):
+    name: str
+    """For messages: as in "the group coordinator"."""
+    subject: str
+    """For messages: as in "Loading groups"."""
+    topic: str
+    num_partitions: int
+    """The partition count of ``topic`` that is assumed until the topic exists."""
+    commit_timeout_ms: int
+    """How long a reply waits for its records to be committed."""
+    load_buffer_bytes: int
+    codec: Codec
+    """The compression of appended batches."""
+    make_shard: Callable[[], Shard[RequestT, ReplyT, RecordT, ActionT]]
+    encode: Callable[[RecordT], tuple[bytes, bytes | None]]
+    decode: Callable[[bytes, bytes | None], RecordT | None]
+    """Decodes key and value; None for a record of an unknown type. Raises MalformedMessage."""
+    refuse: Callable[[RequestT, ErrorCode], ReplyT]
+    """Makes the reply with an error to a request that reached no shard."""
+    refuse_for_log: Callable[[RequestT, ErrorCode], ReplyT]
+    """Makes the reply to a request whose records could not be appended or committed, from the log's error."""
+    carry_out: Callable[[CoordinatorShell[RequestT, ReplyT, RecordT, ActionT], ActionT], None]
+    """Carries out an action that the shard decided on; the records before it are committed."""
+
+
+class _Waiting(Generic[ReplyT, ActionT]):
+    """The replies and actions that wait for the high watermark to reach ``offset``."""
+
+    __slots__ = ("_on_released", "actions", "deadline_ms", "offset", "replies")
+
+    def __init__(
+        self,
+        offset: int,
+        deadline_ms: int,
+        on_released: Callable[[_Waiting[ReplyT, ActionT], ErrorCode], None],
+    ) -> None:
+        self.offset = offset
+        self.deadline_ms = deadline_ms
+        """Until when the replies wait (monotonic time); it does not concern the actions."""
+        self.replies: list[tuple[Token, ReplyT]] = []
+        self.actions: list[ActionT] = []
+        self._on_released = on_released
+
+    def release(self, error: ErrorCode = ErrorCode.none) -> None:
+        self._on_released(self, error)
+
+
+class HighWatermark(Protocol):
+    @property
+    def high_watermark(self) -> int: ...
+
+
+class WaitingEffects(Generic[ReplyT, ActionT]):
+    def __init__(
+        self,
+        log: HighWatermark,
+        wait_for_commit: Callable[[int, CommitWait], None],
+        deliver: Callable[[Sequence[tuple[Token, ReplyT]]], None],
+        carry_out: Callable[[Sequence[ActionT]], None],
+    ) -> None:
+        """``wait_for_commit(offset, wait)`` releases ``wait`` when the high watermark reaches ``offset``; it
+        raises KafkaError if this broker does not lead.
+
+        ``deliver`` delivers replies and ``carry_out`` carries out actions, once the records before them are
+        committed; of one offset the replies come first.
+        """
+        self._log = log
+        self._wait_for_commit = wait_for_commit
+        self._deliver = deliver
+        self._carry_out = carry_out
+        self._waiting: deque[_Waiting[ReplyT, ActionT]] = deque()
+
+    def add(
+        self,
+        offset: int,
+        replies: Sequence[tuple[Token, ReplyT]],
+        actions: Sequence[ActionT],
+        deadline_ms: int,
+    ) -> None:
+        """Release ``replies`` and ``actions`` once all records below ``offset`` are committed.
+
+        ``deadline_ms``: until when the replies wait. Raises KafkaError if this broker does not lead.
+        """
+        if not self._waiting and self._log.high_watermark >= offset:
+            self._release(replies, actions)
+            return
+        last = self._waiting[-1] if self._waiting else None
+        if last is None or last.offset != offset:
+            last = _Waiting[ReplyT, ActionT](offset, deadline_ms, self._on_released)
+            self._wait_for_commit(offset, last)
+            self._waiting.append(last)
+        elif not last.replies:
+            last.deadline_ms = deadline_ms
+        last.replies.extend(replies)
+        last.actions.extend(actions)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the earliest deadline (monotonic, ms) of a waiting reply; None if no reply waits."""
+        return next((each.deadline_ms for each in self._waiting if each.replies), None)
+
+    def take_overdue(self, now_ms: int) -> list[Token]:
+        """Remove the replies whose deadline has passed, and return the tokens of their requests.
+
+        Their records may still be committed later.
+        """
+        overdue: list[Token] = []
+        for each in self._waiting:
+            if each.deadline_ms > now_ms:
+                break
+            overdue.extend(token for token, _ in each.replies)
+            each.replies.clear()
+        while self._waiting and not self._waiting[0].replies and not self._waiting[0].actions:
+            self._waiting.popleft()
+        return overdue
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def _on_released(self, released: _Waiting[ReplyT, ActionT], error: ErrorCode) -> None:
+        """Release everything up to the offset of ``released``, which the high watermark has reached.
+
+        NOT_LEADER_OR_FOLLOWER means that this broker no longer leads: nothing is released, and the shell is
+        unloaded soon.
+        """
+        if error is ErrorCode.not_leader_or_follower:
+            return
+        while self._waiting and self._waiting[0].offset <= released.offset:
+            first = self._waiting.popleft()
+            self._release(first.replies, first.actions)
+
+    def _release(self, replies: Sequence[tuple[Token, ReplyT]], actions: Sequence[ActionT]) -> None:
+        if replies:
+            self._deliver(replies)
+        if actions:
+            self._carry_out(actions)
+
 
 logger = logging.getLogger("nilometer.broker.coordinators")
+
+SLICE_BYTES_MAX = 256 * 1024
+PIECE_RECORDS_MAX = 500
+PROGRESS_EVERY_MS = 1_000
+
+
+Decode: TypeAlias = Callable[[bytes, bytes | None], RecordT | None]
+
+
+Loaded: TypeAlias = RecordT | TransactionalRecord[RecordT] | TransactionEnd
+"""An entry of the log: a record, a record of a transaction, or the end of a transaction."""
+
+
+class _Slice(NamedTuple, Generic[RecordT]):
+    records: Sequence[Loaded[RecordT]]
+    next_offset: int
+    unreadable: int
+    """How many records are of an unknown type, written by a newer Kafka."""
+
+
+async def read_records(
+    partition: Partition, runtime: Runtime, kind: CoordinatorKind[Any, Any, RecordT, Any]
+) -> AsyncGenerator[Sequence[Loaded[RecordT]], None]:
+    """Yield the records up to the log end offset, also those appended meanwhile. Raises KafkaError,
+    OSError."""
+    clock, log = runtime.clock, partition.log
+    started_ms = reported_ms = clock.monotonic_ms()
+    offset = first = log.log_start_offset
+    unreadable = 0
+    while offset < log.log_end_offset:
+        found = await runtime.disk.offload(
+            lambda offset=offset, end=log.log_end_offset: _read_slice(
+                partition, offset, end, min(kind.load_buffer_bytes, SLICE_BYTES_MAX), kind.decode
+            )
+        )
+        for start in range(0, len(found.records), PIECE_RECORDS_MAX):
+            yield found.records[start : start + PIECE_RECORDS_MAX]
+            await asyncio.sleep(0)
+        if found.next_offset <= offset:
+            break  # the last whole batch was read
+        offset = found.next_offset
+        unreadable += found.unreadable
+        now_ms = clock.monotonic_ms()
+        if now_ms - reported_ms >= PROGRESS_EVERY_MS:
+            reported_ms = now_ms
+            end = log.log_end_offset
+            logger.info(
+                "Loading %s from %s: %d %% (offset %d of %d)",
+                kind.subject,
+                partition,
+                100 * (offset - first) // max(1, end - first),
+                offset,
+                end,
+            )
+    if unreadable:
+        logger.warning("%d records of %s have an unknown type and were skipped", unreadable, partition)
+    if offset > first:
+        took_ms = clock.monotonic_ms() - started_ms
+        logger.info(
+            "Loaded %s from %s: offsets %d to %d in %d ms", kind.subject, partition, first, offset, took_ms
+        )
+
+
+def _read_slice(
+    partition: Partition, offset: int, end: int, max_bytes: int, decode: Decode[RecordT]
+) -> _Slice[RecordT]:
+    found = partition.log.read(offset, max_bytes, end, min_one=True)
+    assert found is not None, "only a read from memory may return None"
+    records, unreadable = _decode(found.records, decode)
+    return _Slice(records, found.next_offset, unreadable)
+
+
+def _decode(data: Bytes, decode: Decode[RecordT]) -> tuple[list[Loaded[RecordT]], int]:
+    decoded: list[Loaded[RecordT]] = []
+    unreadable = 0
+    for position, header in batches(data):
+        if header.is_control:
+            if (marker := read_end_txn_marker(data, position, header)) is not None:
+                committed = marker.control_type is ControlType.COMMIT
+                decoded.append(TransactionEnd(header.producer_id, committed))
+            continue
+        for record in decode_records(data, position, header):
+            known = None if record.key is None else decode(record.key, record.value)
+            if known is None:
+                unreadable += 1
+            elif header.is_transactional:
+                decoded.append(TransactionalRecord(header.producer_id, known))
+            else:
+                decoded.append(known)
+    return decoded, unreadable
+
 
 RELOAD_MIN_MS = 1_000
 RELOAD_MAX_MS = 60_000

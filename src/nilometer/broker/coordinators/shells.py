@@ -1,8 +1,6 @@
 """The coordinators of one kind on this broker: a shell for each partition of their topic that it leads.
 
-Finds the shell of a key, and loads and unloads shells as leadership changes. If this broker leads again in
-the next leader epoch, no other broker has led in between, and the shell stays; after any other change the log
-is loaded again.
+The response to one client request is made when the last of its replies has arrived.
 """
 
 from __future__ import annotations
@@ -10,24 +8,101 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.kind import ActionT, CoordinatorKind, RecordT, ReplyT, RequestT, Shard
-from nilometer.broker.coordinators.pending_responses import PendingResponse
-from nilometer.broker.coordinators.shell import CoordinatorShell
+from nilometer.broker.coordinators.shell import (
+    ActionT,
+    CoordinatorKind,
+    CoordinatorShell,
+    RecordT,
+    ReplyT,
+    RequestT,
+    Shard,
+)
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.partitioning import partition_for_key
-from nilometer.coordinators.turn import TransactionEnd
+from nilometer.coordinators.turn import Token, TransactionEnd
 from nilometer.replication import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.storage import AppendInfo
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+NOT_AVAILABLE = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.request_timed_out,
+)
+_COORDINATOR_MOVED = (ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error)
+_TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large, ErrorCode.invalid_fetch_size)
+
+
+def coordinator_error(error: ErrorCode) -> ErrorCode:
+    if error in NOT_AVAILABLE:
+        return ErrorCode.coordinator_not_available
+    if error in _COORDINATOR_MOVED:
+        return ErrorCode.not_coordinator
+    if error in _TOO_LARGE:
+        return ErrorCode.unknown_server_error
+    return error
+
+
+class PendingResponse(Generic[RequestT, ReplyT]):
+    __slots__ = ("_future", "_missing", "_replies", "_respond", "_tokens")
+
+    def __init__(self, count: int, respond: Callable[[Sequence[ReplyT]], Frame]) -> None:
+        self._replies: list[ReplyT | None] = [None] * count
+        self._missing = count
+        self._respond = respond
+        self._tokens: list[tuple[CoordinatorShell[RequestT, ReplyT, Any, Any], Token]] = []
+        self._future: asyncio.Future[Frame] | None = None
+
+    def submit(
+        self, index: int, shell: CoordinatorShell[RequestT, ReplyT, Any, Any], request: RequestT
+    ) -> None:
+        """Submit ``request`` to ``shell``; its reply gets the given ``index`` among the replies.
+
+        Raises KafkaError if the shell cannot process requests now.
+        """
+        token = shell.submit(request, lambda reply: self.set_reply(index, reply))
+        if token is not None:
+            self._tokens.append((shell, token))
+
+    def set_reply(self, index: int, reply: ReplyT) -> None:
+        """Set the reply with this ``index``. When all replies are set, the response is made from them."""
+        self._replies[index] = reply
+        self._missing -= 1
+        future = self._future
+        if self._missing or future is None or future.done():
+            return
+        try:
+            future.set_result(self._make())
+        except Exception as error:
+            future.set_exception(error)
+
+    def frame(self) -> Frame | asyncio.Future[Frame]:
+        """Return the response if all replies are there, else its future."""
+        if not self._missing:
+            return self._make()
+        self._future = asyncio.get_running_loop().create_future()
+        self._future.add_done_callback(self._on_done)
+        return self._future
+
+    def _make(self) -> Frame:
+        return self._respond([reply for reply in self._replies if reply is not None])
+
+    def _on_done(self, future: asyncio.Future[Frame]) -> None:
+        tokens, self._tokens = self._tokens, []
+        if future.cancelled():
+            for shell, token in tokens:
+                shell.forget(token)
+
 
 logger = logging.getLogger("nilometer.broker.coordinators")
 

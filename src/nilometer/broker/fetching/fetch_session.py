@@ -1,16 +1,6 @@
 """Incremental fetch sessions (KIP-227): a reader names only partitions that changed since its last fetch.
 
-Pure. A session remembers, per partition, the reader's last fetch (its leader epoch included, so that a
-stale reader stays fenced: KAFKA-9338) and the offsets last sent to the reader. Invariants:
-
-- a session's epoch rises by one with each fetch; any other epoch is rejected;
-- partitions that returned records go to the end of the order, so that none starves under ``max_bytes``;
-- a partition that may have something to send is *dirty*: named by the reader, changed since it was last
-  read, or with more records than fitted. Only dirty ones are read, so an idle partition costs a fetch
-  nothing;
-- at most ``slots`` sessions exist at once; one that has been used within ``KEEP_MS`` is not evicted;
-- the sessions of clients have a bounded number of partitions, each and together, with names that topics may
-  have. A fetch of more is served without a session, and one that would add more loses its session.
+A session is notified of changes of its partitions, between and during fetches.
 """
 
 from __future__ import annotations
@@ -22,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from nilometer.broker.replicas.delayed_requests import FetchWaiter, FetchWatchable
 from nilometer.cluster.states import NAME_LENGTH_MAX
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch
 from nilometer.runtime import Entropy
@@ -319,3 +310,57 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.end()
+
+
+class SessionWatch:
+    """Invariant: registered with exactly the partitions in ``_keys``, each of which the session has."""
+
+    def __init__(self, session: FetchSession, *, for_replica: bool) -> None:
+        self._session = session
+        self.for_replica = for_replica
+        self.fetch_waiters: dict[FetchWaiter, None] = {}
+        """The waiting fetch of this session; one at most."""
+        self._keys: dict[FetchWatchable, PartitionKey] = {}
+        self._partitions: dict[PartitionKey, FetchWatchable] = {}
+        session.watcher = self
+
+    def watch(self, key: PartitionKey, partition: FetchWatchable) -> None:
+        """Watch ``partition``, which ``key`` names now. It is another object than before if its topic was
+        created again. A partition that has left the session meanwhile is not watched."""
+        if key not in self._session.partitions or self._partitions.get(key) is partition:
+            return
+        self.forget(key)
+        self._partitions[key] = partition
+        self._keys[partition] = key
+        partition.fetch_waiters[self] = None
+
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+        self._session.mark_dirty(self._keys[source])
+        for waiter in list(self.fetch_waiters):
+            waiter.on_readable(source, byte_count)
+
+    def on_watermark_advanced(self, source: FetchWatchable) -> None:
+        self._session.mark_dirty(self._keys[source])
+        for waiter in list(self.fetch_waiters):
+            waiter.on_watermark_advanced(source)
+
+    def complete(self, source: FetchWatchable) -> None:
+        self._session.mark_dirty(self._keys[source])
+        for waiter in list(self.fetch_waiters):
+            waiter.complete(source)
+
+    def forget(self, key: PartitionKey) -> None:
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            del self._keys[partition]
+            partition.fetch_waiters.pop(self, None)
+
+
+def watch_of(session: FetchSession, *, for_replica: bool) -> SessionWatch:
+    """Return the session's watch; if it has none yet (at its first fetch), create it.
+
+    ``for_replica``: whether the session's reader is a follower. A watch that exists keeps its own value.
+    """
+    if isinstance(session.watcher, SessionWatch):
+        return session.watcher
+    return SessionWatch(session, for_replica=for_replica)

@@ -1,14 +1,15 @@
-"""Metrics of the cluster, which the controller reports; every other broker reports 0, as in Kafka.
+"""Metrics of the cluster, which the controller reports, and of the coordinators on this broker.
 
-So the sum of a metric over all brokers is its value. Elections are counted by the broker that decided them.
+Every other broker reports 0 for the cluster's, as in Kafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from nilometer.broker.assembly import ControlParts
+from nilometer.broker.assembly import ControlParts, CoordinatorParts
 from nilometer.cluster.image import ClusterImage
 from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause
 from nilometer.runtime import Clock
@@ -130,3 +131,36 @@ def _imbalanced(image: ClusterImage) -> Iterator[bool]:
 
 def _one(family: Family, value: int) -> Measured:
     return Measured(family, [((), value)])
+
+
+GROUPS = Family(
+    "nilometer_groups", Kind.GAUGE, "Consumer groups that this broker coordinates, by state.", ("state",)
+)
+TRANSACTIONS = Family(
+    "nilometer_transactional_ids",
+    Kind.GAUGE,
+    "Transactional ids that this broker coordinates, by the state of their transaction.",
+    ("state",),
+)
+COORDINATOR_FAMILIES = (GROUPS, TRANSACTIONS)
+
+
+class CoordinatorMetrics:
+    def __init__(self, parts: CoordinatorParts) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Measured | Literal[Pause.PAUSE]]:
+        yield from _by_state(GROUPS, self._parts.groups.states())
+        yield from _by_state(TRANSACTIONS, self._parts.transactions.states())
+
+
+def _by_state(
+    family: Family, of_shards: Iterable[Iterable[str]]
+) -> Iterator[Measured | Literal[Pause.PAUSE]]:
+    """Count the states of all shards."""
+    counts: Counter[str] = Counter()
+    for states in of_shards:
+        for state in states:
+            counts[state] += 1
+            yield PAUSE
+    yield Measured(family, [((state,), count) for state, count in sorted(counts.items())])

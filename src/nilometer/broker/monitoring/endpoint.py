@@ -1,24 +1,81 @@
 """The broker's HTTP endpoint (``metrics.listener``): ``/metrics``, ``/healthz`` and ``/readyz``.
 
-It is opened before the logs are, so that a probe can tell a broker that recovers its logs from a dead one.
-``/healthz`` has status 200 as long as the event loop runs; ``/readyz`` has 200 while the broker serves
-clients, else 503 with the reason.
+A broker that is not ready for clients says why.
 """
 
 from __future__ import annotations
 
-from nilometer.broker.assembly import BrokerParts
+from nilometer.broker.assembly import BrokerParts, ControlParts
 from nilometer.broker.listening import CannotListen
-from nilometer.broker.monitoring.broker_registry import broker_registry
+from nilometer.broker.monitoring import controller_metrics, replica_metrics, request_metrics, runtime_metrics
+from nilometer.broker.monitoring.controller_metrics import ControllerMetrics, CoordinatorMetrics
 from nilometer.broker.monitoring.loop_probe import LoopProbe
-from nilometer.broker.monitoring.readiness import why_not_ready
+from nilometer.broker.monitoring.replica_metrics import ReplicaMetrics
+from nilometer.broker.monitoring.request_metrics import RequestMetrics
+from nilometer.broker.monitoring.runtime_metrics import RuntimeMetrics, StorageMetrics
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.settings.metrics_listener import METRICS_LISTENER, HttpEndpoint
+from nilometer.broker.settings.listeners import METRICS_LISTENER, HttpEndpoint
 from nilometer.broker.tasks import Tasks
 from nilometer.http.server import HttpServer, Response, plain
+from nilometer.identifiers import NO_LEADER, BrokerId
 from nilometer.metrics import Registry
 from nilometer.metrics.families import CONTENT_TYPE
 from nilometer.runtime import Runtime
+
+
+def why_not_ready(broker_id: int, control: ControlParts) -> str | None:
+    """Return why this broker cannot serve its clients: it must be registered and not fenced, and a controller
+    must be known. None if it is ready."""
+    if control.metadata.blocked is not None:
+        return f"fenced: {control.metadata.blocked}"
+    if not control.session.is_registered or not control.session.is_live():
+        return "this broker is not registered: its session has ended, or has not begun"
+    image = control.metadata.image
+    own = image.broker(BrokerId(broker_id))
+    if own is None or own.fenced:
+        return "this broker is fenced"
+    controller = image.broker(image.controller_id) if image.controller_id != NO_LEADER else None
+    if controller is None or controller.fenced:
+        return "no controller is known"
+    return None
+
+
+FAMILIES = (
+    *controller_metrics.FAMILIES,
+    *replica_metrics.FAMILIES,
+    *request_metrics.FAMILIES,
+    *runtime_metrics.STORAGE_FAMILIES,
+    *controller_metrics.COORDINATOR_FAMILIES,
+    *runtime_metrics.FAMILIES,
+)
+PARTITION_FAMILIES = replica_metrics.PARTITION_FAMILIES
+"""With ``metrics.per.partition.enable`` only."""
+
+
+def broker_registry(
+    config: BrokerConfig, runtime: Runtime, tasks: Tasks, parts: BrokerParts, probe: LoopProbe
+) -> Registry:
+    registry = Registry()
+    cluster = ControllerMetrics(parts.control, runtime.clock)
+    replicas = ReplicaMetrics(parts.replication, parts.control.changes, parts.dispatcher.statistics)
+    requests = RequestMetrics(
+        parts.dispatcher,
+        parts.services.client_quotas,
+        [each.name for each in config.listeners],
+        runtime.clock,
+    )
+    own = RuntimeMetrics(runtime, probe, tasks, parts.services.turns, parts.directories)
+    storage = StorageMetrics(parts.replication.commit, parts.cleaner.report, runtime.clock)
+    coordinators = CoordinatorMetrics(parts.coordinators)
+    registry.add(controller_metrics.FAMILIES, cluster.collect)
+    registry.add(replica_metrics.FAMILIES, replicas.collect)
+    registry.add(request_metrics.FAMILIES, requests.collect)
+    registry.add(runtime_metrics.STORAGE_FAMILIES, storage.collect)
+    registry.add(controller_metrics.COORDINATOR_FAMILIES, coordinators.collect)
+    registry.add(runtime_metrics.FAMILIES, own.collect)
+    if config.boolean("metrics.per.partition.enable"):
+        registry.add(replica_metrics.PARTITION_FAMILIES, replicas.collect_partitions)
+    return registry
 
 
 class MonitoringEndpoint:

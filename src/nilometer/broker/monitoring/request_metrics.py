@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
-from nilometer.broker.quotas.client_quotas import ClientQuotas
+from nilometer.broker.quotas import ClientQuotas
 from nilometer.metrics import Family, Kind, Measured
 from nilometer.quotas.entity import ADDRESS_KEYS, CLIENT_KEYS
 from nilometer.runtime import Clock

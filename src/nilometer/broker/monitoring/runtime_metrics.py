@@ -1,16 +1,19 @@
 """Metrics of what a broker's own structure makes worth watching: the event loop, the threads for blocking
-work, background services, log directories."""
+work, group commits and the log cleaner.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nilometer.broker.cleaning import CleanerReport
 from nilometer.broker.monitoring.loop_probe import LoopProbe
+from nilometer.broker.replicas.file_work import GroupCommit
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.metrics import Family, Kind, Measured
-from nilometer.runtime import Runtime
+from nilometer.runtime import Clock, Runtime
 from nilometer.version import __version__
 
 LOOP_LAG = Family(
@@ -89,3 +92,40 @@ class RuntimeMetrics:
             DIRECTORY_OFFLINE, (((one.path,), int(one.failure is not None)) for one in directories)
         )
         yield Measured(BUILD, [((__version__,), 1)])
+
+
+FLUSH_TIME = Family(
+    "kafka_log_logflushstats_logflushrateandtimems",
+    Kind.SUMMARY,
+    "Milliseconds of a group commit, which flushes all logs that need it at that time.",
+)
+LOGS_FLUSHED = Family("nilometer_logs_flushed_total", Kind.COUNTER, "Logs flushed by group commits.")
+CLEANER_ROUNDS = Family(
+    "nilometer_cleaner_rounds_total",
+    Kind.COUNTER,
+    "Compactions of a log that ended: completed, or stopped before their end.",
+    ("outcome",),
+)
+CLEANER_ACTIVE = Family("nilometer_cleaner_active", Kind.GAUGE, "Logs that are being compacted.")
+RECORDS_REMOVED = Family(
+    "nilometer_cleaner_records_removed_total", Kind.COUNTER, "Records removed by compaction."
+)
+BYTES_REMOVED = Family("nilometer_cleaner_bytes_removed_total", Kind.COUNTER, "Bytes removed by compaction.")
+STORAGE_FAMILIES = (FLUSH_TIME, LOGS_FLUSHED, CLEANER_ROUNDS, CLEANER_ACTIVE, RECORDS_REMOVED, BYTES_REMOVED)
+
+
+class StorageMetrics:
+    def __init__(self, commit: GroupCommit, cleaner: CleanerReport, clock: Clock) -> None:
+        self._commit = commit
+        self._cleaner = cleaner
+        self._clock = clock
+
+    def collect(self) -> Iterator[Measured]:
+        commit, cleaner = self._commit, self._cleaner
+        yield Measured(FLUSH_TIME, [((), commit.durations.reading(self._clock.monotonic_us()))])
+        yield Measured(LOGS_FLUSHED, [((), commit.logs_flushed)])
+        rounds = [(("completed",), cleaner.rounds), (("stopped",), cleaner.rounds_stopped)]
+        yield Measured(CLEANER_ROUNDS, rounds)
+        yield Measured(CLEANER_ACTIVE, [((), len(cleaner.current))])
+        yield Measured(RECORDS_REMOVED, [((), cleaner.records_removed)])
+        yield Measured(BYTES_REMOVED, [((), cleaner.bytes_removed)])

@@ -1,29 +1,32 @@
-"""Finds and creates the logs of the partitions that this broker hosts.
+"""Finds and creates the logs of the partitions that this broker hosts, with the settings in force for them.
 
-Creating a log takes a millisecond, or many while other logs are flushed, and an entry of the metadata log may
-require thousands of logs. An entry is applied to the image in one step. So the logs that it requires are
-created ahead, before that step: a few at a time, their files off the event loop, while other requests are
-served.
-
-Invariants:
-- a log created ahead belongs to no partition until its entry is applied: a task cancelled in between leaves
-  an empty log, which the next attempt or the next start finds;
-- files are created by one task at a time: the next one waits for the files that a cancelled one began;
-- no log is created in place of one that may be in an offline log directory.
+Which logs will be needed is computed from the metadata before it is applied. The settings are computed from
+the texts in the metadata log; that never fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+from uuid import UUID
 
-from nilometer.broker.replicas.log_configs import LogConfigs
-from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.required_logs import RequiredLog
+from nilometer.broker.replicas.file_work import LogDisposal
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import (
+    ConfigChanged,
+    ConfigResourceType,
+    PartitionChanged,
+    PartitionCreated,
+    TopicCreated,
+)
+from nilometer.cluster.states import PartitionState, Topic
+from nilometer.config import ConfigError
+from nilometer.config.definition import ConfigValue, ConfigValues
+from nilometer.identifiers import BrokerId, TopicId, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.storage import Log, LogConfig, LogFenced, TopicPartition
 from nilometer.storage.directories.log_manager import (
@@ -32,10 +35,134 @@ from nilometer.storage.directories.log_manager import (
     NoLogDirectory,
     make_folders_durable,
 )
+from nilometer.storage.topic_config import TOPIC_CONFIG
+
+
+class RequiredLog(NamedTuple):
+    """The log of one replica."""
+
+    name: TopicPartition
+    topic_id: UUID
+    is_new: bool
+    """Whether the replica is new, so that no log directory can have its log yet."""
+    topic_configs: Mapping[str, str]
+
+
+def required_log(
+    image: ClusterImage, topic: Topic, index: int, state: PartitionState, broker_id: BrokerId
+) -> RequiredLog:
+    """Return the required log of a partition that ``image`` assigns to ``broker_id``."""
+    return RequiredLog(
+        TopicPartition(topic.name, index),
+        topic.uuid,
+        not state.partition_epoch or broker_id in state.adding,
+        image.config(ConfigResourceType.TOPIC, topic.name),
+    )
+
+
+def required_logs_on(image: ClusterImage, broker_id: BrokerId) -> Iterator[RequiredLog]:
+    """Yield all logs that ``broker_id`` must have."""
+    for key, state in image.partitions_on(broker_id):
+        topic = image.topic_by_id(key.topic_id)
+        assert topic is not None, "a partition has a topic"
+        yield required_log(image, topic, key.partition, state, broker_id)
+
+
+def required_logs_by(entry: Entry, image: ClusterImage, broker_id: BrokerId) -> Iterator[RequiredLog]:
+    """Yield the logs of the replicas that ``entry``, not applied to ``image`` yet, newly assigns to
+    ``broker_id``."""
+    names: dict[TopicId, str] = {}
+    configs: dict[str, dict[str, str]] = {}
+
+    def wanted(topic_id: TopicId, index: int) -> Iterator[RequiredLog]:
+        topic = image.topic_by_id(topic_id)
+        name = names.get(topic_id) if topic is None else topic.name
+        if name is None:
+            return
+        texts = image.config(ConfigResourceType.TOPIC, name) if topic is not None else configs.get(name, {})
+        yield RequiredLog(TopicPartition(name, index), uuid_from_text(topic_id), True, texts)
+
+    for record in entry.records:
+        match record:
+            case TopicCreated():
+                names[record.topic_id] = record.name
+            case ConfigChanged(resource_type=ConfigResourceType.TOPIC) if record.value is not None:
+                configs.setdefault(record.resource_name, {})[record.key] = record.value
+            case PartitionCreated() if broker_id in record.replicas:
+                yield from wanted(record.topic_id, record.partition)
+            case PartitionChanged() if broker_id in (record.adding or ()):
+                yield from wanted(record.topic_id, record.partition)
+            case _:
+                pass
+
+
+logger = logging.getLogger("nilometer.broker.replicas")
+
+_Texts = tuple[tuple[str, str], ...]
+"""A topic's own settings as (key, text), sorted by key."""
+
+
+class LogConfigs:
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._sound: dict[_Texts, tuple[LogConfig, ConfigValues]] = {}
+        """Results without errors, shared by topics with equal settings. Cleared when any setting changes."""
+        self._last_good: dict[UUID, ConfigValues] = {}
+        """By topic id, the settings that this broker last used for the topic."""
+        self._reported: dict[tuple[UUID, str], None] = {}
+
+    def of(self, image: ClusterImage, topic: str, topic_id: UUID, texts: Mapping[str, str]) -> LogConfig:
+        """Return the log configuration in force for a topic.
+
+        A key's value comes from ``texts``, the topic's own settings; else from the dynamic settings of
+        brokers, this broker's file, or the default.
+        """
+        key = tuple(sorted(texts.items()))
+        if key not in self._sound:
+            resolved = TOPIC_CONFIG.resolve(texts, self._inherited(image), self._last_good.get(topic_id))
+            if resolved.errors:
+                for error in resolved.errors:
+                    self._report(topic, topic_id, error)
+                self._last_good[topic_id] = resolved.values
+                return LogConfig.of(resolved.values)
+            self._sound[key] = LogConfig.of(resolved.values), resolved.values
+        config, self._last_good[topic_id] = self._sound[key]
+        return config
+
+    def of_topic(self, image: ClusterImage, name: str) -> LogConfig:
+        """Return the log configuration in force for topic ``name``, which ``image`` must have."""
+        topic = image.topic(name)
+        assert topic is not None, "a partition has a topic"
+        return self.of(image, name, topic.uuid, image.config(ConfigResourceType.TOPIC, name))
+
+    def on_settings_changed(self) -> None:
+        self._sound.clear()
+
+    def forget_topic(self, topic_id: UUID) -> None:
+        """Drop what is kept for a topic that was deleted."""
+        self._last_good.pop(topic_id, None)
+        for reported in [one for one in self._reported if one[0] == topic_id]:
+            del self._reported[reported]
+
+    def _inherited(self, image: ClusterImage) -> dict[str, ConfigValue]:
+        return self._config.topic_defaults(
+            image.config(ConfigResourceType.BROKER, ""),
+            image.config(ConfigResourceType.BROKER, str(self._config.node_id)),
+        )
+
+    def _report(self, topic: str, topic_id: UUID, error: ConfigError) -> None:
+        if (topic_id, str(error)) in self._reported:
+            return
+        self._reported[topic_id, str(error)] = None
+        logger.error(
+            "This broker cannot apply a setting of topic %s; its last valid value remains in effect: %s",
+            topic,
+            error,
+        )
+
 
 T = TypeVar("T")
 
-logger = logging.getLogger("nilometer.broker.replicas")
 
 LOGS_AT_ONCE = 16
 """How many logs are put in use, which takes a few milliseconds, before other tasks run."""

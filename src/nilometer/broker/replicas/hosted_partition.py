@@ -15,11 +15,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from nilometer.broker.replicas import fetch_notifications
-from nilometer.broker.replicas.delayed_delete_records import DeleteOutcome, DeletionWaits
-from nilometer.broker.replicas.delayed_fetch import FetchWaiter
-from nilometer.broker.replicas.delayed_produce import ProduceOutcome, ProduceWait
-from nilometer.broker.replicas.delayed_request import DelayedRequest, MayWait
+from nilometer.broker.replicas import delayed_requests
+from nilometer.broker.replicas.delayed_requests import (
+    DelayedRequest,
+    DeleteOutcome,
+    DeletionWaits,
+    FetchWaiter,
+    MayWait,
+    ProduceOutcome,
+    ProduceWait,
+)
 from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.replicas.traffic import PartitionTraffic
 from nilometer.cluster.states import PartitionState
@@ -105,7 +110,7 @@ class Partition(ReadablePartition):
         self.replica.flushed_end_offset = self.log.flushed_offset
         self._carry_out(self.replica.on_metadata(state, eligible, self._host.clock.monotonic_ms()))
         if self.replica.leader_epoch != epoch_before:
-            fetch_notifications.role_changed(self)
+            delayed_requests.role_changed(self)
             self._maybe_flush_all()
             self._notify_role_changed()
         self._update_deletion_waits()
@@ -152,7 +157,7 @@ class Partition(ReadablePartition):
         """Give up the role until the next :meth:`on_metadata`; waiting requests get
         NOT_LEADER_OR_FOLLOWER."""
         self._carry_out(self.replica.resign())
-        fetch_notifications.role_changed(self)
+        delayed_requests.role_changed(self)
         while self._flush_waits:
             self._flush_waits.popleft()[1].release(ErrorCode.not_leader_or_follower)
         self._update_deletion_waits()
@@ -221,7 +226,7 @@ class Partition(ReadablePartition):
         if not self._carry_out(effects):
             raise KafkaError(ErrorCode.kafka_storage_error, f"{self} is offline on this broker")
         if self.fetch_waiters:
-            fetch_notifications.records_appended(self, info.size)
+            delayed_requests.records_appended(self, info.size)
         self._count_unflushed(info)
 
     def _count_unflushed(self, info: AppendInfo) -> None:
@@ -310,7 +315,7 @@ class Partition(ReadablePartition):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
                 self.log.on_high_watermark(effect.offset)
-                fetch_notifications.high_watermark_advanced(self, len(records))
+                delayed_requests.high_watermark_advanced(self, len(records))
             elif isinstance(effect, BackOff):
                 backs_off_because = f"{effect.error.name}: {effect.reason}"
             elif not self._carry_out((effect,)):
@@ -356,7 +361,7 @@ class Partition(ReadablePartition):
         self._carry_out(effects)
         self._update_deletion_waits()
         if isinstance(verdict, ServeFetch) and verdict.went_back:
-            fetch_notifications.fetch_went_back(self)
+            delayed_requests.fetch_went_back(self)
         return verdict
 
     def on_read_error(self, error: OSError) -> KafkaError:
@@ -411,7 +416,7 @@ class Partition(ReadablePartition):
 
     def notify_log_start(self) -> None:
         """Notify the waiting fetches that the log start offset has moved."""
-        fetch_notifications.log_start_moved(self)
+        delayed_requests.log_start_moved(self)
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, effects: Effects) -> bool:
@@ -461,4 +466,4 @@ class Partition(ReadablePartition):
         # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
         published = self.traffic.take_published()
         if self.fetch_waiters:
-            fetch_notifications.high_watermark_advanced(self, published)
+            delayed_requests.high_watermark_advanced(self, published)

@@ -1,25 +1,28 @@
-"""Opens and closes the log directories of this broker, and takes a failed one offline.
+"""The log directories of this broker: what a starting broker finds in them, how they are opened and closed,
+and when one fails.
 
-They record the broker epoch with which their logs were last written
-(:mod:`nilometer.broker.replicas.broker_epoch_marker`), so that the next registration can state whether
-records may have been lost. After the failure of a directory the broker continues with the others.
+A file in each has the last registered broker epoch that used it, and the machine's boot id then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from uuid import UUID
 
-from nilometer.broker.replicas import broker_epoch_marker
+import msgspec
+
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import NO_BROKER_EPOCH
-from nilometer.runtime import Clock, Runtime
-from nilometer.storage import DamageKind, Log, LogConfig
+from nilometer.runtime import Clock, Disk, Runtime
+from nilometer.storage import CorruptCheckpoint, DamageKind, Log, LogConfig, names
+from nilometer.storage.directories import log_directory
+from nilometer.storage.directories.log_directory import METADATA_TOPIC, LogDirectory
 from nilometer.storage.directories.log_manager import (
     FailureListener,
     LoadingProgress,
@@ -28,7 +31,121 @@ from nilometer.storage.directories.log_manager import (
     NoLogDirectory,
     UnidentifiedLog,
 )
-from nilometer.storage.names import TopicPartition
+from nilometer.storage.names import FolderKind, TopicPartition
+
+NAME = "last-registered-life"  # codespell:ignore
+_VERSION = 1
+
+
+class _Marker(msgspec.Struct):
+    version: int
+    broker_epoch: int
+    boot_id: str
+
+
+def write_marker(disk: Disk, folder: str, broker_epoch: int, *, may_have_lost_records: bool = False) -> None:
+    """Write the marker of ``broker_epoch``. Call it off the event loop. Raises OSError.
+
+    ``may_have_lost_records``: write no boot id, as :func:`mark_possible_loss` does.
+    """
+    marker = _Marker(_VERSION, broker_epoch, "" if may_have_lost_records else disk.boot_id())
+    disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+
+
+def mark_possible_loss(disk: Disk, folder: str) -> None:
+    """Remove the boot id from the marker, so that no later start claims that no records were lost.
+
+    Call it off the event loop. Raises OSError; before that it removes the marker, which has the same effect.
+    """
+    marker = _read_marker(disk, folder)
+    if marker is not None:
+        marker.boot_id = ""
+        try:
+            disk.replace_file(f"{folder}/{NAME}", msgspec.json.encode(marker))
+        except OSError:
+            disk.remove(f"{folder}/{NAME}")
+            raise
+
+
+def read_lossless_broker_epoch(disk: Disk, folder: str) -> int | None:
+    """Return the last registered broker epoch, if the machine has not stopped since; else None.
+
+    Raises OSError.
+    """
+    boot_id = disk.boot_id()
+    marker = _read_marker(disk, folder)
+    return marker.broker_epoch if boot_id and marker is not None and marker.boot_id == boot_id else None
+
+
+def read_broker_epoch(disk: Disk, folder: str) -> int | None:
+    """Return the last registered broker epoch, however that incarnation ended; None without a readable
+    marker. Raises OSError."""
+    marker = _read_marker(disk, folder)
+    return None if marker is None else marker.broker_epoch
+
+
+def _read_marker(disk: Disk, folder: str) -> _Marker | None:
+    try:
+        marker = msgspec.json.decode(disk.read_file(f"{folder}/{NAME}"), type=_Marker)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None  # missing or damaged: assume that records may be lost
+    return marker if marker.version == _VERSION else None
+
+
+KAFKA_METADATA = f"{METADATA_TOPIC}-0"
+NAMED_MAX = 3
+EMPTY_FOLDER = "To begin with a new broker, set log.dirs to an empty folder"
+
+
+class FoundLogs(msgspec.Struct, frozen=True):
+    directories: Sequence[str]
+    """The log directories that have logs."""
+    logs: Sequence[str]
+    """The names of the partitions."""
+    cluster_id: str | None
+    """The id in ``meta.properties``; None if no directory has one."""
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.logs[:NAMED_MAX]) + (", …" if len(self.logs) > NAMED_MAX else "")
+        return f"{', '.join(self.directories)}: has the logs of {len(self.logs)} partitions ({shown})"
+
+
+def find_logs(disk: Disk, log_dirs: Sequence[str], node_id: int) -> FoundLogs | None:
+    """Return the logs in ``log_dirs``; None if there are none. May block; nothing is changed.
+
+    Raises CorruptCheckpoint if the folders are those of another node or of a Kafka broker in KRaft mode, or
+    if a ``meta.properties`` cannot be read. A directory that fails is left out: it is found again, and taken
+    offline, when it is opened.
+    """
+    found: dict[str, list[str]] = {}
+    cluster_ids: list[str] = []
+    of_kafka: list[str] = []
+    is_ours = False
+    for path in log_dirs:
+        try:
+            folders = LogDirectory(disk, path).partition_folders()
+            identity = log_directory.read_meta_properties(disk, posixpath.join(path, names.META_PROPERTIES))
+            is_ours = is_ours or disk.exists(posixpath.join(path, NAME))
+            if disk.is_directory(posixpath.join(path, KAFKA_METADATA)):
+                of_kafka.append(path)
+        except OSError:
+            continue
+        if identity is not None:
+            identity.check(posixpath.join(path, names.META_PROPERTIES), node_id, None)
+            cluster_ids += [identity.cluster_id] if identity.cluster_id else []
+        if live := [str(each.topic_partition) for each in folders if each.kind is FolderKind.LIVE]:
+            found[path] = live
+    if of_kafka and not is_ours:
+        raise CorruptCheckpoint(
+            of_kafka[0],
+            f"has {KAFKA_METADATA}, the metadata log of Apache Kafka: this is the data of a Kafka broker. "
+            f"Nothing was changed. {EMPTY_FOLDER}; MirrorMaker 2 copies Kafka's topics",
+        )
+    if not found:
+        return None
+    logs = sorted(name for several in found.values() for name in several)
+    return FoundLogs(tuple(found), logs, cluster_ids[0] if cluster_ids else None)
+
 
 logger = logging.getLogger("nilometer.broker.replicas")
 
@@ -131,12 +248,12 @@ class LogDirectories:
         may_have_lost_records = is_incomplete or _lost_records(logs)
 
         def look() -> int | None:
-            self._marked_epoch = broker_epoch_marker.read_broker_epoch(disk, folder)
+            self._marked_epoch = read_broker_epoch(disk, folder)
             if may_have_lost_records:
                 # The next start would not notice: the damage is truncated now, and a failed directory may
                 # work again.
-                broker_epoch_marker.mark_possible_loss(disk, folder)
-            return broker_epoch_marker.read_lossless_broker_epoch(disk, folder)
+                mark_possible_loss(disk, folder)
+            return read_lossless_broker_epoch(disk, folder)
 
         try:
             lossless_epoch = await disk.offload(look)
@@ -206,7 +323,7 @@ class LogDirectories:
 
         def write() -> None:
             with suppress(OSError) if is_offline else nullcontext():  # offline: try, but ignore a failure
-                broker_epoch_marker.write(disk, folder, epoch, may_have_lost_records=may_have_lost_records)
+                write_marker(disk, folder, epoch, may_have_lost_records=may_have_lost_records)
 
         try:
             await disk.offload(write)

@@ -7,13 +7,10 @@ import errno
 import logging
 from typing import Protocol
 
-from nilometer.broker.control.own_session import OwnSession
-from nilometer.broker.replicas.checkpoint_writer import CheckpointWriter
-from nilometer.broker.replicas.group_commit import GroupCommit
+from nilometer.broker.control.membership import OwnSession
+from nilometer.broker.replicas.file_work import CheckpointWriter, GroupCommit, LogDisposal
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.isr_log import IsrLog
-from nilometer.broker.replicas.isr_requests import IsrRequests
-from nilometer.broker.replicas.log_disposal import LogDisposal
+from nilometer.broker.replicas.isr_changes import IsrLog, IsrRequests
 from nilometer.broker.replicas.readable_partition import Liveness
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers

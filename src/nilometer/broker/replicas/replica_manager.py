@@ -1,43 +1,33 @@
-"""All partitions that this broker hosts, kept in line with the metadata log.
-
-After each entry that is applied to the image, the replica manager carries out its changes for this broker
-before the next entry: it creates and deletes logs, and changes roles and settings. Requests find their
-partition here.
-
-Invariants:
-- a partition is hosted iff the newest image assigns it to this broker and its replica is not offline;
-- a topic deleted and created again under its name is another topic: partitions are identified by topic id;
-- entries from before this incarnation of the broker was registered have no effect here, in particular while
-  the log is read from its beginning: they are outdated, and acting on them would use old leader epochs and
-  remove topics that have been created again.
-"""
+"""All partitions that this broker hosts, kept in line with the metadata log."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
-from nilometer.broker.control.own_session import OwnSession
+from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
-from nilometer.broker.replicas.damaged_replicas import DamagedReplicas
-from nilometer.broker.replicas.hosted_logs import HostedLogs
-from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.log_disposal import LogDisposal
-from nilometer.broker.replicas.offline_replicas import OfflineReplicas
-from nilometer.broker.replicas.partition_host import PartitionHost
-from nilometer.broker.replicas.partition_table import PartitionTable
-from nilometer.broker.replicas.replica_failures import ReplicaFailures, ReplicaFenced
-from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
-from nilometer.broker.replicas.replica_selection import preferred_read_replica
-from nilometer.broker.replicas.required_logs import (
+from nilometer.broker.replicas.file_work import LogDisposal
+from nilometer.broker.replicas.hosted_logs import (
+    HostedLogs,
     RequiredLog,
     required_log,
     required_logs_by,
     required_logs_on,
 )
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.partition_host import PartitionHost
+from nilometer.broker.replicas.partition_table import PartitionTable
+from nilometer.broker.replicas.replica_failures import (
+    DamagedReplicas,
+    OfflineReplicas,
+    ReplicaFailures,
+    ReplicaFenced,
+)
+from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.replication_config_keys import RACK_AWARE_SELECTOR
@@ -48,12 +38,7 @@ from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
 from nilometer.cluster.states import PartitionState, Topic
-from nilometer.identifiers import (
-    BrokerEpoch,
-    BrokerId,
-    TopicIdPartition,
-    topic_id_of,
-)
+from nilometer.identifiers import BrokerEpoch, BrokerId, TopicIdPartition, topic_id_of
 from nilometer.replication import EligibleBrokers, LeaderRole, Replica
 from nilometer.runtime import Runtime
 from nilometer.storage import TopicPartition
@@ -62,6 +47,26 @@ from nilometer.storage.topic_config import LONG_MAX
 from nilometer.wire.body_reader import uuid_of
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.primitives import NULL_UUID
+
+
+def preferred_read_replica(
+    leader: LeaderRole, client_rack: str, fetch_offset: int, racks: Mapping[int, str | None]
+) -> int | None:
+    """Return the in-sync replica in ``client_rack`` that has ``fetch_offset`` and the highest log end offset.
+
+    None: the consumer should stay with the leader. ``racks``: the racks of live brokers, by broker id.
+    """
+    if not client_rack or racks.get(leader.broker_id) == client_rack:
+        return None
+    candidates = [
+        (remote.log_end_offset, -remote.broker_id)
+        for remote in leader.remote_replicas
+        if remote.broker_id in leader.isr
+        and racks.get(remote.broker_id) == client_rack
+        and remote.log_start_offset <= fetch_offset <= remote.log_end_offset
+    ]
+    return -max(candidates)[1] if candidates else None
+
 
 logger = logging.getLogger("nilometer.broker.replicas")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection
 
+from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import Endpoint
-from nilometer.broker.settings.tls_settings import TlsSettings
 from nilometer.client.settings.client_security import ClientSecurity
 from nilometer.config import ConfigError, ConfigKey, ConfigKind
 from nilometer.security.principal import USER, Principal

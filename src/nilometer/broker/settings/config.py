@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Mapping
 
 from nilometer.broker.connection_memory import UNLIMITED
-from nilometer.broker.settings.authorizer_config_keys import super_users
+from nilometer.broker.settings.access_config_keys import super_users
 from nilometer.broker.settings.broker_authentication import (
     AUTHENTICATION,
     BrokerAuthentication,
@@ -17,31 +17,34 @@ from nilometer.broker.settings.broker_authentication import (
     unverified_peers,
 )
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
-from nilometer.broker.settings.group_settings import group_config
+from nilometer.broker.settings.groups import group_config
 from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
-from nilometer.broker.settings.listener_overrides import overrides_by_listener, split_overrides
+from nilometer.broker.settings.listener_security import (
+    SASL_MECHANISMS,
+    SaslSettings,
+    TlsSettings,
+    inter_broker_security,
+    overrides_by_listener,
+    sasl_settings,
+    split_overrides,
+    tls_settings,
+)
 from nilometer.broker.settings.listeners import (
     ADVERTISED,
     INTER_BROKER,
     INTER_BROKER_PROTOCOL,
     LISTENERS,
+    METRICS_LISTENER,
     PROTOCOL_MAP,
     advertised_listeners,
     check_addresses,
     client_listeners,
     inter_broker_listener,
+    metrics_endpoint,
     security_protocols,
 )
 from nilometer.broker.settings.log_settings import log_settings
-from nilometer.broker.settings.metrics_listener import METRICS_LISTENER, metrics_endpoint
-from nilometer.broker.settings.sasl_settings import (
-    SASL_MECHANISMS,
-    SaslSettings,
-    inter_broker_security,
-    sasl_settings,
-)
-from nilometer.broker.settings.tls_settings import TlsSettings, tls_settings
-from nilometer.broker.settings.transaction_settings import transaction_config
+from nilometer.broker.settings.transactions import transaction_config
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings.client_security import NO_SECURITY
 from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings

@@ -7,18 +7,15 @@ not exist in Kafka.
 
 from __future__ import annotations
 
-from nilometer.broker.settings.authorizer_config_keys import AUTHORIZER_KEYS
+from nilometer.broker.settings.access_config_keys import AUTHORIZER_KEYS, QUOTA_KEYS, TOKEN_KEYS
 from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
 from nilometer.broker.settings.declaration import BOOLEAN, INT, LIST, LONG, STRING, setting
-from nilometer.broker.settings.group_config_keys import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.groups import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys import KAFKA_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.log_settings import LOG_KEYS
-from nilometer.broker.settings.quota_config_keys import QUOTA_KEYS
-from nilometer.broker.settings.replication_config_keys import REPLICATION, TOPICS
-from nilometer.broker.settings.security_config_keys import SASL_KEYS, TLS_KEYS
-from nilometer.broker.settings.storage_config_keys import CLEANER, LOGS
-from nilometer.broker.settings.token_config_keys import TOKEN_KEYS
-from nilometer.broker.settings.transaction_config_keys import TRANSACTION_KEYS
+from nilometer.broker.settings.replication_config_keys import CLEANER, LOGS, REPLICATION, TOPICS
+from nilometer.broker.settings.transactions import TRANSACTION_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
 from nilometer.security.protocol import SecurityProtocol
 

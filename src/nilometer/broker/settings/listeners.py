@@ -1,8 +1,7 @@
-"""The listeners of ``server.properties``: which of them serve clients, and by which security protocol.
+"""The listeners of ``server.properties``: which of them serve clients, and by which security protocol; and
+the one of metrics.
 
-Names are free; ``listener.security.protocol.map`` gives the protocol of each. A listener of
-``controller.listener.names`` is not opened: brokers agree through the coordination store. Brokers connect to
-each other by ``inter.broker.listener.name``.
+``metrics.listener`` serves metrics and health over HTTP.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.config import ConfigError
 from nilometer.security.protocol import SecurityProtocol
@@ -146,3 +147,42 @@ def inter_broker_listener(advertised: Sequence[Endpoint], name: str | None, prot
 
 def _invalid(key: str, text: str, why: str) -> ConfigError:
     return ConfigError(key, f"Invalid value {text} for configuration {key}: {why}")
+
+
+METRICS_LISTENER = "metrics.listener"
+LOOPBACK = "127.0.0.1"
+_METRICS_LISTENER = re.compile(
+    r"(?:(?i:http)://)?(?:(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):)?(?P<port>[0-9]{1,5})/?"
+)
+
+
+class HttpEndpoint(msgspec.Struct, frozen=True):
+    """A host and a port (0 lets the system choose)."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def metrics_endpoint(text: str | None) -> HttpEndpoint | None:
+    """Return the endpoint that ``text`` names, as ``host:port`` or only the port; None for None.
+
+    Without a host it is on the loopback address. Raises ConfigError.
+    """
+    if text is None:
+        return None
+    match = _METRICS_LISTENER.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigError(
+            METRICS_LISTENER,
+            f"Invalid value {text} for configuration {METRICS_LISTENER}: "
+            f"use host:port, or a port on {LOOPBACK}",
+        )
+    return HttpEndpoint((match["host"] or LOOPBACK).strip("[]"), int(match["port"]))

@@ -1,19 +1,34 @@
-"""The marker that ends a producer's transaction in one partition, written by the partition's leader."""
+"""The markers that end transactions in partitions: written by a partition's leader, sent by the coordinator
+until each is committed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from nilometer.broker.replicas.delayed_produce import DelayedProduce, ProduceOutcome
+from nilometer.broker.control.broker_peers import PeerConnections
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
+from nilometer.broker.replicas.delayed_requests import DelayedProduce, ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.tasks import Tasks
 from nilometer.coordinators.turn import TransactionEnd
-from nilometer.storage import AppendInfo, AppendOrigin
+from nilometer.runtime import Runtime
+from nilometer.storage import AppendInfo, AppendOrigin, TopicPartition
 from nilometer.storage.producers import NO_OFFSET
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
+from nilometer.transactions.records import TransactionRecord
+from nilometer.transactions.requests import MarkersWritten, TransactionReply, TransactionRequest
+from nilometer.transactions.shard import SendMarkers, TransactionAction
+from nilometer.wire.api import Api
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
 
@@ -99,3 +114,247 @@ def _check_epoch(partition: Partition, marker: Marker) -> None:
             f"the open transaction of producer {marker.producer_id} in {partition} has producer "
             f"epoch {known.producer_epoch}; a marker of epoch {marker.producer_epoch} cannot end it",
         )
+
+
+logger = logging.getLogger("nilometer.broker.transactions")
+
+RETRY_S = 0.1
+MARKERS_AT_ONCE = 64
+"""So many markers are appended here before clients are served."""
+MARKERS_PER_REQUEST_MAX = 1_000
+LOCAL_TIMEOUT_MS = 30_000
+
+Shell: TypeAlias = CoordinatorShell[
+    TransactionRequest, TransactionReply, TransactionRecord, TransactionAction
+]
+
+
+class _End:
+    """The end of one transaction, with the partitions whose markers are not written yet (``missing``)."""
+
+    __slots__ = ("_load", "action", "missing", "shell")
+
+    def __init__(self, shell: Shell, action: SendMarkers) -> None:
+        self.shell = shell
+        self.action = action
+        self.missing = dict.fromkeys(action.partitions)
+        self._load = shell.loads
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the shard that requested the markers is still loaded."""
+        return self.shell.state is ShellState.ACTIVE and self.shell.loads == self._load
+
+
+class _Entry(NamedTuple):
+    end: _End
+    partition: TopicPartition
+
+
+class MarkerSender:
+    def __init__(
+        self,
+        broker_id: int,
+        runtime: Runtime,
+        tasks: Tasks,
+        metadata: MetadataLog,
+        writer: MarkerWriter,
+        connections: PeerConnections,
+    ) -> None:
+        self._broker_id = broker_id
+        self._runtime = runtime
+        self._tasks = tasks
+        self._metadata = metadata
+        self._writer = writer
+        self._connections = connections
+        self._queues: dict[int, list[_Entry]] = {}
+        """The markers to send, by the broker that leads their partitions."""
+        self._to_retry: list[_Entry] = []
+        """The markers to send again after :data:`RETRY_S`, all with one timer."""
+        self._sending: dict[int, None] = {}
+        """The brokers to which a task is sending markers."""
+
+    def send(self, shell: Shell, action: SendMarkers) -> None:
+        """Send the markers; when all are committed, submit MarkersWritten to ``shell``."""
+        end = _End(shell, action)
+        if not action.partitions:
+            self._complete(end)
+        for partition in action.partitions:
+            self._route(_Entry(end, partition))
+
+    # ── who leads ───────────────────────────────────────────────────────────────────────────────
+    def _route(self, entry: _Entry) -> None:
+        """Queue a marker for the leader of its partition; without a leader, try again later."""
+        if not entry.end.is_current:
+            return
+        topic = self._metadata.image.topic(entry.partition.topic)
+        state = None if topic is None else topic.partition(entry.partition.partition)
+        if state is None:
+            logger.info("%s is deleted: it needs no marker", entry.partition)
+            self._written(entry)
+        elif not state.has_leader:
+            self._retry(entry)
+        else:
+            self._enqueue(int(state.leader), entry)
+
+    def _enqueue(self, leader: int, entry: _Entry) -> None:
+        self._queues.setdefault(leader, []).append(entry)
+        if leader not in self._sending:
+            self._sending[leader] = None
+            self._tasks.spawn(self._send_all(leader), name=f"markers to broker {leader}")
+
+    def _retry(self, entry: _Entry) -> None:
+        if not self._to_retry:
+            asyncio.get_running_loop().call_later(RETRY_S, self._route_again)
+        self._to_retry.append(entry)
+
+    def _route_again(self) -> None:
+        entries, self._to_retry = self._to_retry, []
+        for entry in entries:
+            self._route(entry)
+
+    # ── sending ─────────────────────────────────────────────────────────────────────────────────
+    async def _send_all(self, leader: int) -> None:
+        """Send the markers queued for broker ``leader`` until its queue is empty.
+
+        Markers that fail, or get no response, are sent again later.
+        """
+        try:
+            while queue := self._queues.pop(leader, None):
+                rest = queue[MARKERS_PER_REQUEST_MAX:]
+                if rest:
+                    self._queues[leader] = rest
+                batch = [entry for entry in queue[:MARKERS_PER_REQUEST_MAX] if entry.end.is_current]
+                if batch:
+                    for entry, error in zip(batch, await self._write(leader, batch), strict=True):
+                        self._on_answer(entry, error)
+        finally:
+            del self._sending[leader]
+
+    async def _write(self, leader: int, batch: Sequence[_Entry]) -> Sequence[ErrorCode]:
+        if leader == self._broker_id:
+            return await self._write_here(batch)
+        try:
+            connection = await self._connections.to(leader)
+            response = await connection.request(ApiKey.WRITE_TXN_MARKERS, lambda api: _request(api, batch))
+        except KafkaError as refused:
+            logger.info(
+                "No response to %d transaction markers from broker %d: %s", len(batch), leader, refused
+            )
+            return [ErrorCode.network_exception] * len(batch)
+        except Exception:  # the transactions must be finished all the same
+            logger.exception("Transaction markers to broker %d failed and are sent again", leader)
+            return [ErrorCode.unknown_server_error] * len(batch)
+        return _errors(response, batch)
+
+    async def _write_here(self, batch: Sequence[_Entry]) -> Sequence[ErrorCode]:
+        outcomes = [ProduceOutcome(entry.partition.partition) for entry in batch]
+        done = asyncio.Event()
+        delayed = DelayedProduce(done.set)
+        timestamp_ms = self._runtime.clock.wall_ms()
+        for number, (entry, outcome) in enumerate(zip(batch, outcomes, strict=True), 1):
+            if number % MARKERS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            marker = _marker(entry.end, timestamp_ms)
+            self._writer.begin(entry.partition.topic, marker, outcome, delayed)
+        if delayed.is_waiting:
+            delayed.start_timer(LOCAL_TIMEOUT_MS)
+            await done.wait()
+        return [outcome.error for outcome in outcomes]
+
+    # ── what came of it ─────────────────────────────────────────────────────────────────────────
+    def _on_answer(self, entry: _Entry, error: ErrorCode) -> None:
+        match error:
+            case ErrorCode.none:
+                self._written(entry)
+            case ErrorCode.invalid_producer_epoch:
+                logger.warning(
+                    "%s already has a later transaction than %s: it needs no marker",
+                    entry.partition,
+                    entry.end.action,
+                )
+                self._written(entry)
+            case ErrorCode.transaction_coordinator_fenced:
+                logger.warning(
+                    "The transaction of %s is completed by a newer coordinator",
+                    entry.end.action.transactional_id,
+                )
+            case _:
+                self._retry(entry)
+
+    def _written(self, entry: _Entry) -> None:
+        missing = entry.end.missing
+        if entry.partition in missing:
+            del missing[entry.partition]
+            if not missing:
+                self._complete(entry.end)
+
+    def _complete(self, end: _End) -> None:
+        """Submit MarkersWritten; again later if the shell does not take it now.
+
+        A shell rejects requests while the broker's session may have expired. If the session turns out to be
+        live, the shell stays loaded, and no other coordinator would complete the transaction.
+        """
+        if not end.is_current:
+            return
+        action = end.action
+        request = MarkersWritten(
+            transactional_id=action.transactional_id,
+            producer_id=action.producer_id,
+            producer_epoch=action.producer_epoch,
+        )
+        try:
+            end.shell.submit(request, lambda _reply: None)
+        except KafkaError as refused:
+            logger.info("%s is not completed yet: %s", action, refused)
+            asyncio.get_running_loop().call_later(RETRY_S, self._complete, end)
+
+
+def _marker(end: _End, timestamp_ms: int) -> Marker:
+    action = end.action
+    return Marker(
+        producer_id=action.producer_id,
+        producer_epoch=action.producer_epoch,
+        committed=action.committed,
+        coordinator_epoch=end.shell.leader_epoch,
+        version=action.version,
+        timestamp_ms=timestamp_ms,
+    )
+
+
+def _request(api: Api, batch: Sequence[_Entry]) -> Message:
+    ends: dict[_End, dict[str, list[int]]] = {}
+    for end, partition in batch:
+        ends.setdefault(end, {}).setdefault(partition.topic, []).append(partition.partition)
+    with_version = api.version >= 2
+    return api.request(
+        markers=tuple(
+            api.make_request(
+                "WritableTxnMarker",
+                producer_id=end.action.producer_id,
+                producer_epoch=end.action.producer_epoch,
+                transaction_result=end.action.committed,
+                coordinator_epoch=end.shell.leader_epoch,
+                topics=tuple(
+                    api.make_request("WritableTxnMarkerTopic", name=name, partition_indexes=tuple(indexes))
+                    for name, indexes in topics.items()
+                ),
+                **({"transaction_version": end.action.version} if with_version else {}),
+            )
+            for end, topics in ends.items()
+        )
+    )
+
+
+def _errors(response: Message, batch: Sequence[_Entry]) -> list[ErrorCode]:
+    """Return the error of each marker in ``batch``, in order; NETWORK_EXCEPTION if the response lacks one."""
+    found = {
+        (marker.producer_id, topic.name, partition.partition_index): ErrorCode(partition.error_code)
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+    }
+    return [
+        found.get((end.action.producer_id, partition.topic, partition.partition), ErrorCode.network_exception)
+        for end, partition in batch
+    ]

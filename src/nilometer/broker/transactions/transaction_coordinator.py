@@ -16,13 +16,12 @@ from nilometer.broker.connection import Reply as Frame
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.producer_ids import ProducerIds
-from nilometer.broker.coordinators.error_replies import coordinator_error
-from nilometer.broker.coordinators.kind import CoordinatorKind
-from nilometer.broker.coordinators.shells import CoordinatorShells
+from nilometer.broker.coordinators.shell import CoordinatorKind
+from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.marker_sender import MarkerSender, Shell
+from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.coordinators.client_patterns import Pattern, matching

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.control.peer_connections import PeerConnections
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator

@@ -1,0 +1,248 @@
+"""The classic protocol of groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.group_access import ask_group, client_host, client_id
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.groups.requests import (
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinGroupProtocol,
+    JoinGroupReply,
+    LeaveGroup,
+    LeaveGroupMember,
+    LeaveGroupMemberReply,
+    LeaveGroupReply,
+    SyncGroup,
+    SyncGroupAssignment,
+    SyncGroupReply,
+)
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import milliseconds
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division
+
+# JoinGroup: become, or stay, a member of a classic group. The response comes when all members have joined.
+#
+# Versions: 0 has no rebalance timeout; 4 gives a client without a member id one, with which it must join
+# again (KIP-394); 5 has static members (KIP-345); 7 returns the protocol type; 8 takes a reason; 9 lets a
+# leader skip the assignment (KIP-814).
+
+FIRST_WITH_KNOWN_MEMBERS = 4
+FIRST_WITH_PROTOCOL_TYPE = 7
+FIRST_SKIPPING_ASSIGNMENT = 9
+
+
+def handle_join_group(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    session_timeout_ms = milliseconds(body.session_timeout)
+    rebalance_timeout = request.field("rebalance_timeout")
+    asked = JoinGroup(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        protocol_type=body.protocol_type,
+        protocols=tuple(JoinGroupProtocol(each.name, bytes(each.metadata)) for each in body.protocols),
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=(
+            session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout)
+        ),
+        group_instance_id=request.field("group_instance_id"),
+        reason=request.field("reason") or "",
+        client_id=client_id(request),
+        client_host=client_host(request),
+        requires_known_member_id=request.version >= FIRST_WITH_KNOWN_MEMBERS,
+        supports_skipping_assignment=request.version >= FIRST_SKIPPING_ASSIGNMENT,
+    )
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        JoinGroupReply,
+        lambda reply: _respond_join_group(request, reply),
+    )
+
+
+def _respond_join_group(request: Request, reply: JoinGroupReply) -> Reply:
+    protocol_name = reply.protocol_name
+    if protocol_name is None and request.version < FIRST_WITH_PROTOCOL_TYPE:
+        protocol_name = ""
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=reply.error_code,
+        generation_id=reply.generation_id,
+        protocol_type=reply.protocol_type,
+        protocol_name=protocol_name,
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=tuple(
+            request.make(
+                "JoinGroupResponseMember",
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in reply.members
+        ),
+    )
+
+
+JOIN_GROUP = ApiSpec(
+    key=ApiKey.JOIN_GROUP,
+    versions=(0, 9),
+    handle=handle_join_group,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)
+
+
+# SyncGroup: the leader sends the assignments of a generation, and each member's response has its own.
+#
+# Versions: 3 has static members; 5 requires protocol type and name.
+
+FIRST_WITH_PROTOCOL = 5
+
+
+def handle_sync_group(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    asked = SyncGroup(
+        group_id=body.group_id,
+        generation_id=body.generation_id,
+        member_id=body.member_id,
+        group_instance_id=request.field("group_instance_id"),
+        protocol_type=request.field("protocol_type"),
+        protocol_name=request.field("protocol_name"),
+        assignments=tuple(
+            SyncGroupAssignment(each.member_id, bytes(each.assignment)) for each in body.assignments
+        ),
+    )
+    lacks_protocol = asked.protocol_type is None or asked.protocol_name is None
+    if request.version >= FIRST_WITH_PROTOCOL and lacks_protocol:
+        return _respond_sync_group(request, SyncGroupReply(ErrorCode.inconsistent_group_protocol))
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        SyncGroupReply,
+        lambda reply: _respond_sync_group(request, reply),
+    )
+
+
+def _respond_sync_group(request: Request, reply: SyncGroupReply) -> Reply:
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=reply.error_code,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
+
+
+SYNC_GROUP = ApiSpec(
+    key=ApiKey.SYNC_GROUP,
+    versions=(0, 5),
+    handle=handle_sync_group,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)
+
+
+# Heartbeat: renews the session of a classic group's member; REBALANCE_IN_PROGRESS makes it join again.
+
+
+def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    asked = Heartbeat(
+        group_id=body.group_id,
+        generation_id=body.generation_id,
+        member_id=body.member_id,
+        group_instance_id=request.field("group_instance_id"),
+    )
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        HeartbeatReply,
+        lambda reply: request.respond(throttle_time_ms=0, error_code=reply.error_code),
+    )
+
+
+HEARTBEAT = ApiSpec(
+    key=ApiKey.HEARTBEAT,
+    versions=(0, 4),
+    handle=handle_heartbeat,
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)
+
+
+# LeaveGroup: members leave at once, rather than when their session expires.
+#
+# Versions: 3 takes many members, also by their instance id; before, the response's error is that of its only
+# member; 5 takes reasons.
+
+FIRST_WITH_MANY_MEMBERS = 3
+
+
+def handle_leave_group(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    asked = LeaveGroup(request.body.group_id, _members(request))
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        LeaveGroupReply,
+        lambda reply: _respond_leave_group(request, reply),
+    )
+
+
+def _members(request: Request) -> tuple[LeaveGroupMember, ...]:
+    if request.version < FIRST_WITH_MANY_MEMBERS:
+        return (LeaveGroupMember(request.body.member_id),)
+    return tuple(
+        LeaveGroupMember(each.member_id, each.group_instance_id, getattr(each, "reason", None) or "")
+        for each in request.body.members
+    )
+
+
+def _respond_leave_group(request: Request, reply: LeaveGroupReply) -> Reply:
+    error, answered = reply.error_code, reply.members
+    if request.version < FIRST_WITH_MANY_MEMBERS:
+        if error is ErrorCode.none and reply.members:
+            error = reply.members[0].error_code
+        return request.respond(throttle_time_ms=0, error_code=error)
+    if error is ErrorCode.unknown_member_id:
+        # There is no such group: the response has the error at each member.
+        answered = tuple(
+            LeaveGroupMemberReply(one.member_id, one.group_instance_id, error) for one in _members(request)
+        )
+        error = ErrorCode.none
+    members = tuple(
+        request.make(
+            "MemberResponse",
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            error_code=member.error_code,
+        )
+        for member in answered
+    )
+    return request.respond(throttle_time_ms=0, error_code=error, members=members)
+
+
+LEAVE_GROUP = ApiSpec(
+    key=ApiKey.LEAVE_GROUP,
+    versions=(0, 5),
+    handle=handle_leave_group,
+    divisions=(Division(("members",), ("members",)),),
+    rights=(Right(Operation.READ, ResourceType.GROUP),),
+)

@@ -1,0 +1,166 @@
+"""DescribeTopicPartitions and DescribeCluster: partitions with their eligible leader replicas, in pages, and
+the brokers.
+
+Metadata, which every client sends, is in a module of its own.
+"""
+
+from __future__ import annotations
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import Topic, why_invalid_name
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.errors import ErrorCode
+
+# DescribeTopicPartitions (KIP-966): partitions with their eligible leader replicas, in pages.
+#
+# A response with a ``next_cursor`` is not the last page: the client sends the cursor with its next request.
+
+PARTITIONS_PER_PAGE_MAX = 2000
+
+
+def handle_topic_partitions(services: Services, request: Request) -> Reply:
+    cursor = request.body.cursor
+    image, access = services.image, access_of(services, request)
+    wanted = sorted({topic.name for topic in request.body.topics})
+    if cursor is not None and (cursor.partition_index < 0 or (wanted and cursor.topic_name not in wanted)):
+        refused = tuple(_refused(request, name, ErrorCode.invalid_request) for name in wanted)
+        return request.respond(throttle_time_ms=0, topics=refused, next_cursor=None)
+    names = wanted or [topic.name for topic in image.topics()]
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+    described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names, report=bool(wanted))
+    denied = [name for name in names if name not in described] if wanted else []
+    names = [name for name in names if name in described]
+    room = max(1, min(request.body.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
+    answers = list[object]()
+    next_cursor = None
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            invalid = why_invalid_name(name) is not None
+            error = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
+            operations = access.operations(ResourceType.TOPIC, name)
+            answers.append(_refused(request, name, error, operations))
+            continue
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if room == 0:
+            next_cursor = request.make("Cursor", topic_name=name, partition_index=first)
+            break
+        first = min(first, len(topic.partitions))
+        last = min(len(topic.partitions), first + room)
+        answers.append(_topic(services, request, topic, range(first, last)))
+        room -= last - first
+        if last < len(topic.partitions):
+            next_cursor = request.make("Cursor", topic_name=name, partition_index=last)
+            break
+    answers += (_refused(request, name, ErrorCode.topic_authorization_failed) for name in denied)
+    return request.respond(throttle_time_ms=0, topics=tuple(answers), next_cursor=next_cursor)
+
+
+def _refused(request: Request, name: str, error: ErrorCode, operations: int = OPERATIONS_NOT_ASKED) -> object:
+    return request.make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=error,
+        name=name,
+        topic_id=None,
+        is_internal=False,
+        partitions=(),
+        topic_authorized_operations=operations,
+    )
+
+
+def _topic(services: Services, request: Request, topic: Topic, indexes: range) -> object:
+    partitions: list[object] = []
+    for index in indexes:
+        state = topic.partitions[index]
+        partitions.append(
+            request.make(
+                "DescribeTopicPartitionsResponsePartition",
+                error_code=ErrorCode.none if state.has_leader else ErrorCode.leader_not_available,
+                partition_index=index,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=state.replicas,
+                isr_nodes=state.isr,
+                eligible_leader_replicas=state.elr,
+                last_known_elr=() if state.last_known_leader < 0 else (state.last_known_leader,),
+                offline_replicas=offline_replicas(services, state),
+            )
+        )
+    return request.make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.uuid,
+        is_internal=topic.is_internal,
+        partitions=tuple(partitions),
+        topic_authorized_operations=access_of(services, request).operations(ResourceType.TOPIC, topic.name),
+    )
+
+
+TOPIC_PARTITIONS = ApiSpec(
+    key=ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    versions=(0, 0),
+    handle=handle_topic_partitions,
+    rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
+)
+
+
+# DescribeCluster: the brokers, the controller, the cluster's id.
+#
+# Version 2 lists fenced brokers too if the request wants them.
+
+ENDPOINT_TYPE_BROKERS, ENDPOINT_TYPE_CONTROLLERS = 1, 2
+
+
+def handle_cluster(services: Services, request: Request) -> Reply:
+    endpoint_type = request.field("endpoint_type", ENDPOINT_TYPE_BROKERS)
+    if endpoint_type != ENDPOINT_TYPE_BROKERS:
+        known = endpoint_type == ENDPOINT_TYPE_CONTROLLERS
+        return request.respond(
+            throttle_time_ms=0,
+            error_code=ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type,
+            error_message="The controller is one of the brokers; there are no separate controller endpoints.",
+            cluster_id=services.cluster_id,
+            brokers=(),
+        )
+    fenced_too = request.field("include_fenced_brokers", False)
+    brokers = tuple(
+        request.make(
+            "DescribeClusterBroker",
+            broker_id=broker.id,
+            host=endpoint.host,
+            port=endpoint.port,
+            rack=broker.rack,
+            is_fenced=broker.fenced,
+        )
+        for broker in services.image.brokers()
+        if (fenced_too or not broker.fenced)
+        and (endpoint := broker.endpoint(request.context.listener)) is not None
+    )
+    operations = OPERATIONS_NOT_ASKED
+    if request.body.include_cluster_authorized_operations:
+        operations = access_of(services, request).cluster_operations()
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=ENDPOINT_TYPE_BROKERS,
+        cluster_id=services.cluster_id,
+        controller_id=services.image.controller_id,
+        brokers=brokers,
+        cluster_authorized_operations=operations,
+    )
+
+
+CLUSTER = ApiSpec(
+    key=ApiKey.DESCRIBE_CLUSTER,
+    versions=(0, 2),
+    handle=handle_cluster,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

@@ -1,0 +1,560 @@
+"""The settings of topics, brokers and groups: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and
+ListConfigResources.
+
+Each resource is decided for itself. Settings of topics and groups need rights on the resource, those of
+brokers on the cluster. The log levels of a broker are settings, too, of the resource BROKER_LOGGER (KIP-412).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from nilometer.broker.api.access import access_of, audit_own_change
+from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.api.topic_configs import (
+    ConfigSource,
+    EffectiveConfig,
+    broker_config,
+    group_config,
+    topic_config,
+)
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
+from nilometer.broker.settings.log_settings import LEVELS, ROOT
+from nilometer.cluster.acl import CLUSTER_NAME, Operation, ResourceType
+from nilometer.cluster.controller.configs import (
+    AlterResource,
+    ConfigAlteration,
+    ConfigDefinitions,
+    ConfigOperation,
+    decide_alter_configs,
+)
+from nilometer.cluster.controller.decision import OK, Decision, Outcome
+from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.cluster.states import why_invalid_name
+from nilometer.groups import settings
+from nilometer.storage.topic_config import TOPIC_CONFIG
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
+
+# What has settings, by the numbers that Kafka gives to the types of resources.
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+RESOURCE_BROKER_LOGGER = 8
+RESOURCE_CLIENT_METRICS = 16
+RESOURCE_GROUP = 32
+
+
+# Rights on settings: those of topics and groups by the resource, those of brokers by the cluster.
+
+DENIED = {
+    ResourceType.TOPIC: (ErrorCode.topic_authorization_failed, "Topic authorization failed."),
+    ResourceType.GROUP: (ErrorCode.group_authorization_failed, "Group authorization failed."),
+    ResourceType.CLUSTER: (ErrorCode.cluster_authorization_failed, "Cluster authorization failed."),
+}
+"""By the type of resource that the right is on."""
+
+
+def rights_of(operation: Operation) -> tuple[Right, ...]:
+    return tuple(Right(operation, kind) for kind in DENIED)
+
+
+def check_configs(services: Services, request: Request, operation: Operation, kind: int, name: str) -> None:
+    """Raise KafkaError unless ``operation`` is allowed on the settings of the resource.
+
+    ``kind``: the type of the resource, in the numbers of requests about settings.
+    """
+    of = {RESOURCE_TOPIC: ResourceType.TOPIC, RESOURCE_GROUP: ResourceType.GROUP}.get(
+        kind, ResourceType.CLUSTER
+    )
+    resource = CLUSTER_NAME if of is ResourceType.CLUSTER else name
+    if not access_of(services, request).allows(operation, of, resource):
+        raise KafkaError(*DENIED[of])
+
+
+def denied_alterations(services: Services, request: Request) -> dict[tuple[int, str], Outcome]:
+    """Return the errors of the resources of a request whose settings the client may not alter."""
+    denied: dict[tuple[int, str], Outcome] = {}
+    for resource in request.body.resources:
+        key = resource.resource_type, resource.resource_name
+        try:
+            check_configs(services, request, Operation.ALTER_CONFIGS, *key)
+        except KafkaError as error:
+            denied[key] = Outcome(error.code, error.message)
+    return denied
+
+
+# ListConfigResources: what has settings (KIP-1142).
+#
+# Version 0 lists subscriptions of client metrics, of which there are none; 1 lists resources of the types
+# that are asked for, or of all. Of the groups, those with settings of their own are listed.
+
+_LIST_TYPES = (
+    RESOURCE_GROUP,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+)
+
+
+def handle_list(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE_CONFIGS):
+        denied = ErrorCode.cluster_authorization_failed
+        return request.respond(throttle_time_ms=0, error_code=denied, config_resources=())
+    asked: tuple[int, ...] = request.field("resource_types", (RESOURCE_CLIENT_METRICS,))
+    if not set(asked) <= set(_LIST_TYPES):
+        return request.respond(
+            throttle_time_ms=0, error_code=ErrorCode.unsupported_version, config_resources=()
+        )
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=ErrorCode.none,
+        config_resources=tuple(
+            request.make("ConfigResource", resource_name=name, resource_type=kind)
+            for kind in _LIST_TYPES
+            if not asked or kind in asked
+            for name in _names(services.image, kind)
+        ),
+    )
+
+
+def _names(image: ClusterImage, kind: int) -> list[str]:
+    if kind == RESOURCE_TOPIC:
+        return [topic.name for topic in image.topics()]
+    if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER):
+        return [str(broker.id) for broker in image.live_brokers()]
+    if kind == RESOURCE_GROUP:
+        return [each.name for each in image.config_resources() if each.type is ConfigResourceType.GROUP]
+    return []
+
+
+LIST = ApiSpec(
+    key=ApiKey.LIST_CONFIG_RESOURCES,
+    versions=(0, 1),
+    handle=handle_list,
+    rights=(Right(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+)
+
+
+# What AlterConfigs and IncrementalAlterConfigs share: which resources may be altered, and the answer.
+
+_TYPES = {
+    RESOURCE_TOPIC: ConfigResourceType.TOPIC,
+    RESOURCE_BROKER: ConfigResourceType.BROKER,
+    RESOURCE_GROUP: ConfigResourceType.GROUP,
+}
+
+Key = tuple[int, str]
+"""Resource type (as on the wire) and name."""
+Outcomes = dict[Key, Outcome]
+Read = Callable[[ClusterImage, ConfigResource, Sequence[Message]], list[ConfigAlteration]]
+"""Decodes what a request alters in one resource. Raises KafkaError."""
+
+
+def alter(services: Services, request: Request, read: Read) -> asyncio.Future[Reply]:
+    def decide(image: ClusterImage) -> Decision[Outcomes]:
+        outcomes: Outcomes = {}
+        asked: list[tuple[Key, AlterResource]] = []
+        for resource in request.body.resources:
+            key = resource.resource_type, resource.resource_name
+            try:
+                altered = _altered(*key)
+                asked.append((key, AlterResource(altered, read(image, altered, resource.configs))))
+            except KafkaError as error:
+                outcomes[key] = Outcome(error.code, error.message)
+        denied = denied_alterations(services, request)
+        decision = decide_alter_configs(
+            image,
+            [resource for _, resource in asked],
+            definitions=definitions_of(services),
+            denied={resource.resource: denied[key] for key, resource in asked if key in denied},
+            validate_only=request.body.validate_only,
+        )
+        for (key, _), (_, outcome) in zip(asked, decision.reply, strict=True):
+            outcomes[key] = outcome
+        return Decision(decision.units, outcomes)
+
+    return on_controller(services, request, decide, respond, refuse)
+
+
+def definitions_of(services: Services) -> ConfigDefinitions:
+    return ConfigDefinitions(
+        topic=TOPIC_CONFIG,
+        broker=BROKER_CONFIG_DEFINITION,
+        group=settings.definition_of(services.config.groups),
+        inherited_of=services.config.topic_defaults,
+    )
+
+
+def _altered(resource_type: int, name: str) -> ConfigResource:
+    """Return the resource, whose settings the metadata log must be able to keep: topic, broker(s) or group.
+
+    Raises KafkaError for another type.
+    """
+    kind = _TYPES.get(resource_type)
+    if resource_type == RESOURCE_CLIENT_METRICS:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            "Client metrics are not collected: a subscription would have no effect, so it cannot be altered.",
+        )
+    if kind is None:
+        raise KafkaError(ErrorCode.invalid_request, f"Resource type {resource_type} cannot be altered.")
+    return ConfigResource(kind, name)
+
+
+def respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
+    return request.respond(
+        throttle_time_ms=0,
+        responses=tuple(
+            request.make(
+                "AlterConfigsResourceResponse",
+                error_code=outcome.error,
+                error_message=outcome.message,
+                resource_type=kind,
+                resource_name=name,
+            )
+            for (kind, name), outcome in outcomes.items()
+        ),
+    )
+
+
+def refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    outcome = Outcome(error, message)
+    resources = {(item.resource_type, item.resource_name): outcome for item in request.body.resources}
+    return respond(services, request, resources)
+
+
+# The log levels of this broker's loggers, by Kafka's names, as tools show and change them while it runs.
+#
+# A changed level is in force at once and until the process ends; it is kept nowhere, as in Kafka. Loggers are
+# named after the packages (``nilometer.broker.replicas``); ``root`` is the one above all.
+
+
+def logger_levels() -> dict[str, str]:
+    """Return the effective level of each logger by the logger's name, sorted by name."""
+    names = [name for name, found in logging.root.manager.loggerDict.items() if _is_logger(found)]
+    return {name: _level_of(_logger(name)) for name in sorted([ROOT, *names])}
+
+
+def check_level(name: str, level: str | None) -> None:
+    """Raise KafkaError if the level of the logger ``name`` cannot be set to ``level`` (None: be removed)."""
+    if name != ROOT and not _is_logger(logging.root.manager.loggerDict.get(name)):
+        raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
+    if level is None:
+        if name == ROOT:
+            raise KafkaError(
+                ErrorCode.invalid_request, "Removing the log level of the root logger is not allowed"
+            )
+    elif level not in LEVELS:
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(LEVELS))}",
+        )
+
+
+def set_level(name: str, level: str | None) -> None:
+    """Set the level of a logger; :func:`check_level` must have accepted it. With None, the logger gets the
+    level of its parent."""
+    _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
+
+
+def _is_logger(found: object) -> bool:
+    """Whether ``found`` is a logger: :mod:`logging` also has placeholders, for prefixes of loggers' names."""
+    return isinstance(found, logging.Logger)
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.root if name == ROOT else logging.getLogger(name)
+
+
+def _level_of(logger: logging.Logger) -> str:
+    """Return the logger's effective level, as the nearest of Kafka's levels that is not above it."""
+    level = logger.getEffectiveLevel()
+    return next((name for name, number in LEVELS.items() if number <= level), "TRACE")
+
+
+# IncrementalAlterConfigs of BROKER_LOGGER resources (KIP-412): log levels of this broker, while it runs.
+
+
+def names_loggers(request: Request) -> bool:
+    return any(each.resource_type == RESOURCE_BROKER_LOGGER for each in request.body.resources)
+
+
+def alter_loggers(services: Services, request: Request) -> Reply:
+    """Change the log levels of this broker's loggers: of each resource either all, or none if one is invalid.
+
+    Resources of other types get INVALID_REQUEST: the controller alters them, in a separate request.
+    """
+    outcomes: Outcomes = denied_alterations(services, request)
+    for resource in request.body.resources:
+        if (resource.resource_type, resource.resource_name) in outcomes:
+            continue
+        try:
+            levels = _levels(services, resource)
+            if not request.body.validate_only:
+                for name, level in levels.items():
+                    set_level(name, level)
+                audit_own_change(services, request, levels=levels)
+            outcome = OK
+        except KafkaError as error:
+            outcome = Outcome(error.code, error.message)
+        outcomes[resource.resource_type, resource.resource_name] = outcome
+    return respond(services, request, outcomes)
+
+
+def _levels(services: Services, resource: Message) -> dict[str, str | None]:
+    """Return the requested levels by logger name; None removes the logger's level.
+
+    Raises KafkaError if one is invalid.
+    """
+    if resource.resource_type != RESOURCE_BROKER_LOGGER:
+        raise KafkaError(
+            ErrorCode.invalid_request, "The settings of loggers must be altered in a separate request."
+        )
+    check_names_this_broker(services, resource.resource_name)
+    times = Counter(config.name for config in resource.configs)
+    levels: dict[str, str | None] = {}
+    for config in resource.configs:
+        if times[config.name] > 1:
+            raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
+        level = _level(config)
+        check_level(config.name, level)
+        levels[config.name] = level
+    return levels
+
+
+def check_names_this_broker(services: Services, name: str) -> None:
+    """Raise KafkaError (INVALID_REQUEST) unless ``name`` is the id of this broker."""
+    if not name.removeprefix("-").isdecimal():
+        raise KafkaError(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}")
+    if int(name) != services.broker_id:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"Unexpected broker id, expected {services.broker_id} but received {name}",
+        )
+
+
+def _level(config: Message) -> str | None:
+    match config.config_operation:
+        case ConfigOperation.DELETE:
+            return None
+        case ConfigOperation.SET if config.value is not None:
+            return str(config.value)
+        case ConfigOperation.SET:
+            why = f"Null value not supported for : {config.name}"
+        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+            operation = ConfigOperation(config.config_operation).name
+            why = f"{operation} operation is not allowed for the BROKER_LOGGER resource"
+        case _:
+            why = f"There is no config operation {config.config_operation}."
+    raise KafkaError(ErrorCode.invalid_request, why)
+
+
+# DescribeConfigs: the settings in force for topics and brokers, their sources, and their documentation.
+#
+# Also the log levels of this broker, and the settings of a consumer group (KIP-848): its own, else the
+# broker's. Client metrics have no subscription.
+
+UNKNOWN_TYPE = 0
+
+
+def handle_describe(services: Services, request: Request) -> Reply:
+    results = tuple(_resource(services, request, resource) for resource in request.body.resources)
+    return request.respond(throttle_time_ms=0, results=results)
+
+
+def _resource(services: Services, request: Request, resource: Message) -> Message:
+    code, message, configs = ErrorCode.none, None, tuple[Message, ...]()
+    try:
+        kind, name = resource.resource_type, resource.resource_name
+        check_configs(services, request, Operation.DESCRIBE_CONFIGS, kind, name)
+        configs = _configs(services, request, resource)
+    except KafkaError as error:
+        code, message = error.code, error.message
+    return request.make(
+        "DescribeConfigsResult",
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=configs,
+    )
+
+
+def _configs(services: Services, request: Request, resource: Message) -> tuple[Message, ...]:
+    """Return the settings of the resource that are asked for. Raises KafkaError."""
+    kind, name = resource.resource_type, resource.resource_name
+    wanted: Sequence[str] | None = resource.configuration_keys
+    if kind == RESOURCE_BROKER_LOGGER:
+        check_names_this_broker(services, name)
+        levels = logger_levels()
+        return tuple(
+            _level_describe(request, each, levels[each]) for each in levels if not wanted or each in wanted
+        )
+    entries = _entries(services, kind, name)
+    return tuple(_config(request, each, kind) for each in entries if not wanted or each.key.name in wanted)
+
+
+def _entries(services: Services, kind: int, name: str) -> list[EffectiveConfig]:
+    """Return the settings in force for the resource. Raises KafkaError for a resource not known here.
+
+    ``kind``: the resource type. ``name``: the topic's or the group's name, or this broker's id; an empty one
+    means the defaults of all brokers.
+    """
+    if kind == RESOURCE_TOPIC:
+        if (error := why_invalid_name(name)) is not None:
+            raise KafkaError(ErrorCode.invalid_topic_exception, error)
+        if services.image.topic(name) is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name}.")
+        return topic_config(services, name)
+    if kind == RESOURCE_BROKER:
+        if name not in ("", str(services.broker_id)):
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"Send this request to broker {name}; this is broker {services.broker_id}.",
+            )
+        return broker_config(services, name)
+    if kind == RESOURCE_GROUP and name:
+        return group_config(services, name)
+    if kind == RESOURCE_CLIENT_METRICS and name:
+        return []
+    if kind in (RESOURCE_GROUP, RESOURCE_CLIENT_METRICS):
+        raise KafkaError(ErrorCode.invalid_request, "The name must not be empty.")
+    raise KafkaError(
+        ErrorCode.invalid_request, f"Resource type {kind} is not known; use 2 (topic) or 4 (broker)."
+    )
+
+
+def _level_describe(request: Request, name: str, level: str) -> Message:
+    return request.make(
+        "DescribeConfigsResourceResult",
+        name=name,
+        value=level,
+        read_only=False,
+        config_source=int(ConfigSource.DYNAMIC_BROKER_LOGGER),
+        is_sensitive=False,
+        synonyms=(),
+        config_type=UNKNOWN_TYPE,
+        documentation=None,
+    )
+
+
+def _config(request: Request, entry: EffectiveConfig, kind: int) -> Message:
+    synonyms: tuple[Message, ...] = ()
+    if request.field("include_synonyms", False):
+        synonyms = tuple(
+            request.make(
+                "DescribeConfigsSynonym",
+                name=item.name,
+                value=None if entry.key.sensitive else item.text,
+                source=int(item.source),
+            )
+            for item in entry.synonyms
+        )
+    documented = request.field("include_documentation", False)
+    return request.make(
+        "DescribeConfigsResourceResult",
+        name=entry.key.name,
+        value=None if entry.key.sensitive else entry.text,
+        read_only=kind == RESOURCE_BROKER and not entry.key.dynamic,
+        config_source=int(entry.source),
+        is_sensitive=entry.key.sensitive,
+        synonyms=synonyms,
+        config_type=entry.key.kind.value,
+        documentation=entry.key.doc if documented else None,
+    )
+
+
+DESCRIBE = ApiSpec(
+    key=ApiKey.DESCRIBE_CONFIGS,
+    versions=(1, 4),
+    handle=handle_describe,
+    divisions=(Division(("resources",), ("results",), repeated=Repeated.AT_MOST_TWICE),),
+    rights=rights_of(Operation.DESCRIBE_CONFIGS),
+)
+
+
+# AlterConfigs: replace all settings of topics and brokers. What is not named goes back to its default.
+#
+# The older form of IncrementalAlterConfigs, for clients from before it.
+
+
+def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return alter(services, request, _replacement)
+
+
+def _replacement(
+    image: ClusterImage, resource: ConfigResource, configs: Sequence[Message]
+) -> list[ConfigAlteration]:
+    given = {config.name for config in configs}
+    removed = [key for key in image.config(*resource) if key not in given]
+    return [
+        *(ConfigAlteration(config.name, ConfigOperation.SET, config.value) for config in configs),
+        *(ConfigAlteration(key, ConfigOperation.DELETE) for key in removed),
+    ]
+
+
+ALTER = ApiSpec(
+    key=ApiKey.ALTER_CONFIGS,
+    versions=(0, 2),
+    handle=handle_alter,
+    forwardable=True,
+    divisions=(
+        Division(
+            ("resources",), ("responses",), repeated=Repeated.TOGETHER, key=("resource_type", "resource_name")
+        ),
+    ),
+    rights=rights_of(Operation.ALTER_CONFIGS),
+)
+
+
+# IncrementalAlterConfigs (KIP-339): set, delete, append to and subtract from settings of topics and
+# brokers; and log levels of this broker (KIP-412).
+
+
+def handle_incremental_alter(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if names_loggers(request):
+        return alter_loggers(services, request)
+    return alter(services, request, _alterations)
+
+
+def _alterations(
+    image: ClusterImage, resource: ConfigResource, configs: Sequence[Message]
+) -> list[ConfigAlteration]:
+    """Raises KafkaError for an invalid operation."""
+    alterations: list[ConfigAlteration] = []
+    for config in configs:
+        try:
+            operation = ConfigOperation(config.config_operation)
+        except ValueError:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"There is no config operation {config.config_operation}."
+            ) from None
+        alterations.append(ConfigAlteration(config.name, operation, config.value))
+    return alterations
+
+
+INCREMENTAL_ALTER = ApiSpec(
+    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    versions=(0, 1),
+    handle=handle_incremental_alter,
+    forwardable=True,
+    divisions=(
+        Division(
+            ("resources",), ("responses",), repeated=Repeated.TOGETHER, key=("resource_type", "resource_name")
+        ),
+    ),
+    rights=rights_of(Operation.ALTER_CONFIGS),
+)

@@ -1,0 +1,233 @@
+"""Consumer groups of KIP-848: ConsumerGroupHeartbeat, with which a member joins, stays in and leaves one, and
+ConsumerGroupDescribe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from uuid import UUID
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_group, ask_groups, client_host, client_id
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.groups.requests import (
+    ConsumerGroupDescribe,
+    ConsumerGroupDescribeReply,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatReply,
+    DescribedConsumerGroup,
+    DescribedConsumerGroupMember,
+    DescribedTopicPartitions,
+    TopicPartitions,
+)
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message, milliseconds
+from nilometer.wire.encoder import LazySequence
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
+
+# ConsumerGroupHeartbeat (KIP-848): with it a member joins, stays in and leaves a consumer group.
+#
+# Versions: 1 adds subscription by regular expression, and member ids chosen by the members.
+
+FIRST_WITH_OWN_MEMBER_IDS = 1
+
+
+def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not services.groups.serves_consumer_groups:
+        return _respond_heartbeat(
+            services, request, ConsumerGroupHeartbeatReply(ErrorCode.unsupported_version)
+        )
+    body = request.body
+    names: Sequence[str] | None = body.subscribed_topic_names
+    access = access_of(services, request)
+    may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
+    if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
+        return _respond_heartbeat(
+            services, request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed)
+        )
+    owned: Sequence[Message] | None = body.topic_partitions
+    asked = ConsumerGroupHeartbeat(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        member_epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
+        subscribed_topic_names=None if names is None else tuple(names),
+        subscribed_topic_regex=request.field("subscribed_topic_regex"),
+        server_assignor=body.server_assignor,
+        topic_partitions=(
+            None
+            if owned is None
+            else tuple(TopicPartitions(each.topic_id, tuple(each.partitions)) for each in owned)
+        ),
+        client_id=client_id(request),
+        client_host=client_host(request),
+        requires_member_id=request.version >= FIRST_WITH_OWN_MEMBER_IDS,
+        peer=request.connection.peer,
+    )
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked.group_id,
+        asked,
+        ConsumerGroupHeartbeatReply,
+        lambda reply: _respond_heartbeat(services, request, reply),
+    )
+
+
+def _respond_heartbeat(services: Services, request: Request, reply: ConsumerGroupHeartbeatReply) -> Reply:
+    assignment = None
+    if reply.assignment is not None:
+        parts = [each for each in reply.assignment if _may_describe(services, request, each.topic_id)]
+        # A member that has its assignment would take a repeat without some of it for a revocation.
+        if len(parts) == len(reply.assignment) or not reply.is_repeat:
+            assignment = request.make(
+                "Assignment",
+                topic_partitions=tuple(
+                    request.make("TopicPartitions", topic_id=each.topic_id, partitions=each.partitions)
+                    for each in parts
+                ),
+            )
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=reply.error_code,
+        error_message=reply.error_message,
+        member_id=reply.member_id,
+        member_epoch=reply.member_epoch,
+        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+def _may_describe(services: Services, request: Request, topic_id: UUID) -> bool:
+    """Return whether a member may know that it has the topic: a regular expression selects also others."""
+    access = access_of(services, request)
+    topic = None if access.is_full else services.image.topic_by_uuid(topic_id)
+    return topic is None or access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name, report=False)
+
+
+HEARTBEAT = ApiSpec(
+    key=ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    versions=(0, 1),
+    handle=handle_heartbeat,
+    rights=(
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)
+
+
+# ConsumerGroupDescribe (KIP-848): epochs, members and assignments of consumer groups.
+#
+# Versions: 1 has the protocol of each member.
+
+
+def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    groups = request.body.group_ids
+    if not services.groups.serves_consumer_groups:
+        unsupported = ErrorCode.unsupported_version
+        refused = tuple(DescribedConsumerGroup(group, unsupported) for group in groups)
+        return _respond_describe(services, request, [ConsumerGroupDescribeReply(refused)])
+    return ask_groups(
+        services,
+        request,
+        Operation.DESCRIBE,
+        [(group, ConsumerGroupDescribe((group,))) for group in groups],
+        lambda replies: _respond_describe(services, request, replies),
+    )
+
+
+def _respond_describe(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+    described = [
+        group for reply in replies if isinstance(reply, ConsumerGroupDescribeReply) for group in reply.groups
+    ]
+    groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
+    return request.respond(throttle_time_ms=0, groups=groups)
+
+
+def _visible(services: Services, request: Request, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
+    """Return ``group``, or an error if a member has a topic that the client may not describe."""
+    access = access_of(services, request)
+    if access.is_full:
+        return group
+    names = {
+        topic.topic_name
+        for member in group.members
+        for topic in (*member.assignment, *member.target_assignment)
+    }
+    if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
+        return group
+    why = "The group has described topic(s) that the client is not authorized to describe."
+    return DescribedConsumerGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
+
+
+def _group(services: Services, request: Request, group: DescribedConsumerGroup) -> Message:
+    operations = OPERATIONS_NOT_ASKED
+    if request.body.include_authorized_operations and group.error_code is ErrorCode.none:
+        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
+    return request.make(
+        "DescribedGroup",
+        error_code=group.error_code,
+        error_message=group.error_message,
+        group_id=group.group_id,
+        group_state=group.group_state,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.assignor_name,
+        members=LazySequence(partial(_member, request), group.members),
+        authorized_operations=operations,
+    )
+
+
+def _member(request: Request, member: DescribedConsumerGroupMember) -> Message:
+    return request.make(
+        "Member",
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.subscribed_topic_names,
+        subscribed_topic_regex=member.subscribed_topic_regex or "",
+        assignment=_assignment(request, member.assignment),
+        target_assignment=_assignment(request, member.target_assignment),
+        member_type=member.member_type,
+    )
+
+
+def _assignment(request: Request, topics: Sequence[DescribedTopicPartitions]) -> Message:
+    return request.make(
+        "Assignment",
+        topic_partitions=tuple(
+            request.make(
+                "TopicPartitions",
+                topic_id=topic.topic_id,
+                topic_name=topic.topic_name,
+                partitions=topic.partitions,
+            )
+            for topic in topics
+        ),
+    )
+
+
+DESCRIBE = ApiSpec(
+    key=ApiKey.CONSUMER_GROUP_DESCRIBE,
+    versions=(0, 1),
+    handle=handle_describe,
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)

@@ -1,0 +1,225 @@
+"""The cluster as a whole: UpdateFeatures, DescribeQuorum and UnregisterBroker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.access import CLUSTER_DENIED, access_of
+from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.controller.brokers import decide_unregister_broker
+from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
+
+# UpdateFeatures: raise or lower finalized levels of features (KIP-584, KIP-1022).
+#
+# Versions: 0 can only raise levels (its ``allow_downgrade`` has no effect, as in Kafka); 1 has the type of
+# each update (upgrade, safe or unsafe downgrade), and ``validate_only``; 2 has one outcome for the whole
+# request.
+
+FIRST_WITHOUT_RESULTS = 2
+
+
+def handle_update_features(services: Services, request: Request) -> asyncio.Future[Reply]:
+    updates = [
+        FeatureUpdate(
+            update.feature,
+            update.max_version_level,
+            getattr(update, "upgrade_type", int(UpgradeType.UPGRADE)),
+        )
+        for update in request.body.feature_updates
+    ]
+    validate_only: bool = request.field("validate_only", False)
+
+    def decide(image: ClusterImage) -> Decision[Outcome]:
+        return decide_update_features(image, updates, validate_only=validate_only)
+
+    return on_controller(
+        services, request, decide, _respond_update_features, _refuse_update_features, needs=Operation.ALTER
+    )
+
+
+def _respond_update_features(services: Services, request: Request, outcome: Outcome) -> Reply:
+    results: dict[str, object] = {}
+    if request.version < FIRST_WITHOUT_RESULTS:
+        updates = request.body.feature_updates if outcome.ok else ()
+        results["results"] = tuple(
+            request.make(
+                "UpdatableFeatureResult",
+                feature=update.feature,
+                error_code=ErrorCode.none,
+                error_message=None,
+            )
+            for update in updates
+        )
+    return request.respond(
+        throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message, **results
+    )
+
+
+def _refuse_update_features(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_update_features(services, request, Outcome(error, message))
+
+
+UPDATE_FEATURES = ApiSpec(
+    key=ApiKey.UPDATE_FEATURES,
+    versions=(0, 2),
+    handle=handle_update_features,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)
+
+
+# DescribeQuorum: the metadata log in the words of KRaft, to be read only (KIP-595, KIP-836).
+#
+# The metadata log is kept by a coordination store, so there is no quorum of brokers: the controller is shown
+# as the leader and only voter, all other live brokers as observers. What is shown is what this broker has
+# folded; how far the others are is not known (-1).
+
+METADATA_TOPIC = "__cluster_metadata"
+UNKNOWN = -1
+
+
+def handle_describe_quorum(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        return _refuse_describe_quorum(request)
+    topics = tuple(
+        request.make(
+            "TopicData",
+            topic_name=topic.topic_name,
+            partitions=tuple(
+                _partition(services, request)
+                if (topic.topic_name, partition.partition_index) == (METADATA_TOPIC, 0)
+                else _unknown(request, partition.partition_index)
+                for partition in topic.partitions
+            ),
+        )
+        for topic in request.body.topics
+    )
+    return request.respond(
+        error_code=ErrorCode.none, error_message=None, topics=topics, **_nodes(services, request)
+    )
+
+
+def _refuse_describe_quorum(request: Request) -> Reply:
+    error = {"error_code": ErrorCode.cluster_authorization_failed, "error_message": CLUSTER_DENIED}
+    nodes: dict[str, object] = {"nodes": ()} if request.api.has("Node") else {}
+    return request.respond(**error, topics=(), **nodes)
+
+
+def _nodes(services: Services, request: Request) -> dict[str, object]:
+    if not request.api.has("Node"):
+        return {}
+    controller = services.image.broker(services.image.controller_id)
+    if controller is None:
+        return {"nodes": ()}
+    listeners = tuple(
+        request.make("Listener", name=point.listener, host=point.host, port=point.port)
+        for point in controller.endpoints
+    )
+    return {"nodes": (request.make("Node", node_id=controller.id, listeners=listeners),)}
+
+
+def _partition(services: Services, request: Request) -> Message:
+    image = services.image
+    end = image.number + 1
+    observers = [broker.id for broker in image.live_brokers() if broker.id != image.controller_id]
+    return request.make(
+        "PartitionData",
+        partition_index=0,
+        error_code=ErrorCode.none,
+        error_message=None,
+        leader_id=image.controller_id,
+        leader_epoch=image.controller_epoch,
+        high_watermark=end,
+        current_voters=(_replica(services, request, image.controller_id, end),),
+        observers=tuple(
+            _replica(services, request, broker, end if broker == services.broker_id else UNKNOWN)
+            for broker in observers
+        ),
+    )
+
+
+def _replica(services: Services, request: Request, broker_id: int, end: int) -> Message:
+    """Return the state of ``broker_id`` as a replica of the metadata log, with log end offset ``end``.
+
+    Its timestamps are the present time for this broker, and unknown for others.
+    """
+    known = broker_id == services.broker_id
+    now_ms = services.runtime.clock.wall_ms() if known else UNKNOWN
+    return request.make(
+        "ReplicaState",
+        replica_id=broker_id,
+        log_end_offset=end,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+
+
+def _unknown(request: Request, index: int) -> Message:
+    return request.make(
+        "PartitionData",
+        partition_index=index,
+        error_code=ErrorCode.unknown_topic_or_partition,
+        error_message="There is no such metadata log.",
+    )
+
+
+DESCRIBE_QUORUM = ApiSpec(
+    key=ApiKey.DESCRIBE_QUORUM,
+    versions=(0, 2),
+    handle=handle_describe_quorum,
+    divisions=(
+        Division(("topics", "partitions"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+    ),
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
+
+
+# UnregisterBroker: remove a broker that will never return, so that no partition waits for its log any more.
+#
+# Rejected for a live broker: it would register again at once, without its former place in the ISRs.
+
+
+def handle_unregister_broker(services: Services, request: Request) -> asyncio.Future[Reply]:
+    def decide(image: ClusterImage) -> Decision[Outcome]:
+        known = image.broker(request.body.broker_id)
+        if known is not None and not known.fenced:
+            return Decision(
+                (), Outcome(ErrorCode.invalid_request, f"Broker {known.id} is alive; stop it first.")
+            )
+        return decide_unregister_broker(image, request.body.broker_id)
+
+    return on_controller(
+        services,
+        request,
+        decide,
+        _respond_unregister_broker,
+        _refuse_unregister_broker,
+        needs=Operation.ALTER,
+    )
+
+
+def _respond_unregister_broker(services: Services, request: Request, outcome: Outcome) -> Reply:
+    return request.respond(throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message)
+
+
+def _refuse_unregister_broker(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    return _respond_unregister_broker(services, request, Outcome(error, message))
+
+
+UNREGISTER_BROKER = ApiSpec(
+    key=ApiKey.UNREGISTER_BROKER,
+    versions=(0, 0),
+    handle=handle_unregister_broker,
+    forwardable=True,
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)

@@ -1,0 +1,671 @@
+"""The offsets of groups: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from nilometer.broker.api.access import access_of, audit_own_change
+from nilometer.broker.api.group_access import ask_group, ask_groups
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.authorization.authorizer import Access
+from nilometer.broker.coordinators.shells import coordinator_error
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.broker.transactions.verification import Asker
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic
+from nilometer.coordinators.turn import Producer
+from nilometer.groups.requests import (
+    OffsetCommit,
+    OffsetCommitPartition,
+    OffsetCommitPartitionReply,
+    OffsetCommitReply,
+    OffsetCommitTopic,
+    OffsetCommitTopicReply,
+    OffsetDelete,
+    OffsetDeletePartitionReply,
+    OffsetDeleteReply,
+    OffsetDeleteTopic,
+    OffsetDeleteTopicReply,
+    OffsetFetch,
+    OffsetFetchPartitionReply,
+    OffsetFetchReply,
+    OffsetFetchTopic,
+    OffsetFetchTopicReply,
+)
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message, milliseconds
+from nilometer.wire.encoder import LazySequence
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
+
+# OffsetCommit: commits a group's offsets. The response is sent when all in-sync replicas have them.
+#
+# Versions: 2 to 4 may set a retention time; 6 has leader epochs; 7 static members; 9 member epochs (KIP-848);
+# 10 topics by id. Topics and partitions that do not exist are rejected here, before the group decides. A
+# connection may have several commits in flight: they are decided in order, and wait for the replicas
+# together.
+
+FIRST_WITH_MEMBER_EPOCHS = 9
+OFFSET_COMMIT_FIRST_BY_ID = 10
+
+
+def handle_offset_commit(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    known: list[OffsetCommitTopic] = []
+    refused: list[OffsetCommitTopicReply] = []
+    if not access_of(services, request).allows(Operation.READ, ResourceType.GROUP, body.group_id):
+        return _respond_offset_commit(request, _deny(request))
+    for asked in body.topics:
+        _sort_by_outcome(services, request, asked, known, refused)
+    if not known:
+        return _respond_offset_commit(request, refused)
+    retention_time = request.field("retention_time")
+    commit = OffsetCommit(
+        group_id=body.group_id,
+        topics=tuple(known),
+        generation_id_or_member_epoch=_generation(body),
+        member_id=body.member_id,
+        group_instance_id=request.field("group_instance_id"),
+        retention_time_ms=-1 if retention_time is None else milliseconds(retention_time),
+        knows_member_epochs=request.version >= FIRST_WITH_MEMBER_EPOCHS,
+    )
+    return services.groups.ask_one(
+        commit.group_id,
+        commit,
+        OffsetCommitReply,
+        lambda reply: _respond_offset_commit(request, [*refused, *reply.topics]),
+    )
+
+
+def _deny(request: Request) -> list[OffsetCommitTopicReply]:
+    denied = ErrorCode.group_authorization_failed
+    return [
+        OffsetCommitTopicReply(
+            getattr(topic, "name", None) or "",
+            tuple(OffsetCommitPartitionReply(each.partition_index, denied) for each in topic.partitions),
+            getattr(topic, "topic_id", None),
+        )
+        for topic in request.body.topics
+    ]
+
+
+def _generation(body: Message) -> int:
+    return body.generation_id_or_member_epoch
+
+
+def _sort_by_outcome(
+    services: Services,
+    request: Request,
+    asked: Message,
+    known: list[OffsetCommitTopic],
+    refused: list[OffsetCommitTopicReply],
+) -> None:
+    """Add the partitions of topic ``asked`` that exist to ``known``, and an error for each other one to
+    ``refused``."""
+    topic, name, topic_id, unknown = _find(services, request, asked)
+    found: list[OffsetCommitPartition] = []
+    missing: list[OffsetCommitPartitionReply] = []
+    for partition in asked.partitions:
+        index = partition.partition_index
+        if topic is None:
+            missing.append(OffsetCommitPartitionReply(index, unknown))
+        elif topic.partition(index) is None:
+            missing.append(OffsetCommitPartitionReply(index, ErrorCode.unknown_topic_or_partition))
+        else:
+            found.append(
+                OffsetCommitPartition(
+                    index,
+                    partition.committed_offset,
+                    getattr(partition, "committed_leader_epoch", -1),
+                    partition.committed_metadata,
+                )
+            )
+    if found:
+        known.append(OffsetCommitTopic(name, tuple(found), topic_id))
+    if missing:
+        refused.append(OffsetCommitTopicReply(name, tuple(missing), topic_id))
+
+
+def _find(
+    services: Services, request: Request, asked: Message
+) -> tuple[Topic | None, str, UUID | None, ErrorCode]:
+    """Return the topic, its name and id as far as they are known, and the error to return if the topic does
+    not exist for this client."""
+    if request.version >= OFFSET_COMMIT_FIRST_BY_ID:
+        topic = services.image.topic_by_uuid(asked.topic_id) if asked.topic_id is not None else None
+        name = "" if topic is None else topic.name
+        if topic is not None and not _may_read(services, request, name):
+            return None, "", asked.topic_id, ErrorCode.topic_authorization_failed
+        return topic, name, asked.topic_id, ErrorCode.unknown_topic_id
+    if not _may_read(services, request, asked.name):
+        return None, asked.name, None, ErrorCode.topic_authorization_failed
+    topic = services.image.topic(asked.name)
+    return topic, asked.name, None if topic is None else topic.uuid, ErrorCode.unknown_topic_or_partition
+
+
+def _may_read(services: Services, request: Request, topic: str) -> bool:
+    return access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic)
+
+
+def _respond_offset_commit(request: Request, topics: Sequence[OffsetCommitTopicReply]) -> Reply:
+    gathered: dict[tuple[str, UUID | None], list[OffsetCommitPartitionReply]] = {}
+    for topic in topics:
+        gathered.setdefault((topic.name, topic.topic_id), []).extend(topic.partitions)
+    return request.respond(
+        throttle_time_ms=0,
+        topics=tuple(
+            request.make(
+                "OffsetCommitResponseTopic",
+                name=name,
+                topic_id=topic_id,
+                partitions=tuple(
+                    request.make(
+                        "OffsetCommitResponsePartition",
+                        partition_index=partition.partition_index,
+                        error_code=partition.error_code,
+                    )
+                    for partition in partitions
+                ),
+            )
+            for (name, topic_id), partitions in gathered.items()
+        ),
+    )
+
+
+OFFSET_COMMIT = ApiSpec(
+    key=ApiKey.OFFSET_COMMIT,
+    versions=(2, 10),
+    handle=handle_offset_commit,
+    pipelined=True,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+    rights=(
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.READ, ResourceType.TOPIC),
+    ),
+)
+
+
+# TxnOffsetCommit: offsets of a group that count once the producer's transaction is committed.
+#
+# Versions: 2 has leader epochs; 3 the member and its generation (KIP-447), which fence a member that lost its
+# partitions; 4 knows TRANSACTION_ABORTABLE; 5 adds the group's partition of ``__consumer_offsets`` to the
+# transaction (KIP-890). As with a produced batch, it is first verified with the transaction's coordinator
+# that this partition is part of the transaction.
+
+FIRST_WITH_LOADING = 2
+FIRST_WITH_ABORTABLE = 4
+FIRST_THAT_ADDS = 5
+
+Errors = Mapping[tuple[str, int], ErrorCode]
+
+
+def handle_txn_offset_commit(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body, access = request.body, access_of(services, request)
+    if not access.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, body.transactional_id):
+        return _respond_txn_offset_commit(
+            request, _everything(request, ErrorCode.transactional_id_authorization_failed)
+        )
+    if not access.allows(Operation.READ, ResourceType.GROUP, body.group_id):
+        return _respond_txn_offset_commit(request, _everything(request, ErrorCode.group_authorization_failed))
+    readable, denied = _readable_topics(request, access)
+    known = _known_topics(services, readable)
+    if not known:
+        return _respond_txn_offset_commit(request, denied)
+    return spawn(services, _answer(services, request, known, denied))
+
+
+def _readable_topics(request: Request, access: Access) -> tuple[list[Message], Errors]:
+    """Return the topics of the request that the client may read, and the errors of the others."""
+    readable: list[Message] = []
+    denied: dict[tuple[str, int], ErrorCode] = {}
+    for topic in request.body.topics:
+        if access.allows(Operation.READ, ResourceType.TOPIC, topic.name):
+            readable.append(topic)
+            continue
+        for partition in topic.partitions:
+            denied[topic.name, partition.partition_index] = ErrorCode.topic_authorization_failed
+    return readable, denied
+
+
+def _everything(request: Request, error: ErrorCode) -> Errors:
+    return {
+        (topic.name, partition.partition_index): error
+        for topic in request.body.topics
+        for partition in topic.partitions
+    }
+
+
+def _known_topics(services: Services, asked: Sequence[Message]) -> tuple[OffsetCommitTopic, ...]:
+    """Return the offsets to commit of those topics and partitions that exist."""
+    known: list[OffsetCommitTopic] = []
+    for topic in asked:
+        found = services.image.topic(topic.name)
+        partitions = tuple(
+            OffsetCommitPartition(
+                partition.partition_index,
+                partition.committed_offset,
+                getattr(partition, "committed_leader_epoch", -1),
+                partition.committed_metadata,
+            )
+            for partition in topic.partitions
+            if found is not None and found.partition(partition.partition_index) is not None
+        )
+        if found is not None and partitions:
+            known.append(OffsetCommitTopic(topic.name, partitions, found.uuid))
+    return tuple(known)
+
+
+async def _answer(
+    services: Services, request: Request, known: tuple[OffsetCommitTopic, ...], denied: Errors
+) -> Reply:
+    body = request.body
+    error = await _verify(services, request)
+    if error is not ErrorCode.none:
+        return _respond_txn_offset_commit(request, {**_everywhere(known, error), **denied})
+    commit = OffsetCommit(
+        group_id=body.group_id,
+        topics=known,
+        generation_id_or_member_epoch=request.field("generation_id", -1),
+        member_id=request.field("member_id", ""),
+        group_instance_id=request.field("group_instance_id"),
+        producer=Producer(body.producer_id, body.producer_epoch),
+    )
+    reply = await services.groups.answer(commit.group_id, commit)
+    assert isinstance(reply, OffsetCommitReply)
+    return _respond_txn_offset_commit(request, {**_errors(reply.topics), **denied})
+
+
+async def _verify(services: Services, request: Request) -> ErrorCode:
+    """Return the error if the group's partition is not part of the transaction, or if the producer is
+    fenced; else ``none``."""
+    body = request.body
+    asker = Asker(
+        knows_abortable=request.version >= FIRST_WITH_ABORTABLE, adds=request.version >= FIRST_THAT_ADDS
+    )
+    try:
+        index = services.groups.partition_for(body.group_id)
+        partition = services.replicas.partition(GROUP_METADATA_TOPIC, index)
+        _ = partition.leader  # raises where another broker leads
+    except KafkaError:
+        return ErrorCode.not_coordinator
+    guard = services.verification.guard(partition, body.producer_id, body.producer_epoch, asker)
+    if guard is not None:
+        verified = await services.verification.verify(body.transactional_id, (guard,), asker)
+        try:
+            partition = services.replicas.partition(GROUP_METADATA_TOPIC, index)
+        except KafkaError:
+            return ErrorCode.not_coordinator
+        error = verified.error(partition, body.producer_id, body.producer_epoch)
+        if error is not ErrorCode.none:
+            return coordinator_error(error)
+    producer = partition.log.producers.producers.get(body.producer_id)
+    is_fenced = producer is not None and body.producer_epoch < producer.producer_epoch
+    return ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.none
+
+
+def _everywhere(topics: Sequence[OffsetCommitTopic], error: ErrorCode) -> Errors:
+    return {
+        (topic.name, partition.partition_index): error for topic in topics for partition in topic.partitions
+    }
+
+
+def _errors(topics: Sequence[OffsetCommitTopicReply]) -> Errors:
+    return {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in topics
+        for partition in topic.partitions
+    }
+
+
+def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
+    """Make the response, in the order of the request; a partition missing in ``errors`` does not exist."""
+
+    def error_of(topic: str, index: int) -> ErrorCode:
+        error = errors.get((topic, index), ErrorCode.unknown_topic_or_partition)
+        if error is ErrorCode.coordinator_load_in_progress and request.version < FIRST_WITH_LOADING:
+            return ErrorCode.coordinator_not_available  # older producers do not retry on loading (KAFKA-7296)
+        return error
+
+    return request.respond(
+        throttle_time_ms=0,
+        topics=tuple(
+            request.make(
+                "TxnOffsetCommitResponseTopic",
+                name=topic.name,
+                partitions=tuple(
+                    request.make(
+                        "TxnOffsetCommitResponsePartition",
+                        partition_index=partition.partition_index,
+                        error_code=error_of(topic.name, partition.partition_index),
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.body.topics
+        ),
+    )
+
+
+TXN_OFFSET_COMMIT = ApiSpec(
+    key=ApiKey.TXN_OFFSET_COMMIT,
+    versions=(0, 5),
+    handle=handle_txn_offset_commit,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+    rights=(
+        Right(Operation.WRITE, ResourceType.TRANSACTIONAL_ID),
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.READ, ResourceType.TOPIC),
+    ),
+)
+
+
+# OffsetFetch: the committed offsets of groups.
+#
+# Versions: 1 repeats an error of the group at each partition; 2 may request all committed offsets; 7 stable
+# offsets only; 8 many groups; 9 has member epochs (KIP-848); 10 topics by id.
+
+FIRST_WITH_GROUP_ERROR = 2
+FIRST_WITH_MANY_GROUPS = 8
+OFFSET_FETCH_FIRST_BY_ID = 10
+
+_NO_ID = UUID(int=0)
+DENIED = ErrorCode.topic_authorization_failed
+
+
+class _Asked(NamedTuple):
+    fetch: OffsetFetch
+    unknown: tuple[OffsetFetchTopicReply, ...]
+    """The response's entries for topics that do not exist for this client."""
+
+
+def handle_offset_fetch(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    body = request.body
+    groups: Sequence[Message] = body.groups if request.version >= FIRST_WITH_MANY_GROUPS else (body,)
+    asked = [_asked(services, request, group) for group in groups]
+    return ask_groups(
+        services,
+        request,
+        Operation.DESCRIBE,
+        [(one.fetch.group_id, one.fetch) for one in asked],
+        lambda replies: _respond_offset_fetch(services, request, asked, replies),
+    )
+
+
+def _asked(services: Services, request: Request, group: Message) -> _Asked:
+    topics: tuple[OffsetFetchTopic, ...] | None = None
+    unknown: tuple[OffsetFetchTopicReply, ...] = ()
+    if group.topics is not None and request.version >= OFFSET_FETCH_FIRST_BY_ID:
+        topics, unknown = _topics_by_id(services, request, group.topics)
+    elif group.topics is not None:
+        topics, unknown = _topics_by_name(services, request, group.topics)
+    fetch = OffsetFetch(
+        group_id=group.group_id,
+        topics=topics,
+        member_id=getattr(group, "member_id", None),
+        member_epoch=getattr(group, "member_epoch", -1),
+        require_stable=request.field("require_stable", False),
+    )
+    return _Asked(fetch, unknown)
+
+
+def _topics_by_name(
+    services: Services, request: Request, asked: Sequence[Message]
+) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
+    access = access_of(services, request)
+    may = [access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name) for topic in asked]
+    known = tuple(
+        OffsetFetchTopic(topic.name, tuple(topic.partition_indexes))
+        for allowed, topic in zip(may, asked, strict=True)
+        if allowed
+    )
+    denied = tuple(
+        OffsetFetchTopicReply(topic.name, _all_offset_fetch(topic.partition_indexes, DENIED))
+        for allowed, topic in zip(may, asked, strict=True)
+        if not allowed
+    )
+    return known, denied
+
+
+def _topics_by_id(
+    services: Services, request: Request, asked: Sequence[Message]
+) -> tuple[tuple[OffsetFetchTopic, ...], tuple[OffsetFetchTopicReply, ...]]:
+    known: list[OffsetFetchTopic] = []
+    unknown: list[OffsetFetchTopicReply] = []
+    access = access_of(services, request)
+    for each in asked:
+        topic_id: UUID = each.topic_id or _NO_ID
+        indexes = tuple(each.partition_indexes)
+        topic = services.image.topic_by_uuid(topic_id)
+        if topic is not None and not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            unknown.append(OffsetFetchTopicReply("", _all_offset_fetch(indexes, DENIED), topic_id))
+        elif topic is not None:
+            known.append(OffsetFetchTopic(topic.name, indexes, topic_id))
+        else:
+            unknown.append(
+                OffsetFetchTopicReply("", _all_offset_fetch(indexes, ErrorCode.unknown_topic_id), topic_id)
+            )
+    return tuple(known), tuple(unknown)
+
+
+def _all_offset_fetch(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetFetchPartitionReply, ...]:
+    return tuple(OffsetFetchPartitionReply(index, error_code=error) for index in indexes)
+
+
+def _respond_offset_fetch(
+    services: Services, request: Request, asked: Sequence[_Asked], replies: Sequence[GroupReply]
+) -> Reply:
+    answers: list[OffsetFetchReply] = []
+    for one, reply in zip(asked, replies, strict=True):
+        assert isinstance(reply, OffsetFetchReply)
+        answers.append(_complete(services, request, one, reply))
+    if request.version >= FIRST_WITH_MANY_GROUPS:
+        return request.respond(
+            throttle_time_ms=0,
+            groups=tuple(
+                request.make(
+                    "OffsetFetchResponseGroup",
+                    group_id=answer.group_id,
+                    error_code=answer.error_code,
+                    topics=LazySequence(partial(_topic_of_group, request), answer.topics),
+                )
+                for answer in answers
+            ),
+        )
+    (answer,) = answers
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=answer.error_code,
+        topics=LazySequence(partial(_topic_of_only_group, request), answer.topics),
+    )
+
+
+def _complete(
+    services: Services, request: Request, asked: _Asked, reply: OffsetFetchReply
+) -> OffsetFetchReply:
+    """Adapt the group's reply to the request's version: where errors are, and whether topics have ids."""
+    if reply.error_code is not ErrorCode.none:
+        if request.version >= FIRST_WITH_GROUP_ERROR:
+            return reply
+        topics = tuple(
+            OffsetFetchTopicReply(topic.name, _all_offset_fetch(topic.partition_indexes, reply.error_code))
+            for topic in asked.fetch.topics or ()
+        )
+        topics += tuple(
+            OffsetFetchTopicReply(
+                topic.name,
+                _all_offset_fetch([each.partition_index for each in topic.partitions], reply.error_code),
+            )
+            for topic in asked.unknown
+        )
+        return OffsetFetchReply(reply.group_id, reply.error_code, topics)
+    shown = reply.topics
+    access = access_of(services, request)
+    if asked.fetch.topics is None and not access.is_full:
+        names = [topic.name for topic in shown]
+        described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names)
+        shown = tuple(topic for topic in shown if topic.name in described)
+    if request.version < OFFSET_FETCH_FIRST_BY_ID:
+        return OffsetFetchReply(reply.group_id, topics=(*shown, *asked.unknown))
+    named = (_with_id(services, topic) for topic in shown)
+    topics = tuple(topic for topic in named if topic is not None)
+    return OffsetFetchReply(reply.group_id, topics=(*asked.unknown, *topics))
+
+
+def _with_id(services: Services, reply: OffsetFetchTopicReply) -> OffsetFetchTopicReply | None:
+    """Add the topic's current id to a reply that has only its name; None if the topic does not exist, since a
+    response by ids cannot name it."""
+    if reply.topic_id is not None:
+        return reply
+    topic = services.image.topic(reply.name)
+    return None if topic is None else OffsetFetchTopicReply(reply.name, reply.partitions, topic.uuid)
+
+
+def _topic_of_group(request: Request, topic: OffsetFetchTopicReply) -> Message:
+    return request.make(
+        "OffsetFetchResponseTopics",
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=_partitions(request, "OffsetFetchResponsePartitions", topic),
+    )
+
+
+def _topic_of_only_group(request: Request, topic: OffsetFetchTopicReply) -> Message:
+    return request.make(
+        "OffsetFetchResponseTopic",
+        name=topic.name,
+        partitions=_partitions(request, "OffsetFetchResponsePartition", topic),
+    )
+
+
+def _partitions(request: Request, kind: str, topic: OffsetFetchTopicReply) -> Sequence[Message]:
+    return LazySequence(partial(_partition, request, kind), topic.partitions)
+
+
+def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply) -> Message:
+    return request.make(
+        kind,
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )
+
+
+OFFSET_FETCH = ApiSpec(
+    key=ApiKey.OFFSET_FETCH,
+    versions=(1, 10),
+    handle=handle_offset_fetch,
+    divisions=(
+        Division(
+            ("groups", "topics", "partition_indexes"),
+            ("groups", "topics", "partitions"),
+            repeated=Repeated.AT_MOST_TWICE,
+        ),
+        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+    ),
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)
+
+
+# OffsetDelete: delete a group's offsets of topics that it is not subscribed to.
+
+
+def handle_offset_delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    known: list[OffsetDeleteTopic] = []
+    refused: list[OffsetDeleteTopicReply] = []
+    access = access_of(services, request)
+    for asked in request.body.topics:
+        indexes = [partition.partition_index for partition in asked.partitions]
+        if not access.allows(Operation.READ, ResourceType.TOPIC, asked.name, report=False):
+            denied = ErrorCode.topic_authorization_failed
+            refused.append(OffsetDeleteTopicReply(asked.name, _all_offset_delete(indexes, denied)))
+            continue
+        topic = services.image.topic(asked.name)
+        found = [index for index in indexes if topic is not None and topic.partition(index) is not None]
+        missing = [index for index in indexes if index not in found]
+        if found:
+            known.append(OffsetDeleteTopic(asked.name, tuple(found)))
+        if missing:
+            refused.append(
+                OffsetDeleteTopicReply(
+                    asked.name, _all_offset_delete(missing, ErrorCode.unknown_topic_or_partition)
+                )
+            )
+    delete = OffsetDelete(request.body.group_id, tuple(known))
+    return ask_group(
+        services,
+        request,
+        Operation.DELETE,
+        delete.group_id,
+        delete,
+        OffsetDeleteReply,
+        lambda reply: _audit_and_respond(services, request, reply, refused),
+    )
+
+
+def _all_offset_delete(indexes: Sequence[int], error: ErrorCode) -> tuple[OffsetDeletePartitionReply, ...]:
+    return tuple(OffsetDeletePartitionReply(index, error) for index in indexes)
+
+
+def _audit_and_respond(
+    services: Services, request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]
+) -> Reply:
+    for topic in reply.topics:
+        deleted = [each.partition_index for each in topic.partitions if each.error_code is ErrorCode.none]
+        if deleted:
+            group = request.body.group_id
+            audit_own_change(services, request, group_id=group, topic=topic.name, partitions=deleted)
+    return _respond_offset_delete(request, reply, refused)
+
+
+def _respond_offset_delete(
+    request: Request, reply: OffsetDeleteReply, refused: Sequence[OffsetDeleteTopicReply]
+) -> Reply:
+    """Make the response from the group's reply and the partitions that do not exist (``refused``).
+
+    If the reply has an error for the whole group, the response has no topics.
+    """
+    gathered: dict[str, list[OffsetDeletePartitionReply]] = {}
+    for topic in (*refused, *reply.topics) if reply.error_code is ErrorCode.none else ():
+        gathered.setdefault(topic.name, []).extend(topic.partitions)
+    return request.respond(
+        error_code=reply.error_code,
+        throttle_time_ms=0,
+        topics=tuple(
+            request.make(
+                "OffsetDeleteResponseTopic",
+                name=name,
+                partitions=tuple(
+                    request.make(
+                        "OffsetDeleteResponsePartition",
+                        partition_index=partition.partition_index,
+                        error_code=partition.error_code,
+                    )
+                    for partition in partitions
+                ),
+            )
+            for name, partitions in gathered.items()
+        ),
+    )
+
+
+OFFSET_DELETE = ApiSpec(
+    key=ApiKey.OFFSET_DELETE,
+    versions=(0, 0),
+    handle=handle_offset_delete,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+    rights=(
+        Right(Operation.DELETE, ResourceType.GROUP),
+        Right(Operation.READ, ResourceType.TOPIC),
+    ),
+)

@@ -1,0 +1,276 @@
+"""Offsets of a partition's log: ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from nilometer.broker.api.access import access_of, audit_own_change
+from nilometer.broker.api.broker_access import why_not_broker
+from nilometer.broker.api.delayed_reply import DelayedReply
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.replicas.delayed_requests import DelayedRequest, DeleteOutcome
+from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import INTERNAL_TOPICS
+from nilometer.identifiers import NO_LEADER_EPOCH
+from nilometer.storage import CorruptRecordFound
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message, milliseconds
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
+
+# ListOffsets: the offset for a timestamp.
+#
+# Timestamps: -1 latest (the bound for the reader's isolation level), -2 earliest, -3 the record with the
+# largest timestamp (version 7), -4 earliest local (8; the same as earliest, nothing is tiered), -5 last
+# tiered (9; none), -6 not tiered yet (11; none), or milliseconds since the epoch: the first record not older.
+# For *latest* and for points in time a new leader returns OFFSET_NOT_AVAILABLE until its high watermark has
+# reached the start of its epoch (KIP-207).
+#
+# With replica id -2 (which Kafka keeps for debugging), uncommitted records count too: *latest* is the log end
+# offset. Clients use it to learn up to which offset records may still become readable.
+
+logger = logging.getLogger("nilometer.broker.api")
+
+
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
+_VERSION_OF_SPECIAL = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_UNKNOWN = (-1, -1, -1)
+DEBUGGING_REPLICA_ID = -2
+
+
+def handle_list(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    return spawn(services, _answer(services, request))
+
+
+async def _answer(services: Services, request: Request) -> Reply:
+    topics: list[object] = []
+    access = access_of(services, request)
+    for topic in request.body.topics:
+        seen: set[int] = set()
+        repeated = {
+            p.partition_index
+            for p in topic.partitions
+            if p.partition_index in seen or seen.add(p.partition_index)
+        }
+        denied = not access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        partitions: list[object] = []
+        for asked in topic.partitions:
+            error, found = ErrorCode.invalid_request, _UNKNOWN
+            if denied:
+                error = ErrorCode.topic_authorization_failed
+            elif asked.partition_index not in repeated:
+                error, found = await _look_up(services, request, topic.name, asked)
+            timestamp, offset, epoch = found
+            partitions.append(
+                request.make(
+                    "ListOffsetsPartitionResponse",
+                    partition_index=asked.partition_index,
+                    error_code=error,
+                    timestamp=timestamp,
+                    offset=offset,
+                    leader_epoch=epoch,
+                )
+            )
+        topics.append(request.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
+    return request.respond(throttle_time_ms=0, topics=tuple(topics))
+
+
+async def _look_up(
+    services: Services, request: Request, name: str, asked: Message
+) -> tuple[ErrorCode, tuple[int, int, int]]:
+    timestamp: int = asked.timestamp
+    if request.version < _VERSION_OF_SPECIAL.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
+        return ErrorCode.unsupported_version, _UNKNOWN
+    try:
+        partition = services.replicas.partition(name, asked.partition_index)
+        partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
+        read_committed = request.field("isolation_level", 0) == 1
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = partition.log.log_start_offset
+            return ErrorCode.none, (-1, start, partition.log.epochs.epoch_for_offset(start))
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return ErrorCode.none, _UNKNOWN
+        if request.field("replica_id", -1) == DEBUGGING_REPLICA_ID:
+            bound = partition.log.log_end_offset
+        else:
+            bound = partition.latest_offset(read_committed=read_committed)
+        leader_epoch = partition.leader_epoch
+        if timestamp == LATEST:
+            return ErrorCode.none, (-1, bound, leader_epoch)
+        try:
+            found = await services.record_reading.run(partition.find_by_time(timestamp, bound))
+        except OSError as error:
+            raise partition.on_read_error(error) from error
+        # It may have found damage meanwhile, and truncated its log: then another replica leads.
+        partition.check_reader(getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH))
+        if partition.leader_epoch != leader_epoch:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        return ErrorCode.none, found or _UNKNOWN
+    except KafkaError as error:
+        if isinstance(error, CorruptRecordFound):  # or batches that their producer made unreadable
+            logger.warning("ListOffsets found unreadable records: %s", error.message)
+        code = error.code
+        if code is ErrorCode.offset_not_available and request.version < 5:
+            code = ErrorCode.leader_not_available  # the code on which readers before KIP-207 retry
+        return code, _UNKNOWN
+
+
+LIST = ApiSpec(
+    key=ApiKey.LIST_OFFSETS,
+    versions=(1, 11),
+    handle=handle_list,
+    divisions=(
+        Division(
+            ("topics", "partitions"),
+            ("topics", "partitions"),
+            repeated=Repeated.TOGETHER,
+            key=("partition_index",),
+        ),
+    ),
+    rights=(Right(Operation.DESCRIBE, ResourceType.TOPIC),),
+)
+
+
+# OffsetForLeaderEpoch: the end offset of an epoch in the leader's log, so that consumers and followers can
+# find where they diverge from it (KIP-101, KIP-320).
+
+CONSUMER = -1
+
+
+def handle_for_leader_epoch(services: Services, request: Request) -> Reply:
+    replica_id: int = request.field("replica_id", CONSUMER)
+    refused = replica_id >= 0 and why_not_broker(services, request, replica_id) is not None
+    access, topics = access_of(services, request), list[object]()
+    sees_all = access.on_cluster(Operation.CLUSTER_ACTION, report=False)
+    for topic in request.body.topics:
+        error = ErrorCode.cluster_authorization_failed if refused else ErrorCode.none
+        if not refused and not sees_all:
+            may = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+            error = ErrorCode.none if may else ErrorCode.topic_authorization_failed
+        ends = tuple(
+            _refuse(request, asked, error) if error else _end_offset(services, request, topic.topic, asked)
+            for asked in topic.partitions
+        )
+        topics.append(request.make("OffsetForLeaderTopicResult", topic=topic.topic, partitions=ends))
+    return request.respond(throttle_time_ms=0, topics=tuple(topics))
+
+
+def _refuse(request: Request, asked: Message, error: ErrorCode) -> object:
+    return request.make(
+        "EpochEndOffset",
+        error_code=error,
+        partition=asked.partition,
+        leader_epoch=-1,
+        end_offset=-1,
+    )
+
+
+def _end_offset(services: Services, request: Request, name: str, asked: Message) -> object:
+    code, epoch, end_offset = ErrorCode.none, -1, -1
+    index: int = asked.partition
+    try:
+        partition = services.replicas.partition(name, index)
+        code, end = partition.end_offset_for_leader_epoch(
+            getattr(asked, "current_leader_epoch", NO_LEADER_EPOCH),
+            asked.leader_epoch,
+        )
+        epoch, end_offset = end.epoch, end.end_offset
+    except KafkaError as error:
+        code = error.code
+    return request.make(
+        "EpochEndOffset", error_code=code, partition=index, leader_epoch=epoch, end_offset=end_offset
+    )
+
+
+FOR_LEADER_EPOCH = ApiSpec(
+    key=ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    versions=(2, 4),
+    handle=handle_for_leader_epoch,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+)
+
+
+# DeleteRecords: move a partition's log start offset up; -1 means up to the high watermark.
+#
+# An offset above the high watermark is OFFSET_OUT_OF_RANGE. The response has the partition's low watermark
+# and is sent once every live replica has moved its log start offset; a partition where that takes longer than
+# ``timeout_ms`` gets REQUEST_TIMED_OUT.
+
+
+class _TopicOutcomes(msgspec.Struct, frozen=True):
+    name: str
+    partitions: Sequence[DeleteOutcome]
+
+
+def handle_delete_records(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    access, topics = access_of(services, request), list[_TopicOutcomes]()
+    waiting = DelayedReply(lambda: _respond(request, topics))
+    for topic in request.body.topics:
+        asked = {part.partition_index: part.offset for part in topic.partitions}
+        if not access.allows(Operation.DELETE, ResourceType.TOPIC, topic.name):
+            denied = [DeleteOutcome(index) for index in asked]
+            for outcome in denied:
+                outcome.fail(ErrorCode.topic_authorization_failed)
+            topics.append(_TopicOutcomes(topic.name, denied))
+            continue
+        audit_own_change(
+            services, request, topic=topic.name, offsets={str(index): asked[index] for index in asked}
+        )
+        outcomes = [
+            _delete(services, topic.name, offset, DeleteOutcome(index), waiting.delayed)
+            for index, offset in asked.items()
+        ]
+        topics.append(_TopicOutcomes(topic.name, outcomes))
+    return waiting.reply(max(milliseconds(request.body.timeout), 0))
+
+
+def _delete(
+    services: Services, topic: str, offset: int, outcome: DeleteOutcome, delayed: DelayedRequest
+) -> DeleteOutcome:
+    try:
+        if topic in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"Cannot delete records of {topic}")
+        services.replicas.partition(topic, outcome.index).delete_records(offset, outcome, delayed)
+    except KafkaError as error:
+        outcome.fail(error.code)
+    return outcome
+
+
+def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Reply:
+    results = tuple(
+        request.make(
+            "DeleteRecordsTopicResult",
+            name=topic.name,
+            partitions=tuple(
+                request.make(
+                    "DeleteRecordsPartitionResult",
+                    partition_index=outcome.index,
+                    low_watermark=outcome.low_watermark,
+                    error_code=outcome.error,
+                )
+                for outcome in topic.partitions
+            ),
+        )
+        for topic in topics
+    )
+    return request.respond(throttle_time_ms=0, topics=results)
+
+
+DELETE_RECORDS = ApiSpec(
+    key=ApiKey.DELETE_RECORDS,
+    versions=(0, 2),
+    handle=handle_delete_records,
+    divisions=(Division(("topics", "partitions"), ("topics", "partitions")),),
+    rights=(Right(Operation.DELETE, ResourceType.TOPIC),),
+)

@@ -1,0 +1,222 @@
+"""An administrator moves partitions: AlterPartitionReassignments and ListPartitionReassignments (KIP-455),
+and ElectLeaders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nilometer.broker.api.access import CLUSTER_DENIED, access_of
+from nilometer.broker.api.controller_requests import on_controller
+from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.controller.decision import OK, Decision, Outcome
+from nilometer.cluster.controller.elections import ElectedPartition, decide_elect_leaders
+from nilometer.cluster.controller.reassignments import (
+    ReassignedPartition,
+    Reassignment,
+    decide_alter_reassignments,
+    list_reassignments,
+)
+from nilometer.cluster.image import ClusterImage
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
+
+# AlterPartitionReassignments (KIP-455): give partitions other replicas, or cancel a reassignment (replicas
+# null).
+
+Reassigned = tuple[ReassignedPartition, ...]
+
+
+def handle_alter_reassignments(services: Services, request: Request) -> asyncio.Future[Reply]:
+    wanted = [
+        Reassignment(topic.name, part.partition_index, part.replicas)
+        for topic in request.body.topics
+        for part in topic.partitions
+    ]
+    allow_factor_change = request.field("allow_replication_factor_change", True)
+
+    def decide(image: ClusterImage) -> Decision[Reassigned]:
+        return decide_alter_reassignments(image, wanted, allow_replication_factor_change=allow_factor_change)
+
+    return on_controller(
+        services,
+        request,
+        decide,
+        _respond_alter_reassignments,
+        _refuse_alter_reassignments,
+        needs=Operation.ALTER,
+    )
+
+
+def _respond_alter_reassignments(
+    services: Services, request: Request, reassigned: Reassigned, outcome: Outcome = OK
+) -> Reply:
+    topics: dict[str, list[Message]] = {}
+    for partition in reassigned:
+        topics.setdefault(partition.topic, []).append(
+            request.make(
+                "ReassignablePartitionResponse",
+                partition_index=partition.partition,
+                error_code=partition.outcome.error,
+                error_message=partition.outcome.message,
+            )
+        )
+    responses = tuple(
+        request.make("ReassignableTopicResponse", name=name, partitions=tuple(partitions))
+        for name, partitions in topics.items()
+    )
+    return request.respond(
+        throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message, responses=responses
+    )
+
+
+def _refuse_alter_reassignments(
+    services: Services, request: Request, error: ErrorCode, message: str
+) -> Reply:
+    outcome = Outcome(error, message)
+    refused = tuple(
+        ReassignedPartition(topic.name, part.partition_index, outcome)
+        for topic in request.body.topics
+        for part in topic.partitions
+    )
+    return _respond_alter_reassignments(services, request, refused, outcome)
+
+
+ALTER_REASSIGNMENTS = ApiSpec(
+    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    versions=(0, 1),
+    handle=handle_alter_reassignments,
+    forwardable=True,
+    divisions=(Division(("topics", "partitions"), ("responses", "partitions")),),
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)
+
+
+# ListPartitionReassignments: the reassignments in progress, of the named partitions or (null) of all.
+
+
+def handle_list_reassignments(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        return _refuse_list_reassignments(request, ErrorCode.cluster_authorization_failed, CLUSTER_DENIED)
+    asked = request.body.topics
+    wanted = (
+        None
+        if asked is None
+        else [(topic.name, index) for topic in asked for index in topic.partition_indexes]
+    )
+    topics: dict[str, list[Message]] = {}
+    for ongoing in list_reassignments(services.image, wanted):
+        topics.setdefault(ongoing.topic, []).append(
+            request.make(
+                "OngoingPartitionReassignment",
+                partition_index=ongoing.partition,
+                replicas=ongoing.state.replicas,
+                adding_replicas=ongoing.state.adding,
+                removing_replicas=ongoing.state.removing,
+            )
+        )
+    listed = tuple(
+        request.make("OngoingTopicReassignment", name=name, partitions=tuple(partitions))
+        for name, partitions in topics.items()
+    )
+    return request.respond(throttle_time_ms=0, error_code=ErrorCode.none, error_message=None, topics=listed)
+
+
+def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str) -> Reply:
+    topics = tuple(
+        request.make(
+            "OngoingTopicReassignment",
+            name=topic.name,
+            partitions=tuple(
+                request.make(
+                    "OngoingPartitionReassignment",
+                    partition_index=index,
+                    replicas=(),
+                    adding_replicas=(),
+                    removing_replicas=(),
+                )
+                for index in topic.partition_indexes
+            ),
+        )
+        for topic in request.body.topics or ()
+    )
+    return request.respond(throttle_time_ms=0, error_code=error, error_message=message, topics=topics)
+
+
+LIST_REASSIGNMENTS = ApiSpec(
+    key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    versions=(0, 0),
+    handle=handle_list_reassignments,
+    divisions=(
+        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+    ),
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
+
+
+# ElectLeaders: elect the preferred replica (election type 0), or any live replica even if it is not in sync
+# (1, unclean).
+
+Elected = tuple[ElectedPartition, ...]
+
+
+def handle_elect_leaders(services: Services, request: Request) -> asyncio.Future[Reply]:
+    asked = request.body.topic_partitions
+    partitions = (
+        None if asked is None else [(topic.topic, index) for topic in asked for index in topic.partitions]
+    )
+    kind = request.field("election_type", 0)
+
+    def decide(image: ClusterImage) -> Decision[Elected]:
+        return decide_elect_leaders(image, kind, partitions)
+
+    return on_controller(
+        services, request, decide, _respond_elect_leaders, _refuse_elect_leaders, needs=Operation.ALTER
+    )
+
+
+def _respond_elect_leaders(
+    services: Services, request: Request, elected: Elected, error: ErrorCode = ErrorCode.none
+) -> Reply:
+    topics: dict[str, list[Message]] = {}
+    for partition in elected:
+        topics.setdefault(partition.topic, []).append(
+            request.make(
+                "PartitionResult",
+                partition_id=partition.partition,
+                error_code=partition.outcome.error,
+                error_message=partition.outcome.message,
+            )
+        )
+    results = tuple(
+        request.make("ReplicaElectionResult", topic=name, partition_result=tuple(partitions))
+        for name, partitions in topics.items()
+    )
+    return request.respond(throttle_time_ms=0, error_code=error, replica_election_results=results)
+
+
+def _refuse_elect_leaders(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
+    outcome = Outcome(error, message)
+    elected = tuple(
+        ElectedPartition(topic.topic, index, outcome)
+        for topic in request.body.topic_partitions or ()
+        for index in topic.partitions
+    )
+    return _respond_elect_leaders(services, request, elected, error)
+
+
+ELECT_LEADERS = ApiSpec(
+    key=ApiKey.ELECT_LEADERS,
+    versions=(0, 2),
+    handle=handle_elect_leaders,
+    forwardable=True,
+    divisions=(
+        Division(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),
+    ),
+    rights=(Right(Operation.ALTER, ResourceType.CLUSTER),),
+)

@@ -1,0 +1,358 @@
+"""The replicas of this broker: DescribeLogDirs, and Nilometer's own DescribeReplicas with what holds back
+each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from msgspec import structs
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import PartitionState
+from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
+from nilometer.replication import (
+    FollowerRole,
+    HighWatermarkHold,
+    LeaderRole,
+    NotHeld,
+    RemoteReplica,
+    UnderMinIsr,
+    WaitingFor,
+    WaitingForFlush,
+)
+from nilometer.replication.followers import NEVER_MS
+from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkIsr
+from nilometer.runtime import Disk
+from nilometer.storage import TopicPartition
+from nilometer.storage.directories.log_manager import DirectoryDescription
+from nilometer.storage.segments.segment import LogSegment
+from nilometer.wire import own_apis as wire
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+# The segments of a replica's log, for DescribeReplicas: what is in memory, and when the files were written.
+#
+# The files' times are read off the event loop, and left out if that would have to wait: a page that shows
+# segments must neither hang with a disk nor take the threads that others need.
+
+OFFLOADED_MAX = 2
+"""With so much offloaded work under way the files' times are not read."""
+TIMES_TIMEOUT_S = 0.5
+NOT_KNOWN = -1
+
+
+async def described_segments(services: Services, key: TopicIdPartition) -> wire.SegmentsState | None:
+    """Return the segments of this broker's replica; None if its log cannot be used."""
+    try:
+        hosted = services.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
+    except KafkaError:
+        return None
+    segments = hosted.log.segments
+    newest, count = segments.newest(wire.SEGMENTS_MAX), len(segments)
+    times = await _modified_ms(services.runtime.disk, newest)
+    described = tuple(_segment(segment, time) for segment, time in zip(newest, times, strict=True))
+    return wire.SegmentsState(count=count, newest=described)
+
+
+async def _modified_ms(disk: Disk, segments: Sequence[LogSegment]) -> Sequence[int]:
+    """Return when each segment's file was last written; -1 where that is not known."""
+    unknown = [NOT_KNOWN] * len(segments)
+    if disk.offloaded >= OFFLOADED_MAX:
+        return unknown
+    try:
+        async with asyncio.timeout(TIMES_TIMEOUT_S):
+            return await disk.offload(lambda: [_modified(segment) for segment in segments])
+    except TimeoutError:
+        return unknown
+
+
+def _modified(segment: LogSegment) -> int:
+    try:
+        return segment.modified_ms()
+    except OSError:  # deleted meanwhile; a failing disk is found by the log's own reads and writes
+        return NOT_KNOWN
+
+
+def _segment(segment: LogSegment, modified_ms: int) -> wire.SegmentState:
+    largest = segment.known_max_timestamp
+    return wire.SegmentState(
+        base_offset=segment.base_offset,
+        size_bytes=segment.size,
+        modified_ms=modified_ms,
+        largest_timestamp=NOT_KNOWN if largest is None else largest,
+    )
+
+
+# DescribeReplicas (Nilometer's own): the full state of this broker's replicas, and what holds back each
+# leader's high watermark.
+#
+# The state of one replica, without its segments, is consistent. The response is built in slices of
+# ``SLICE_REPLICAS`` replicas; between them the broker serves other requests. A replica that is removed
+# meanwhile is left out.
+
+SLICE_REPLICAS = 200
+SEGMENT_REPLICAS_MAX = 10
+"""Of how many replicas a response describes the segments."""
+
+
+def handle_describe(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _answer(services, request))
+
+
+async def _answer(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        denied = int(ErrorCode.cluster_authorization_failed)
+        return request.respond(cluster_id="", broker=wire.NO_BROKER_STATE, replicas=(), error_code=denied)
+    found: list[wire.ReplicaState] = []
+    segments_left = SEGMENT_REPLICAS_MAX if request.body.segments else 0
+    for count, (name, index, key) in enumerate(_asked_for(services, request.body), start=1):
+        state = services.image.partition_by_id(key.topic_id, index)
+        if state is not None and services.broker_id in state.replicas:
+            found.append(_replica(services, name, key, state))
+            if segments_left and (segments := await described_segments(services, key)) is not None:
+                found[-1] = structs.replace(found[-1], segments=segments)
+                segments_left -= 1
+        if count % SLICE_REPLICAS == 0:
+            await asyncio.sleep(0)
+    return request.respond(cluster_id=services.cluster_id, broker=_broker(services), replicas=tuple(found))
+
+
+def _asked_for(
+    services: Services, body: wire.DescribeReplicasRequest
+) -> list[tuple[str, int, TopicIdPartition]]:
+    """Return this broker's replicas that the request selects, as (topic name, partition, key), in that
+    order."""
+    topics = None if body.topics is None else frozenset(body.topics)
+    partitions = None if body.partitions is None else frozenset(body.partitions)
+    image, asked = services.image, list[tuple[str, int, TopicIdPartition]]()
+    for key, _ in image.partitions_on(BrokerId(services.broker_id)):
+        topic = image.topic_by_id(key.topic_id)
+        if topic is None or (topics is not None and topic.name not in topics):
+            continue
+        if partitions is None or key.partition in partitions:
+            asked.append((topic.name, key.partition, key))
+    return sorted(asked, key=lambda one: one[:2])
+
+
+def _broker(services: Services) -> wire.BrokerState:
+    image = services.image
+    epoch = image.broker_epoch(BrokerId(services.broker_id))
+    return wire.BrokerState(
+        broker_id=services.broker_id,
+        broker_epoch=-1 if epoch is None else epoch,
+        controller_id=image.controller_id,
+        controller_epoch=image.controller_epoch,
+        metadata_number=image.number,
+        unclean_elections=image.unclean_elections,
+        stray_folders=services.replicas.stray_folders,
+        longest_turn_us=services.turns.longest.cpu_us,
+        longest_turn=services.turns.longest.work,
+    )
+
+
+def _replica(
+    services: Services, topic: str, key: TopicIdPartition, state: PartitionState
+) -> wire.ReplicaState:
+    topic_id = str(key.topic_id)
+    try:
+        hosted = services.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
+    except KafkaError:
+        return wire.ReplicaState(
+            topic=topic,
+            topic_id=topic_id,
+            partition=key.partition,
+            broker_id=services.broker_id,
+            role=wire.OFFLINE,
+            leader_id=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=state.replicas,
+            isr=state.isr,
+            in_sync=services.broker_id in state.isr,
+            problems=_why_offline(services, key),
+        )
+    log, replica = hosted.log, hosted.replica
+    role, leader_epoch, leader = _role(services, hosted)
+    return wire.ReplicaState(
+        topic=topic,
+        topic_id=topic_id,
+        partition=key.partition,
+        broker_id=services.broker_id,
+        role=role,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch if leader_epoch < 0 else leader_epoch,
+        partition_epoch=state.partition_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        in_sync=services.broker_id in state.isr,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        flushed_offset=log.flushed_offset,
+        high_watermark=replica.high_watermark,
+        last_stable_offset=log.last_stable_offset(replica.high_watermark),
+        size_bytes=log.segments.size,
+        epoch_chain=log.epochs.entries,
+        leader=leader,
+        compaction=_compaction(services, log.topic_partition),
+        problems=services.replicas.failures.failures_of(log.topic_partition),
+    )
+
+
+def _compaction(services: Services, name: TopicPartition) -> wire.CompactionState | None:
+    found = services.compactions.of(name)
+    if found is None:
+        return None
+    since_ms = found.began_ms if found.ended_ms is None else found.ended_ms
+    return wire.CompactionState(
+        in_progress=found.ended_ms is None,
+        age_ms=services.runtime.clock.monotonic_ms() - since_ms,
+        progress=found.progress,
+        bytes_total=found.bytes_total,
+        bytes_written=found.statistics.bytes_written,
+        records_read=found.statistics.records_read,
+        records_kept=found.statistics.records_kept,
+        end_offset=-1 if found.end_offset is None else found.end_offset,
+        failure=found.failure,
+    )
+
+
+def _why_offline(services: Services, key: TopicIdPartition) -> tuple[str, ...]:
+    reason = services.replicas.offline.reason(key)
+    return (reason,) if reason else ()
+
+
+def _role(services: Services, partition: Partition) -> tuple[str, int, wire.LeaderState | None]:
+    role = partition.replica.role
+    if isinstance(role, LeaderRole):
+        return wire.LEADER, role.leader_epoch, _leader(services, role)
+    if isinstance(role, FollowerRole):
+        return wire.FOLLOWER, role.leader_epoch, None
+    return wire.NO_ROLE, -1, None
+
+
+def _leader(services: Services, role: LeaderRole) -> wire.LeaderState:
+    now_ms = services.runtime.clock.monotonic_ms()
+    return wire.LeaderState(
+        epoch_start_offset=role.epoch_start_offset,
+        isr=role.isr,
+        maximal_isr=tuple(sorted(role.isr_state.maximal)),
+        pending_isr=_pending_isr(role.isr_state),
+        needed_in_sync=role.needed_in_sync,
+        hold=_hold(role.high_watermark_hold(now_ms)),
+        followers=tuple(_follower(services, role, remote, now_ms) for remote in role.remote_replicas),
+    )
+
+
+def _pending_isr(state: IsrState) -> tuple[int, ...] | None:
+    if isinstance(state, PendingExpandIsr | PendingShrinkIsr):
+        return tuple(broker_id for broker_id, _ in state.request.new_isr)
+    return None
+
+
+def _follower(
+    services: Services, role: LeaderRole, remote: RemoteReplica, now_ms: int
+) -> wire.RemoteReplicaState:
+    if remote.log_end_offset == role.log_end_offset:
+        age_ms = 0
+    else:
+        age_ms = None if remote.last_caught_up_ms == NEVER_MS else max(0, now_ms - remote.last_caught_up_ms)
+    broker = services.image.broker(BrokerId(remote.broker_id))
+    return wire.RemoteReplicaState(
+        broker_id=remote.broker_id,
+        broker_epoch=remote.broker_epoch,
+        log_start_offset=remote.log_start_offset,
+        log_end_offset=remote.log_end_offset,
+        caught_up_age_ms=age_ms,
+        is_assigned=remote.assigned,
+        is_eligible=broker is not None and broker.is_active and broker.epoch == remote.broker_epoch,
+    )
+
+
+def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
+    match hold:
+        case NotHeld():
+            return wire.HighWatermarkHoldState(reason=wire.NOT_HELD, text=str(hold))
+        case UnderMinIsr():
+            return wire.HighWatermarkHoldState(reason=wire.UNDER_MIN_ISR, text=str(hold))
+        case WaitingFor(replicas):
+            return wire.HighWatermarkHoldState(
+                reason=wire.WAITING_FOR_REPLICAS, text=str(hold), replicas=replicas
+            )
+        case WaitingForFlush():
+            return wire.HighWatermarkHoldState(reason=wire.WAITING_FOR_FLUSH, text=str(hold))
+        case _:
+            assert_never(hold)
+
+
+DESCRIBE = ApiSpec(
+    key=wire.DESCRIBE_REPLICAS,
+    versions=(0, 0),
+    handle=handle_describe,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)
+
+
+# DescribeLogDirs: the logs in this broker's log directories, their sizes, and the free space.
+
+
+def handle_describe_log_dirs(services: Services, request: Request) -> Reply:
+    if not access_of(services, request).on_cluster(Operation.DESCRIBE):
+        denied = ErrorCode.cluster_authorization_failed
+        return request.respond(throttle_time_ms=0, error_code=denied, results=())
+    wanted: Mapping[str, set[int]] | None = None
+    if request.body.topics is not None:
+        wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
+    results = tuple(
+        _directory(services, request, found, wanted) for found in services.replicas.logs.describe()
+    )
+    return request.respond(throttle_time_ms=0, error_code=ErrorCode.none, results=results)
+
+
+def _directory(
+    services: Services, request: Request, found: DirectoryDescription, wanted: Mapping[str, set[int]] | None
+) -> Message:
+    topics: dict[str, list[tuple[TopicPartition, int]]] = {}
+    for name, size in found.sizes.items():
+        if wanted is None or name.partition in wanted.get(name.topic, ()):
+            topics.setdefault(name.topic, []).append((name, size))
+
+    def describe(sized: tuple[TopicPartition, int]) -> Message:
+        name, size = sized
+        return request.make(
+            "DescribeLogDirsPartition",
+            partition_index=name.partition,
+            partition_size=size,
+            offset_lag=services.replicas.offset_lag(name),
+            is_future_key=False,
+        )
+
+    return request.make(
+        "DescribeLogDirsResult",
+        error_code=ErrorCode.none if found.failure is None else ErrorCode.kafka_storage_error,
+        log_dir=found.path,
+        topics=tuple(
+            request.make("DescribeLogDirsTopic", name=name, partitions=LazySequence(describe, partitions))
+            for name, partitions in sorted(topics.items())
+        ),
+        total_bytes=found.total_bytes,
+        usable_bytes=found.usable_bytes,
+        is_cordoned=False,
+    )
+
+
+DESCRIBE_LOG_DIRS = ApiSpec(
+    key=ApiKey.DESCRIBE_LOG_DIRS,
+    versions=(1, 5),
+    handle=handle_describe_log_dirs,
+    rights=(Right(Operation.DESCRIBE, ResourceType.CLUSTER),),
+)

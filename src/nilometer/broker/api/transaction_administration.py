@@ -1,0 +1,255 @@
+"""Transactions and producers as an administrator sees them: ListTransactions, DescribeTransactions and
+DescribeProducers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from msgspec.structs import replace
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.coordinators.client_patterns import HEAVIEST, PATTERN_ERRORS, compile_pattern, weight
+from nilometer.storage.producers import ProducerStateEntry
+from nilometer.transactions.requests import (
+    DescribeTransaction,
+    DescribeTransactionReply,
+    ListedTransaction,
+    ListTransactions,
+    ListTransactionsReply,
+    TransactionReply,
+)
+from nilometer.transactions.shard import list_transactions
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
+from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.large_requests import Division, Repeated
+
+# ListTransactions: the transactional ids that this broker coordinates.
+#
+# Versions: 1 filters by how long a transaction is open (KIP-994); 2 by a pattern of the id (KIP-1152).
+
+
+def handle_list(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _list(services, request), "ListTransactions")
+
+
+async def _list(services: Services, request: Request) -> Reply:
+    """Make one response from the replies of all coordinator partitions led here.
+
+    The error of one of them is the error of the whole response: clients would take a partial list for the
+    complete one.
+    """
+    body = request.body
+    asked = ListTransactions(
+        state_filters=tuple(body.state_filters),
+        producer_id_filters=tuple(body.producer_id_filters),
+        duration_filter_ms=request.field("duration_filter", -1),
+    )
+    try:
+        pattern = compile_pattern(request.field("transactional_id_pattern") or "")
+    except PATTERN_ERRORS:
+        return _refuse(request, ErrorCode.invalid_regular_expression)
+    # What is wrong with the request is said also where no coordinator partition is led.
+    replies = [list_transactions((), asked, wall_ms=0)]
+    access = access_of(services, request)
+    work = LongWork(services.turns)
+    shown: list[ListedTransaction] = []
+    for answer in services.transactions.answer_all(asked):
+        reply = await answer
+        assert isinstance(reply, ListTransactionsReply)
+        replies.append(reply)
+        await work.step(len(reply.transactions))
+        for each in reply.transactions:
+            await work.step(1)
+            if access.allows(
+                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id, report=False
+            ):
+                shown.append(each)
+    if error := next((each.error_code for each in replies if each.error_code), ErrorCode.none):
+        return _refuse(request, error)
+    if request.field("transactional_id_pattern"):
+        ids = [each.transactional_id for each in shown]
+        if weight(pattern, ids) > HEAVIEST:
+            return _refuse(request, ErrorCode.invalid_regular_expression)
+        matched = set(await services.transactions.matching(pattern, ids))
+        shown = [each for each in shown if each.transactional_id in matched]
+    return request.respond(
+        throttle_time_ms=0,
+        error_code=ErrorCode.none,
+        unknown_state_filters=tuple(
+            dict.fromkeys(name for reply in replies for name in reply.unknown_state_filters)
+        ),
+        transaction_states=LazySequence(partial(_transaction, request), shown),
+    )
+
+
+def _refuse(request: Request, error: ErrorCode) -> Reply:
+    return request.respond(
+        throttle_time_ms=0, error_code=error, unknown_state_filters=(), transaction_states=()
+    )
+
+
+def _transaction(request: Request, listed: ListedTransaction) -> Message:
+    return request.make(
+        "TransactionState",
+        transactional_id=listed.transactional_id,
+        producer_id=listed.producer_id,
+        transaction_state=listed.transaction_state,
+    )
+
+
+LIST = ApiSpec(
+    key=ApiKey.LIST_TRANSACTIONS,
+    versions=(0, 2),
+    handle=handle_list,
+    rights=(Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+)
+
+
+# DescribeTransactions: the state, producer and partitions of transactional ids that this broker
+# coordinates.
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""The Unix epoch. Start times count from it; an id without a transaction has -1 ms, since the field cannot
+be null."""
+
+
+def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    ids: Sequence[str] = request.body.transactional_ids
+    access = access_of(services, request)
+    allowed = access.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
+    denied = ErrorCode.transactional_id_authorization_failed
+    refused = [DescribeTransactionReply(denied, each) for each in ids if each not in allowed]
+    asked = [(each, DescribeTransaction(each)) for each in ids if each in allowed]
+    return services.transactions.ask(asked, lambda replies: _respond(services, request, [*refused, *replies]))
+
+
+def _respond(services: Services, request: Request, replies: Sequence[TransactionReply]) -> Reply:
+    described = [
+        _visible(services, request, reply) for reply in replies if isinstance(reply, DescribeTransactionReply)
+    ]
+    return request.respond(
+        throttle_time_ms=0, transaction_states=tuple(_state(request, each) for each in described)
+    )
+
+
+def _visible(
+    services: Services, request: Request, described: DescribeTransactionReply
+) -> DescribeTransactionReply:
+    """Return the transaction with those of its partitions that the client may describe."""
+    access = access_of(services, request)
+    if access.is_full:
+        return described
+    topics = [each.topic for each in described.partitions]
+    allowed = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, topics)
+    partitions = tuple(each for each in described.partitions if each.topic in allowed)
+    return replace(described, partitions=partitions)
+
+
+def _state(request: Request, described: DescribeTransactionReply) -> Message:
+    topics: dict[str, list[int]] = {}
+    for partition in described.partitions:
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return request.make(
+        "TransactionState",
+        error_code=described.error_code,
+        transactional_id=described.transactional_id,
+        transaction_state=described.transaction_state,
+        transaction_timeout_ms=described.transaction_timeout_ms,
+        transaction_start_time=EPOCH + timedelta(milliseconds=described.transaction_start_time_ms),
+        producer_id=described.producer_id,
+        producer_epoch=described.producer_epoch,
+        topics=tuple(
+            request.make("TopicData", topic=name, partitions=tuple(indexes))
+            for name, indexes in topics.items()
+        ),
+    )
+
+
+DESCRIBE = ApiSpec(
+    key=ApiKey.DESCRIBE_TRANSACTIONS,
+    versions=(0, 0),
+    handle=handle_describe,
+    divisions=(Division(("transactional_ids",), ("transaction_states",), repeated=Repeated.AT_MOST_TWICE),),
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)
+
+
+# DescribeProducers: the producers in the state of a partition's leader, and the first offsets of their open
+# transactions.
+
+
+def handle_describe_producers(services: Services, request: Request) -> Reply:
+    topics = tuple(
+        request.make(
+            "TopicResponse",
+            name=topic.name,
+            partitions=tuple(
+                _describe(services, request, topic.name, index) for index in topic.partition_indexes
+            ),
+        )
+        for topic in request.body.topics
+    )
+    return request.respond(throttle_time_ms=0, topics=topics)
+
+
+def _describe(services: Services, request: Request, topic: str, index: int) -> Message:
+    try:
+        if not access_of(services, request).allows(Operation.READ, ResourceType.TOPIC, topic):
+            raise KafkaError(ErrorCode.topic_authorization_failed)
+        partition = services.replicas.partition(topic, index)
+        _ = partition.leader  # raises where another broker leads
+        known = partition.log.producers.producers
+    except KafkaError as refused:
+        return request.make(
+            "PartitionResponse",
+            partition_index=index,
+            error_code=refused.code,
+            error_message=None,
+            active_producers=(),
+        )
+    producers = LazySequence(partial(_producer, request), list(known.items()))
+    return request.make(
+        "PartitionResponse",
+        partition_index=index,
+        error_code=ErrorCode.none,
+        error_message=None,
+        active_producers=producers,
+    )
+
+
+def _producer(request: Request, known: tuple[int, ProducerStateEntry]) -> Message:
+    producer_id, entry = known
+    return request.make(
+        "ProducerState",
+        producer_id=producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.current_txn_first_offset,
+    )
+
+
+DESCRIBE_PRODUCERS = ApiSpec(
+    key=ApiKey.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    handle=handle_describe_producers,
+    divisions=(
+        Division(("topics", "partition_indexes"), ("topics", "partitions"), repeated=Repeated.AT_MOST_TWICE),
+    ),
+    rights=(Right(Operation.READ, ResourceType.TOPIC),),
+)

@@ -1,0 +1,258 @@
+"""The group coordinators of one broker: passes requests to the shards that keep the groups.
+
+A request that never reached a group, or whose outcome is not known, gets an error in every field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+
+from nilometer.broker.control.internal_topics import InternalTopics
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShell
+from nilometer.broker.coordinators.shells import NOT_AVAILABLE, CoordinatorShells, coordinator_error
+from nilometer.broker.decision_lines import log_decision
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replies import Reply as Frame
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.features import GROUP_VERSION
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
+from nilometer.coordinators.turn import TransactionEnd
+from nilometer.groups.record_format import decode_record, encode_record
+from nilometer.groups.records import CoordinatorRecord
+from nilometer.groups.requests import (
+    ConsumerGroupHeartbeat,
+    GroupRequest,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    OffsetDelete,
+    OffsetFetch,
+    Reply,
+    SyncGroup,
+    metadata_bytes,
+    refusal,
+    subscription_bytes,
+)
+from nilometer.groups.turn import Computation, GroupAction, RebalanceNote
+from nilometer.runtime import Runtime
+from nilometer.storage import AppendInfo
+from nilometer.wire.compression import Codec
+from nilometer.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from nilometer.groups.shard import GroupShard
+
+
+def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
+    """Return the reply with ``error`` for the whole ``request``."""
+    if isinstance(request, Heartbeat) and error is ErrorCode.coordinator_load_in_progress:
+        return HeartbeatReply(ErrorCode.none)
+    return refusal(request, error)
+
+
+def refuse_for_log(request: GroupRequest, error: ErrorCode) -> Reply:
+    """Return the reply to ``request`` if its append, or the wait for its commit, failed with ``error``."""
+    if isinstance(request, OffsetFetch) and error in NOT_AVAILABLE:
+        return refuse(request, ErrorCode.not_coordinator)
+    return refuse(request, coordinator_error(error))
+
+
+logger = logging.getLogger("nilometer.broker.groups")
+
+R = TypeVar("R")
+Respond = Callable[[Sequence[Reply]], Frame]
+
+_OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
+"""The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
+
+
+METADATA_BYTES_MAX = 64 * 1024 * 1024
+"""Of the members of all groups that this broker coordinates, and of ids given to clients that have not joined
+with them: protocols of classic members, names of topics that others subscribe to, and what else clients
+choose. They stay in memory while their members do, up to ``group.max.session.timeout.ms``. A member for which
+there is no room may not join."""
+COUNTING_PAUSE = 20
+"""After what the members hold was counted, it is not counted again for this many times as long."""
+
+GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
+
+
+class GroupCoordinator:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        tasks: Tasks,
+        metadata: MetadataLog,
+        replicas: ReplicaManager,
+        topics: InternalTopics,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._tasks = tasks
+        self._metadata = metadata
+        self._topics = topics
+        self._may_serve_consumer_groups = "consumer" in config.strings(
+            "group.coordinator.rebalance.protocols"
+        )
+        kind: CoordinatorKind[GroupRequest, Reply, CoordinatorRecord, GroupAction] = CoordinatorKind(
+            name="group",
+            subject="groups",
+            topic=GROUP_METADATA_TOPIC,
+            num_partitions=config.integer("offsets.topic.num.partitions"),
+            commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+            load_buffer_bytes=config.integer("offsets.load.buffer.size"),
+            codec=Codec(config.integer("offsets.topic.compression.codec")),
+            make_shard=self._make_shard,
+            encode=encode_record,
+            decode=decode_record,
+            refuse=refuse,
+            refuse_for_log=refuse_for_log,
+            carry_out=self._carry_out,
+        )
+        self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, self._check)
+        self._metadata_bytes = 0
+        """Of all members, at most: those that have left since it was counted are still in it."""
+        self._next_count_us = 0
+        self._computing = asyncio.Lock()
+        """Held while something is computed: other threads are left for the disks."""
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether the protocol of KIP-848 is on: on this broker, and in the cluster."""
+        return self._may_serve_consumer_groups and self._metadata.image.feature_level(GROUP_VERSION) >= 1
+
+    # ── where a group is ────────────────────────────────────────────────────────────────────────
+    def partition_for(self, group_id: str) -> int:
+        """Return the partition of ``__consumer_offsets`` that keeps the group."""
+        return self._shells.partition_for(group_id)
+
+    async def ensure_topic(self) -> bool:
+        return await self._topics.ensure(GROUP_METADATA_TOPIC)
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
+    def ask(
+        self, asked: Sequence[tuple[str, GroupRequest]], respond: Respond
+    ) -> Frame | asyncio.Future[Frame]:
+        """Submit each request of ``asked``, a list of (group id, request), to the group's coordinator.
+
+        ``respond`` makes the response from all replies, in the order of ``asked``. If the client disconnects
+        before, the requests are dropped.
+        """
+        return self._shells.ask(asked, respond)
+
+    def ask_one(
+        self, group_id: str, request: GroupRequest, kind: type[R], respond: Callable[[R], Frame]
+    ) -> Frame | asyncio.Future[Frame]:
+        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
+        return self._shells.ask_one(group_id, request, kind, respond)
+
+    def answer_all(self, request: ListGroups) -> Iterator[asyncio.Future[Reply]]:
+        """Submit ``request`` to each shell on this broker when the next future is taken."""
+        return self._shells.answer_all(request)
+
+    def answer(self, group_id: str, request: GroupRequest) -> asyncio.Future[Reply]:
+        """Submit one request; returns the future of its reply, for a handler that makes the response."""
+        return self._shells.answer(group_id, request)
+
+    def append_marker(
+        self, index: int, write: Callable[[Partition], AppendInfo], end: TransactionEnd
+    ) -> AppendInfo:
+        """Append a marker to partition ``index`` of ``__consumer_offsets``, and apply or drop the producer's
+        pending offsets there. ``write`` appends it; ``end`` is the transaction it ends. Raises KafkaError."""
+        return self._shells.append_marker(index, write, end)
+
+    def states(self) -> Iterator[Iterable[str]]:
+        """Yield, for each shard, the state of each group."""
+        return self._shells.states()
+
+    # ── shards ──────────────────────────────────────────────────────────────────────────────────
+    def _make_shard(self) -> GroupShard:
+        from nilometer.groups.shard import GroupShard
+
+        return GroupShard(self._config.groups, self._new_member_id, self._metadata.image)
+
+    def _check(self, group_id: str, request: GroupRequest) -> ErrorCode:
+        if not group_id and isinstance(request, _OF_NAMED_GROUPS):
+            return ErrorCode.invalid_group_id
+        size = _member_bytes(request)
+        return ErrorCode.group_max_size_reached if size and not self._has_room(size) else ErrorCode.none
+
+    def _has_room(self, size: int) -> bool:
+        """Count ``size`` bytes of a member's metadata, if there is room for them."""
+        if self._metadata_bytes + size > METADATA_BYTES_MAX:
+            self._count_again()
+            if self._metadata_bytes + size > METADATA_BYTES_MAX:
+                return False
+        self._metadata_bytes += size
+        return True
+
+    def _count_again(self) -> None:
+        """Count what the members hold, unless that would take much time: each refused member asks for it."""
+        now_us = self._runtime.clock.monotonic_us
+        began_us = now_us()
+        if began_us < self._next_count_us:
+            return
+        shards = cast("Iterator[GroupShard]", self._shells.shards())
+        self._metadata_bytes = sum(shard.metadata_bytes() for shard in shards)
+        ended_us = now_us()
+        self._next_count_us = ended_us + COUNTING_PAUSE * (ended_us - began_us)
+
+    # ── actions of shards ───────────────────────────────────────────────────────────────────────
+    def _carry_out(self, shell: GroupShell, action: GroupAction) -> None:
+        if isinstance(action, RebalanceNote):
+            _log_rebalance(shell, action)
+        else:
+            self._tasks.spawn(self._compute(shell, action), name="computing for groups")
+
+    async def _compute(self, shell: GroupShell, needed: Computation) -> None:
+        """Compute what a shard needs on another thread, and pass it to the shard."""
+        shard, clock = cast("GroupShard", shell.shard), self._runtime.clock
+        async with self._computing:
+            if shell.shard is not shard:
+                return
+            compute: Callable[[], object] = needed.compute
+            computing = asyncio.ensure_future(self._runtime.disk.offload(compute))
+            await asyncio.wait([computing])
+        if shell.shard is shard:
+            shell.carry_out(
+                lambda: shard.on_computed(needed, computing.result(), clock.monotonic_ms(), clock.wall_ms())
+            )
+
+    def _new_member_id(self, client_id: str) -> str:
+        return f"{client_id}-{self._runtime.entropy.uuid()}"
+
+
+def _member_bytes(request: GroupRequest) -> int:
+    """Return about how much memory the member of this request takes; 0 if it neither joins nor subscribes."""
+    if isinstance(request, JoinGroup):
+        ids = (request.client_id, request.client_id, request.member_id)
+        return metadata_bytes(
+            request.protocols,
+            *ids,
+            request.group_instance_id,
+            request.group_instance_id,
+            request.protocol_type,
+        )
+    if isinstance(request, ConsumerGroupHeartbeat) and (
+        request.member_epoch == 0 or request.subscribed_topic_names or request.subscribed_topic_regex
+    ):
+        ids = (request.member_id, request.client_id, request.instance_id, request.rack_id)
+        return subscription_bytes(request.subscribed_topic_names or (), *ids, request.subscribed_topic_regex)
+    return 0
+
+
+def _log_rebalance(shell: GroupShell, note: RebalanceNote) -> None:
+    """Write the line about a rebalance; of a consumer group the number is its new epoch."""
+    sentence = f"Group {note.group_id} rebalances (generation {note.generation})"
+    partition = shell.partition.key.partition
+    fields = {"group": note.group_id, "generation": note.generation, "partition": partition}
+    log_decision(logger, "group-rebalanced", sentence, note.cause, fields)

@@ -1,0 +1,434 @@
+"""Requests that wait for partitions: the response is sent when the last one has its outcome, or at a
+deadline.
+
+A produce waits for the high watermark (acks=all) or a group commit, DeleteRecords until every live replica
+has deleted the records, a fetch for data (long poll).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from nilometer.wire.errors import NONE, ErrorCode
+from nilometer.wire.produce import ProducedPartition
+
+
+class PartitionOutcome(Protocol):
+    """The outcome for one partition: a success until ``fail`` is called."""
+
+    def fail(self, error: ErrorCode, message: str | None = None) -> None: ...
+
+
+class Holder(Protocol):
+    """A partition that keeps waits until its high watermark reaches their offsets."""
+
+    def abandon(self, ticket: int, offset: int) -> None: ...
+
+
+class MayWait(Protocol):
+    """A request that can be made to wait for a partition."""
+
+    def wait_for(self, outcome: PartitionOutcome) -> PartitionWait:
+        """Make the request wait for a partition; the wait's end may set an error in ``outcome``."""
+        ...
+
+
+class PartitionWait:
+    """One partition's part of a waiting request."""
+
+    __slots__ = ("_request", "done", "outcome", "ticket")
+
+    def __init__(self, request: DelayedRequest, outcome: PartitionOutcome) -> None:
+        self._request = request
+        self.outcome = outcome
+        self.done = False
+        self.ticket: tuple[Holder, int, int] | None = None
+        """The partition that keeps the wait, its ticket there, and the offset that the high watermark must
+        reach. None: nothing is to be undone at the timeout."""
+
+    def release(self, error: ErrorCode = NONE) -> None:
+        """End the wait; an ``error`` becomes the outcome. Ignored if the wait has ended already."""
+        if self.done:
+            return
+        self.done = True
+        if error is not NONE:
+            self.outcome.fail(error)
+        self._request.one_released()
+
+    def time_out(self) -> None:
+        """End the wait with REQUEST_TIMED_OUT, unless it has ended already."""
+        if self.done:
+            return
+        if self.ticket is not None:
+            holder, ticket, offset = self.ticket
+            holder.abandon(ticket, offset)
+        self.release(ErrorCode.request_timed_out)
+
+
+class DelayedRequest:
+    """The waits of one request for its partitions.
+
+    A wait may end while the request is still being processed: the append to its next partition may take a log
+    directory offline. So nothing is finished before :meth:`start_timer`.
+    """
+
+    __slots__ = ("_finish", "_is_complete", "_timer", "_unreleased", "_waits")
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        """``finish`` is called once, when the last wait has ended; it sends the response."""
+        self._finish: Callable[[], None] | None = finish
+        self._waits: list[PartitionWait] = []
+        self._unreleased = 0
+        self._is_complete = False
+        """Whether all of the request's waits have begun."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait_for(self, outcome: PartitionOutcome) -> PartitionWait:
+        """Make the request wait for a partition; the wait's end may set an error in ``outcome``."""
+        wait = PartitionWait(self, outcome)
+        self._waits.append(wait)
+        self._unreleased += 1
+        return wait
+
+    def start_timer(self, timeout_ms: int) -> None:
+        """End the waits that remain after ``timeout_ms``, with REQUEST_TIMED_OUT. No more waits may begin."""
+        self._is_complete = True
+        if self._unreleased:
+            self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._on_timeout)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._unreleased > 0
+
+    def one_released(self) -> None:
+        self._unreleased -= 1
+        if self._unreleased == 0 and self._is_complete:
+            if self._timer is not None:
+                self._timer.cancel()
+            finish = self._finish
+            self.close()
+            if finish is not None:
+                finish()
+
+    def close(self) -> None:
+        """Forget the callback and the waits, so that no reference cycle keeps the request in memory."""
+        self._finish = None
+        self._waits = []
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        for wait in self._waits:
+            wait.time_out()
+
+
+class ProduceOutcome(ProducedPartition):
+    """The outcome for one partition, as it will be in the response."""
+
+    def fail(self, error: ErrorCode, message: str | None = None) -> None:
+        """Set ``error``, and remove the offsets: it is not certain that the records were committed."""
+        self.error, self.message = error, message
+        self.base_offset = self.log_append_time_ms = self.log_start_offset = -1
+
+
+ProduceWait = PartitionWait
+DelayedProduce = DelayedRequest
+
+
+NO_LOW_WATERMARK = -1
+
+
+class DeleteOutcome(msgspec.Struct):
+    """The outcome for one partition."""
+
+    index: int
+    error: ErrorCode = ErrorCode.none
+    low_watermark: int = NO_LOW_WATERMARK
+
+    def fail(self, error: ErrorCode, message: str | None = None) -> None:
+        self.error = error
+        if error is not ErrorCode.request_timed_out:  # that response has the low watermark reached so far
+            self.low_watermark = NO_LOW_WATERMARK
+
+
+class DeletionWaits:
+    """The requests that wait for the low watermark of one partition."""
+
+    __slots__ = ("_waits",)
+
+    def __init__(self) -> None:
+        self._waits: list[tuple[int, DeleteOutcome, PartitionWait]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waits)
+
+    def hold(self, required_offset: int, outcome: DeleteOutcome, request: DelayedRequest) -> None:
+        """Make ``request`` wait until the low watermark, which is lower now, reaches ``required_offset``."""
+        self._waits.append((required_offset, outcome, request.wait_for(outcome)))
+
+    def on_low_watermark(self, low_watermark: int) -> None:
+        waits, self._waits = self._waits, []
+        for required_offset, outcome, wait in waits:
+            if wait.done:
+                continue
+            outcome.low_watermark = low_watermark
+            if required_offset <= low_watermark:
+                wait.release()
+            else:
+                self._waits.append((required_offset, outcome, wait))
+
+    def fail_all(self, error: ErrorCode) -> None:
+        waits, self._waits = self._waits, []
+        for _, _, wait in waits:
+            wait.release(error)
+
+
+class FetchWaiter(Protocol):
+    """Is notified of a partition's changes: a waiting fetch, or the watch of a fetch session.
+
+    ``source`` is the partition that has changed.
+    """
+
+    for_replica: bool
+    """Whether the reader is a follower: it waits for appended records, a consumer for committed ones."""
+
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+        """Note that ``byte_count`` more bytes can be read (0: something else has changed)."""
+        ...
+
+    def on_watermark_advanced(self, source: FetchWatchable) -> None:
+        """Note that the high watermark or log start offset has risen above the one last sent to a
+        follower."""
+        ...
+
+    def complete(self, source: FetchWatchable) -> None:
+        """Send the response at once: the partition's leadership or role has changed."""
+        ...
+
+
+class FetchWatchable(Protocol):
+    """A partition that fetches can wait on."""
+
+    fetch_waiters: dict[FetchWaiter, None]
+    """The waiting fetches and session watches, in order, so that a simulation run is reproducible."""
+
+
+ANSWERED_AT_ONCE = 32
+"""So many waiting fetches are answered in one iteration of the event loop: one append may end thousands."""
+READ_AT_ONCE = 512
+"""So many partitions they read in it together, or one fetch with more."""
+WAITING_MAX = 200_000
+"""So many partitions are named by all waiting fetches that have no session. A further fetch does not wait."""
+
+
+class ReadyFetches:
+    """Holds the fetches that have enough to read, for a moment.
+
+    A producer sends many small requests at once, which arrive in one read. A fetch that were answered after
+    the first of them would have one batch in its response, and all others in the next one. And of the many
+    fetches that wait for one partition, a few are answered in each iteration of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._is_holding = False
+        self._held: dict[DelayedFetch, None] = {}
+        self._answered = self._read = 0
+        """How many were answered in this iteration of the event loop, and how many partitions they read."""
+        self.waiting = 0
+        """How many partitions are named by the waiting fetches that have no session."""
+
+    def hold(self) -> None:
+        """Hold fetches until :meth:`answer`, at most to the next iteration of the event loop."""
+        self._is_holding = True
+
+    def may_answer(self, partitions: int) -> bool:
+        """Whether a fetch that reads ``partitions`` may be answered at once; if so, it is counted."""
+        if self._is_holding or self._answered >= ANSWERED_AT_ONCE or self._read >= READ_AT_ONCE:
+            return False
+        if not self._answered:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        self._answered += 1
+        self._read += partitions
+        return True
+
+    def add(self, fetch: DelayedFetch) -> None:
+        if not self._held:
+            asyncio.get_running_loop().call_soon(self.answer)
+        self._held[fetch] = None
+
+    def answer(self) -> None:
+        """Answer the fetches that were held, some of them now, and hold none from now on."""
+        self._is_holding = False
+        while self._held:
+            fetch = next(iter(self._held))
+            if not self.may_answer(fetch.size):
+                break
+            del self._held[fetch]
+            fetch.read_again()
+        if self._held:
+            asyncio.get_running_loop().call_soon(self.answer)
+
+    def _begin_iteration(self) -> None:
+        self._answered = self._read = 0
+
+
+class DelayedFetch:
+    __slots__ = (
+        "_answer",
+        "_bytes_missing",
+        "_done",
+        "_has_update",
+        "_is_final",
+        "_partitions",
+        "_ready",
+        "_timer",
+        "_update_wait_ms",
+        "_weight",
+        "for_replica",
+        "size",
+    )
+
+    def __init__(
+        self,
+        partitions: Sequence[FetchWatchable],
+        bytes_missing: int,
+        max_wait_ms: int,
+        answer: Callable[[bool], bool],
+        *,
+        for_replica: bool,
+        update_wait_ms: int = 0,
+        has_update: bool = False,
+        ready: ReadyFetches | None = None,
+        size: int = 1,
+        has_session: bool = True,
+    ) -> None:
+        """Wait on ``partitions``: for ``bytes_missing`` more readable bytes, but at most ``max_wait_ms``.
+
+        ``answer(final)`` reads again, sends the response if there are enough bytes or ``final`` is true, and
+        returns whether it did. With an update for a follower (a new high watermark or log start offset;
+        ``has_update`` if there is one already) the wait ends after ``update_wait_ms``. ``ready`` may hold the
+        response until more records are appended.
+        ``size``: how many partitions the fetch names.
+        """
+        self.size = size
+        self._weight = 0 if has_session or ready is None else size
+        if ready is not None:
+            ready.waiting += self._weight
+        self._ready = ready
+        self._partitions = partitions
+        self._bytes_missing = bytes_missing
+        self._answer: Callable[[bool], bool] | None = answer
+        self._done = self._is_final = False
+        self._has_update = has_update
+        self._update_wait_ms = update_wait_ms
+        self.for_replica = for_replica
+        for partition in partitions:
+            partition.fetch_waiters[self] = None
+        wait_ms = min(max_wait_ms, update_wait_ms) if has_update else max_wait_ms
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.complete)
+
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+        """Count ``byte_count`` more readable bytes; if they are enough, send the response."""
+        self._bytes_missing -= byte_count
+        if self._bytes_missing > 0 or self._done:
+            return
+        if self._ready is None or self._ready.may_answer(self.size):
+            self.read_again()
+        else:
+            self._ready.add(self)
+
+    def read_again(self) -> None:
+        """Send the response if there are enough bytes, or it must be sent anyway."""
+        if self._done:
+            return
+        if self._is_final:
+            self.complete()
+        elif self._answer is None or self._answer(False):
+            self._leave()
+        else:
+            self._bytes_missing = 1  # the count was an overestimate: read again at the next change
+
+    def on_watermark_advanced(self, source: FetchWatchable) -> None:
+        """Send the response within ``update_wait_ms``, with a follower's new high watermark or log start."""
+        if self._has_update or self._done:
+            return
+        self._has_update = True
+        if self._update_wait_ms <= 0:
+            self.complete()
+            return
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._update_wait_ms / 1000, self.complete)
+
+    def complete(self, source: FetchWatchable | None = None) -> None:
+        """Send the response with the bytes that are readable: now, but for ``source``, which may end the wait
+        of many, perhaps soon."""
+        if self._done:
+            return
+        if source is not None and self._ready is not None and not self._ready.may_answer(self.size):
+            self._is_final = True
+            self._ready.add(self)
+            return
+        answer = self._answer
+        self._leave()
+        if answer is not None:
+            answer(True)
+
+    def cancel(self) -> None:
+        """Stop waiting without a response: the reader has disconnected."""
+        self._leave()
+
+    def _leave(self) -> None:
+        self._done = True
+        if self._ready is not None:
+            self._ready.waiting -= self._weight
+            self._weight = 0
+        self._timer.cancel()
+        for partition in self._partitions:
+            partition.fetch_waiters.pop(self, None)
+        self._answer = None  # a remaining reference to this object must not keep what was read in memory
+        self._partitions = ()
+
+
+def records_appended(partition: FetchWatchable, byte_count: int) -> None:
+    """Notify the followers that ``byte_count`` more bytes can be fetched."""
+    for waiter in list(partition.fetch_waiters):
+        if waiter.for_replica:
+            waiter.on_readable(partition, byte_count)
+
+
+def fetch_went_back(partition: FetchWatchable) -> None:
+    """Make waiting followers fetch again, after a follower's fetch offset went back.
+
+    That fetch may have been delayed: the offset in the follower's fetch session may be newer, and counts with
+    the session's next fetch.
+    """
+    records_appended(partition, 0)
+
+
+def high_watermark_advanced(partition: FetchWatchable, byte_count: int) -> None:
+    """Notify consumers that about ``byte_count`` more bytes can be read (at least 1), and followers that
+    there is a newer high watermark to send."""
+    for waiter in list(partition.fetch_waiters):
+        if waiter.for_replica:
+            waiter.on_watermark_advanced(partition)
+        else:
+            waiter.on_readable(partition, max(byte_count, 1))
+
+
+def log_start_moved(partition: FetchWatchable) -> None:
+    """Notify followers that they must move their log start offset soon; for consumers no bytes were
+    added."""
+    for waiter in list(partition.fetch_waiters):
+        if waiter.for_replica:
+            waiter.on_watermark_advanced(partition)
+        else:
+            waiter.on_readable(partition, 0)
+
+
+def role_changed(partition: FetchWatchable) -> None:
+    """Make every waiting fetch send its response at once."""
+    for waiter in list(partition.fetch_waiters):
+        waiter.complete(partition)

@@ -1,0 +1,304 @@
+"""The work on the files of logs beside the event loop: group commits, checkpoint files, and deletion.
+
+Logs that need a flush are flushed together. The checkpoint files of a log directory are written one write at
+a time. Files are renamed at once and removed from the disk later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import posixpath
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.tasks import Tasks
+from nilometer.metrics import Distribution
+from nilometer.runtime import Runtime
+from nilometer.storage import FlushPlan, Log, TopicPartition
+from nilometer.storage.directories.checkpoint_files import CheckpointPlan
+from nilometer.storage.directories.log_manager import LogManager
+
+logger = logging.getLogger("nilometer.broker.replicas")
+
+
+RETRY_S = 1.0
+"""The delay before a flush is tried again that failed for another reason than its disk."""
+_WORK = "flush"
+
+
+class GroupCommit:
+    def __init__(self, runtime: Runtime, tasks: Tasks, failures: ReplicaFailures) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._failures = failures
+        self._wanting: dict[Partition, None] = {}
+        self._committing: asyncio.Task[None] | None = None
+        self.durations = Distribution()
+        """How long commits took, until all their logs were synced."""
+        self.logs_flushed = 0
+
+    def request(self, partition: Partition) -> None:
+        """Flush the log of ``partition`` up to its current end, then call its ``on_flushed``."""
+        self._wanting[partition] = None
+        if self._committing is None:
+            self._committing = self._tasks.service("group commit", self._commit())
+
+    async def _commit(self) -> None:
+        try:
+            while self._wanting:
+                partitions, self._wanting = list(self._wanting), {}
+                plans = self._plan(partitions)
+                began_us = self._runtime.clock.monotonic_us()
+                outcomes = await self._runtime.disk.offload(lambda plans=plans: _run(plans))
+                now_us = self._runtime.clock.monotonic_us()
+                self.durations.observe(now_us - began_us, now_us)
+                self.logs_flushed += outcomes.count(None)
+                for (partition, plan), failure in zip(plans, outcomes, strict=True):
+                    if failure is not None:
+                        self._fail(partition, failure)
+                    else:
+                        self._note_flushed(partition, plan)
+        finally:
+            self._committing = None
+
+    def _plan(self, partitions: list[Partition]) -> list[tuple[Partition, FlushPlan]]:
+        plans: list[tuple[Partition, FlushPlan]] = []
+        for partition in partitions:
+            try:
+                plans.append((partition, partition.log.flush_plan()))
+            except Exception as error:
+                self._fail(partition, error)
+        return plans
+
+    def _note_flushed(self, partition: Partition, plan: FlushPlan) -> None:
+        try:
+            partition.log.mark_flushed(plan, wall_ms=self._runtime.clock.wall_ms())
+            partition.on_flushed()
+        except Exception as error:
+            self._fail(partition, error)
+        else:
+            if self._failures.are_any:
+                self._failures.on_success(partition, _WORK)
+
+    def _fail(self, partition: Partition, error: Exception) -> None:
+        if isinstance(error, OSError):
+            logger.error("Flushing %s failed: %s", partition, error)
+        self._failures.on_failure(partition, _WORK, error)
+        if partition.log.failure is None:
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry, partition)
+
+    def _retry(self, partition: Partition) -> None:
+        if not self._tasks.is_stopping and partition.log.failure is None:
+            self.request(partition)
+
+
+def _run(plans: list[tuple[Partition, FlushPlan]]) -> list[Exception | None]:
+    outcomes: list[Exception | None] = []
+    for _, plan in plans:
+        try:
+            plan.run()
+            outcomes.append(None)
+        except Exception as error:
+            outcomes.append(error)
+    return outcomes
+
+
+class CheckpointWriter:
+    def __init__(
+        self,
+        runtime: Runtime,
+        logs: LogManager,
+        tasks: Tasks,
+        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        on_directory_failure: Callable[[str, Exception], None],
+    ) -> None:
+        """``high_watermarks`` returns those of all partitions hosted now."""
+        self._runtime = runtime
+        self._logs = logs
+        self._tasks = tasks
+        self._on_directory_failure = on_directory_failure
+        self._high_watermarks = high_watermarks
+        self._requests: dict[str, asyncio.Future[None]] = {}
+        """By directory: the future of the next write, which has not begun yet."""
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._write: dict[str, asyncio.Future[bool]] = {}
+        """The last write of each directory."""
+
+    def request(self, directory: str) -> asyncio.Future[None]:
+        """Request a checkpoint of ``directory``.
+
+        The future is done once a checkpoint that was begun after this call is on disk, or the directory is
+        offline.
+        """
+        request = self._requests.get(directory)
+        if request is None:
+            request = self._requests[directory] = asyncio.get_running_loop().create_future()
+            request.add_done_callback(lambda done: done.cancelled() or done.exception())  # may have no waiter
+            running = self._running.get(directory)
+            if running is None or running.done():
+                work = self._run(directory)
+                self._running[directory] = self._tasks.spawn(
+                    work, name=f"checkpoints of {directory}", kind="checkpoints"
+                )
+        return request
+
+    def start(self, interval_ms: int) -> None:
+        """Begin the periodic rounds."""
+        self._tasks.periodic("checkpoints", interval_ms, self.write_all)
+
+    async def write_all(self) -> None:
+        """Write the checkpoints of all directories that are not offline. Returns when they are on disk."""
+        paths = [each.path for each in self._logs.directories if each.failure is None]
+        await asyncio.gather(*(asyncio.shield(self.request(path)) for path in paths))
+
+    async def wait_idle(self) -> None:
+        """Wait until no thread writes checkpoints any more. Call it after all tasks were cancelled."""
+        await asyncio.gather(*self._write.values(), return_exceptions=True)
+
+    async def _run(self, directory: str) -> None:
+        while (request := self._requests.get(directory)) is not None:
+            # Shielded: cancelling this wait must not cancel the write, which goes on in its thread.
+            earlier = [asyncio.shield(write) for write in self._earlier(directory)]
+            try:
+                await asyncio.gather(*earlier, return_exceptions=True)
+                del self._requests[directory]
+                for plan in self._logs.plan_checkpoints(self._high_watermarks(), directory):
+                    await self._write_plan(plan)
+            except BaseException as error:
+                # A later request fails, too: no task is left that would carry it out.
+                for failed in {request, self._requests.pop(directory, request)}:
+                    failed.set_exception(error) if isinstance(error, Exception) else failed.cancel()
+                raise
+            request.set_result(None)
+
+    def _earlier(self, directory: str) -> list[asyncio.Future[bool]]:
+        write = self._write.get(directory)
+        return [] if write is None or write.done() else [write]
+
+    async def _write_plan(self, plan: CheckpointPlan) -> None:
+        self._write[plan.directory] = write = asyncio.ensure_future(self._runtime.disk.offload(plan.run))
+        try:
+            if await asyncio.shield(write):
+                self._logs.note_checkpoint(plan)
+        except OSError as error:
+            self._on_directory_failure(plan.directory, error)
+
+
+class LogDisposal:
+    """Renames and removes files of logs; if removing fails, ``on_directory_failure`` takes the log directory
+    offline."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        logs: LogManager,
+        tasks: Tasks,
+        checkpoints: CheckpointWriter,
+        on_directory_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self._runtime = runtime
+        self._logs = logs
+        self._tasks = tasks
+        self._on_directory_failure = on_directory_failure
+        self._checkpoints = checkpoints
+        self._last_deletion: dict[str, object] = {}
+        """By path of a file to be removed: an object that identifies the path's last deletion."""
+        self._folders: dict[int, deque[tuple[int, str]]] = {}
+        """By delay (ms): when a folder is to be removed (monotonic time), and the folder."""
+
+    def delete(self, name: TopicPartition) -> None:
+        """Delete a log: its folder is renamed at once, so that a topic of that name can be created again."""
+        log = self._logs.get(name)
+        if log is None:
+            return
+        delay_ms = log.config.file_delete_delay_ms
+        directory = self._logs.directory_of(name)
+        try:
+            folder = self._logs.delete(name)
+        except OSError as error:
+            logger.error("The folder of %s cannot be renamed for deletion: %s", name, error)
+            return
+        if folder is not None:
+            self._checkpoints.request(directory)  # a checkpoint without this log, as Kafka writes one
+            self.remove_folder(folder, delay_ms)
+
+    def make_stray(self, name: TopicPartition, why: str) -> None:
+        """Take a log out of use for the reason ``why``, and keep its folder, renamed to ``…-stray``."""
+        log = self._logs.get(name)
+        if log is None:
+            return
+        folder, directory = log.folder, self._logs.directory_of(name)
+        try:
+            target = self._logs.make_stray(name)
+        except OSError as error:
+            logger.error("%s, which %s, cannot be renamed: %s", folder, why, error)
+            return
+        logger.warning("%s %s: it was renamed to %s and is kept", folder, why, target)
+        self._checkpoints.request(directory)  # a checkpoint without this log
+
+    def request_checkpoint(self, log: Log) -> None:
+        """Have the checkpoint written that ``log`` waits for, if it does."""
+        if log.awaits_checkpoint:
+            self._checkpoints.request(self._logs.directory_of(log.topic_partition))
+
+    def remove_folder(self, folder: str, delay_ms: int = 0) -> None:
+        """Remove the renamed folder of a deleted log from the disk after ``delay_ms``.
+
+        One after another: a deleted topic may have thousands of them.
+        """
+        folders = self._folders.setdefault(delay_ms, deque())
+        folders.append((self._runtime.clock.monotonic_ms() + delay_ms, folder))
+        if len(folders) == 1:
+            self._tasks.spawn(self._remove_folders(folders), name="removal of logs")
+
+    def remove_files(self, paths: Sequence[str], delay_ms: int) -> None:
+        """Remove files that were renamed to ``.deleted`` from the disk after ``delay_ms``."""
+        if not paths:
+            return
+        deletion = object()
+        self._last_deletion.update(dict.fromkeys(paths, deletion))
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self._remove_due, paths, deletion)
+
+    async def _remove_folders(self, folders: deque[tuple[int, str]]) -> None:
+        while folders:
+            due_ms, folder = folders[0]
+            await asyncio.sleep(max(0, due_ms - self._runtime.clock.monotonic_ms()) / 1000)
+            try:
+                await self._carry_out(folder, functools.partial(self._runtime.disk.remove_tree, folder))
+            except Exception:  # the others must still be removed
+                logger.exception("The folder %s cannot be removed", folder)
+            folders.popleft()
+
+    def _remove_due(self, paths: Sequence[str], deletion: object) -> None:
+        due = [path for path in paths if self._last_deletion.get(path) is deletion]
+        for path in due:
+            del self._last_deletion[path]
+        if due and not self._tasks.is_stopping:  # else the next start removes them
+            self._tasks.spawn(self._remove_files(due), name="removal of old segments")
+
+    async def _remove_files(self, paths: Sequence[str]) -> None:
+        def remove() -> None:
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):  # its folder may be gone
+                    self._runtime.disk.remove(path)
+
+        await self._carry_out(posixpath.dirname(paths[0]), remove)
+
+    async def _carry_out(self, folder: str, work: Callable[[], None]) -> None:
+        """Run ``work``, which removes files of the partition folder ``folder``, off the event loop.
+
+        If its log directory is offline, the files stay until the next start. If ``work`` fails, the directory
+        is taken offline.
+        """
+        directory = posixpath.dirname(folder)
+        if self._logs.is_offline(directory):
+            return
+        try:
+            await self._runtime.disk.offload(work)
+        except OSError as error:
+            self._on_directory_failure(directory, error)

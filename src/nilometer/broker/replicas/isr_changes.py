@@ -1,0 +1,175 @@
+"""The changes of ISRs that this broker wants as leader: requested from the controller, many at a time, and
+logged once each is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nilometer.broker.control.controller_link import AlterPartitionAnswers, ControllerLink
+from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.tasks import Tasks
+from nilometer.coordination.store import CoordinationError
+from nilometer.identifiers import BrokerId
+from nilometer.replication import AlterPartition, AlterPartitionAnswer, LeaderRole
+from nilometer.replication.followers import NEVER_MS
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker.replicas")
+
+RETRY_S = 0.05
+REQUEST_PARTITIONS_MAX = 1000
+_NO_ANSWER = AlterPartitionAnswer(error=ErrorCode.request_timed_out)
+
+
+class IsrRequests:
+    def __init__(self, link: ControllerLink, tasks: Tasks, failures: ReplicaFailures) -> None:
+        self._link = link
+        self._tasks = tasks
+        self._failures = failures
+        self._waiting: dict[Partition, AlterPartition] = {}
+        self._sending: asyncio.Task[None] | None = None
+        self.failed = 0
+        """How many changes of an ISR the controller has rejected, or not answered."""
+
+    def send(self, partition: Partition, request: AlterPartition) -> None:
+        """Send ``request`` with the next AlterPartition; it replaces an earlier request of the partition that
+        has not been sent yet."""
+        self._waiting[partition] = request
+        if self._sending is None:
+            self._sending = self._tasks.service("ISR requests", self._send_all())
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                broker_epoch, batch = self._next_batch()
+                answers = await self._ask(broker_epoch, batch)
+                unanswered = False
+                for partition, request in batch.items():
+                    answer = answers.get(partition.key, _NO_ANSWER)
+                    unanswered = unanswered or answer is _NO_ANSWER
+                    self.failed += answer.error is not ErrorCode.none
+                    self._guard(partition, partition.on_alter_partition_answer, request, answer)
+                if unanswered:
+                    await asyncio.sleep(RETRY_S)
+                    for partition in batch:
+                        self._guard(partition, partition.tick)
+        finally:
+            self._sending = None
+
+    def _guard(self, partition: Partition, work: Callable[..., None], *arguments: object) -> None:
+        try:
+            work(*arguments)
+        except Exception as error:
+            self._failures.on_failure(partition, "change of the ISR", error)
+
+    def _next_batch(self) -> tuple[int, dict[Partition, AlterPartition]]:
+        """Take requests that have the same broker epoch; return that epoch and the requests."""
+        broker_epoch = next(iter(self._waiting.values())).broker_epoch
+        batch: dict[Partition, AlterPartition] = {}
+        for partition, request in list(self._waiting.items()):
+            if request.broker_epoch == broker_epoch and len(batch) < REQUEST_PARTITIONS_MAX:
+                batch[partition] = self._waiting.pop(partition)
+        return broker_epoch, batch
+
+    async def _ask(self, broker_epoch: int, batch: dict[Partition, AlterPartition]) -> AlterPartitionAnswers:
+        requests = [(partition.key, request) for partition, request in batch.items()]
+        try:
+            return await self._link.alter_partitions(broker_epoch, requests)
+        except (KafkaError, CoordinationError) as error:
+            logger.info("AlterPartition for %d partitions failed: %s", len(batch), error)
+            return {}
+
+
+class _Requested(NamedTuple):
+    request: AlterPartition
+    former_isr: tuple[BrokerId, ...]
+    cause: str
+    details: str
+
+
+class IsrLog:
+    def __init__(self) -> None:
+        self._requested: dict[Partition, _Requested] = {}
+        self._decisions: list[PartitionDecision] = []
+
+    def note_request(self, partition: Partition, request: AlterPartition, now_ms: int) -> None:
+        """Note why the leader requests a new ISR. A request that is sent again keeps its first cause."""
+        role, known = partition.replica.role, self._requested.get(partition)
+        if isinstance(role, LeaderRole) and (known is None or known.request != request):
+            cause, details = _why(role, request, now_ms)
+            self._requested[partition] = _Requested(request, role.isr, cause, details)
+
+    def note_state(self, partition: Partition) -> None:
+        """Write the line if the requested ISR is committed; called after each change of the partition."""
+        requested = self._requested.get(partition)
+        if requested is None:
+            return
+        role, request = partition.replica.role, requested.request
+        if isinstance(role, LeaderRole) and role.leader_epoch == request.leader_epoch:
+            if role.partition_epoch == request.partition_epoch:
+                return  # not known yet
+            if set(role.isr) == {member for member, _ in request.new_isr}:
+                self._add(partition, role.isr, requested)
+        del self._requested[partition]
+
+    def _add(self, partition: Partition, isr: tuple[BrokerId, ...], requested: _Requested) -> None:
+        former = requested.former_isr
+        shrinks = len(isr) < len(former)
+        verb = "shrinks" if shrinks else "expands"
+
+        def sentence() -> str:
+            change = f"the ISR {verb} from {_ids(former)} to {_ids(isr)}"
+            return f"{partition}: {change} ({requested.details})"
+
+        if not self._decisions:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._decisions.append(
+            PartitionDecision(
+                "isr-shrunk" if shrinks else "isr-expanded",
+                partition.topic,
+                partition.key.partition,
+                "ISRs shrink" if shrinks else "ISRs expand",
+                requested.cause,
+                sentence,
+                {"isr": isr, "former_isr": former},
+            )
+        )
+
+    def _write(self) -> None:
+        decisions, self._decisions = self._decisions, []
+        log_partition_decisions(logger, decisions)
+
+
+def _why(role: LeaderRole, request: AlterPartition, now_ms: int) -> tuple[str, str]:
+    """Return the cause of a request, equal for all partitions that a replica left or joined; and details."""
+    members = {member for member, _ in request.new_isr}
+    removed = [one for one in role.isr if one not in members]
+    added = sorted(members.difference(role.isr))
+    remotes = {remote.broker_id: remote for remote in role.remote_replicas}
+    places: list[str] = []
+    for broker_id in removed or added:
+        remote = remotes.get(broker_id)
+        if remote is None:
+            continue
+        lag = ""
+        if removed:
+            never = remote.last_caught_up_ms == NEVER_MS
+            lag = ", never caught up" if never else f", caught up {now_ms - remote.last_caught_up_ms} ms ago"
+        end = "an unknown offset" if remote.log_end_offset < 0 else remote.log_end_offset
+        places.append(f"replica {broker_id} ends at {end}{lag}")
+    places.append(f"the leader ends at {role.log_end_offset}, high watermark {role.high_watermark}")
+    if removed:
+        cause = f"replica {_ids(tuple(removed))} has not caught up within replica.lag.time.max.ms"
+    else:
+        cause = f"replica {_ids(tuple(added))} has caught up"
+    return cause, "; ".join(places)
+
+
+def _ids(brokers: tuple[BrokerId, ...]) -> str:
+    return ",".join(map(str, brokers))
