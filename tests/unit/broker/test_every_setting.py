@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -22,20 +23,13 @@ from nilometer.groups.settings import GroupConfig
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
-TABLES = {
-    "settings/config_keys.py",
-    "settings/storage_config_keys.py",
-    "settings/replication_config_keys.py",
-    "settings/group_config_keys.py",
-    "settings/group_settings.py",
-    "storage/topic_config.py",
-    "settings/transaction_config_keys.py",
-    "settings/security_config_keys.py",
-    "settings/quota_config_keys.py",
-    "settings/oauth_config_keys.py",
-    "settings/token_config_keys.py",
+DECLARE = {
+    *("ConfigKey", "setting", "text_key"),
+    *("_absent_feature", "_count", "_duration", "_key", "_number", "_throttle_key"),
 }
-SHARED_WITH_CLIENTS = {"settings/tls_files.py", "settings/oauth_login.py"}
+"""The functions that declare a key, whose name is their first argument: that does not read it."""
+NAME_ONLY = {"ConfigError"}
+SHARED_WITH_CLIENTS = {"settings/client_security.py"}
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")
 READ_UNDER_ANOTHER_NAME = {
     "cleanup.policy": "is_compacted",
@@ -57,20 +51,34 @@ OF_GROUPS_IN_MINUTES = {"offsets.retention.minutes": "offsets_retention_ms"}
 
 @cache
 def code() -> tuple[frozenset[str], frozenset[str]]:
-    """All attributes that the broker's code reads, and all texts that it names, outside of the tables."""
+    """All attributes that the broker's code reads, and all texts that it names without declaring a key."""
     attributes: set[str] = set()
     texts: set[str] = set()
     for path in Path(nilometer.__file__).parent.rglob("*.py"):
         place = f"{path.parent.name}/{path.name}"
         others = {"simulation", "client", "cli", "pipeline"} & set(path.parts)
-        if place in TABLES or (others and place not in SHARED_WITH_CLIENTS):
+        if others and place not in SHARED_WITH_CLIENTS:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        declared = set(_declared(tree))
+        for node in ast.walk(tree):
             if isinstance(node, ast.Attribute):
                 attributes.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in declared:
                 texts.add(node.value)
     return frozenset(attributes), frozenset(texts)
+
+
+def _declared(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the names of keys where they are declared, or only named in an error."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in DECLARE | NAME_ONLY
+        ):
+            yield from node.args[:1]
+            yield from (keyword.value for keyword in node.keywords if keyword.arg == "name")
 
 
 def is_refused(key: ConfigKey) -> bool:

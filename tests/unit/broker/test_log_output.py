@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker import log_output
-from nilometer.broker.log_output import BoundedLogFile, BoundedMessages, JsonFormatter, configure_log
+from nilometer.broker.bounded_log_file import BoundedLogFile, BoundedMessages, JsonFormatter, configure_log
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.config import ConfigError
 
