@@ -76,9 +76,11 @@ _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 
 METADATA_BYTES_MAX = 64 * 1024 * 1024
 """Of the members of all groups that this broker coordinates, and of ids given to clients that have not joined
-with them: protocols of classic members, names of topics that others subscribe to, and what else clients
-choose. They stay in memory while their members do, up to ``group.max.session.timeout.ms``. A member for which
-there is no room may not join."""
+with them: protocols and assignments of classic members, names of topics that others subscribe to, and what
+else clients choose. They stay in memory while their members do, up to ``group.max.session.timeout.ms``. A
+member for which there is no room may not join."""
+ASSIGNMENTS_BYTES_MAX = 4 * 1024 * 1024
+"""Of the members of one group together, as its leader sends them. They are written as one record."""
 COUNTING_PAUSE = 20
 """After what the members hold was counted, it is not counted again for this many times as long."""
 
@@ -183,8 +185,16 @@ class GroupCoordinator:
     def _check(self, group_id: str, request: GroupRequest) -> ErrorCode:
         if not group_id and isinstance(request, _OF_NAMED_GROUPS):
             return ErrorCode.invalid_group_id
+        if isinstance(request, SyncGroup):
+            # What Kafka answers if a group's record is too large for its topic.
+            may_assign = self._may_assign(request)
+            return ErrorCode.none if may_assign else ErrorCode.unknown_server_error
         size = _member_bytes(request)
         return ErrorCode.group_max_size_reached if size and not self._has_room(size) else ErrorCode.none
+
+    def _may_assign(self, request: SyncGroup) -> bool:
+        size = sum(len(one.assignment) for one in request.assignments)
+        return size <= ASSIGNMENTS_BYTES_MAX and (not size or self._has_room(size))
 
     def _has_room(self, size: int) -> bool:
         """Count ``size`` bytes of a member's metadata, if there is room for them."""

@@ -34,6 +34,8 @@ ITERATIONS_MAX = 16_384
 SALT_BITS = 130
 """Salts have the form of those that Kafka's tools make: a number of this many bits, in base 36."""
 SALT_BYTES = -(-SALT_BITS // 8)
+MESSAGE_BYTES_MAX = 16 * 1024
+"""To read a name of half a megabyte takes 70 ms, and needs no login."""
 TOKEN_EXTENSION = "tokenauth"
 """The extension by which the first message says that its user is the id of a delegation token: ``true``."""
 _BASE_36 = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -213,6 +215,8 @@ def parse_server_final(message: bytes) -> bytes:
 
 
 def _match(pattern: re.Pattern[str], message: bytes, what: str) -> re.Match[str]:
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise SaslRejected(f"the {what} has more than {MESSAGE_BYTES_MAX} bytes")
     try:
         found = pattern.fullmatch(message.decode("utf-8"))
     except UnicodeDecodeError:

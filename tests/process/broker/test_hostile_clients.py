@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
-from nilometer.broker.groups import METADATA_BYTES_MAX
+from nilometer.broker.groups import ASSIGNMENTS_BYTES_MAX, METADATA_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request
@@ -183,6 +183,36 @@ def test_the_metadata_of_all_members_has_a_bound(tmp_path: Path) -> None:
         left = peer.ask(ApiKey.LEAVE_GROUP, 2, group_id="g0", member_id=joined[0].member_id)
         assert left.error_code == ErrorCode.none
         assert join(peer, "another", bytes(10_000_000)).error_code == ErrorCode.none
+
+
+def test_assignments_have_a_bound(tmp_path: Path) -> None:
+    """The leader of a group sends what it likes to each member, which stays in memory and in the log."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with NilometerBroker(tmp_path / "data", settings) as broker, WirePeer(broker.bootstrap) as peer:
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="first", key_type=0)  # creates the topic of the groups
+        ready = lambda: join(peer, "first", b"").error_code == ErrorCode.none  # noqa: E731
+        eventually(ready, "the coordinator has loaded its groups")
+        before = rss_bytes(broker)
+        assert sync(peer, "large", ASSIGNMENTS_BYTES_MAX + 1) == ErrorCode.unknown_server_error
+        errors = [sync(peer, f"g{number}", ASSIGNMENTS_BYTES_MAX) for number in range(30)]
+        assert errors[:15] == [ErrorCode.none] * 15
+        assert errors[16:] == [ErrorCode.unknown_server_error] * 14
+        assert rss_bytes(broker) - before < METADATA_BYTES_MAX + 64 * MIB
+
+
+def sync(peer: WirePeer, group: str, size: int) -> ErrorCode:
+    joined = join(peer, group, b"m")
+    assignment = make(
+        ApiKey.SYNC_GROUP, 2, "SyncGroupRequestAssignment", member_id=joined.member_id, assignment=bytes(size)
+    )
+    return peer.ask(
+        ApiKey.SYNC_GROUP,
+        2,
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=(assignment,),
+    ).error_code
 
 
 def test_ids_for_members_that_never_join_have_a_bound(tmp_path: Path) -> None:

@@ -201,3 +201,12 @@ def test_any_bytes_are_refused_or_answered(first: bytes, final: bytes) -> None:
         except SaslRejected:
             continue
     assert accepting.user is None
+
+
+def test_a_message_has_a_bound() -> None:
+    """It comes before any login, and reading it holds the event loop."""
+    longest = b"n,,n=user,r="
+    accepting = server(user="pencil")
+    assert accepting.respond(longest + b"a" * (16 * 1024 - len(longest)))
+    with pytest.raises(SaslRejected, match="more than 16384 bytes"):
+        server(user="pencil").respond(longest + b"a" * (16 * 1024 - len(longest) + 1))

@@ -100,9 +100,8 @@ class ClassicMember(msgspec.Struct):
 
     def metadata_bytes(self) -> int:
         """Return about how much memory the member takes."""
-        return metadata_bytes(
-            self.protocols, self.member_id, self.client_id, self.group_instance_id, self.protocol_type
-        )
+        names = (self.member_id, self.client_id, self.group_instance_id, self.protocol_type)
+        return metadata_bytes(self.protocols, *names) + len(self.assignment)
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support the protocol."""
@@ -377,6 +376,10 @@ class ClassicGroup:
             self.pending_sync.remove(old_member_id)
             self.pending_sync.add(new_member_id)
         return member
+
+    def assign(self, member: ClassicMember, assignment: bytes) -> None:
+        self._members_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def elect_joined_leader(self) -> bool:
         """Make a member the leader that has joined in this phase, unless the leader has; false if none

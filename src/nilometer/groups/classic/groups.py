@@ -76,7 +76,7 @@ class ClassicRebalance:
     def _cancel_syncs(self, turn: Turn, group: ClassicGroup) -> None:
         """Reply REBALANCE_IN_PROGRESS to all waiting SyncGroups, and drop the assignments."""
         for member in group.members.values():
-            member.assignment = NO_ASSIGNMENT
+            group.assign(member, NO_ASSIGNMENT)
             if self.answer_sync(turn, member, SyncGroupReply(ErrorCode.rebalance_in_progress)):
                 self.expect_heartbeat(turn, group, member)
 
@@ -169,7 +169,7 @@ class ClassicRebalance:
     def become_stable(self, turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
         """End the sync phase with the leader's assignments; a member without one gets an empty assignment."""
         for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, NO_ASSIGNMENT)
+            group.assign(member, assignments.get(member.member_id, NO_ASSIGNMENT))
         group.become(ClassicGroupState.STABLE, turn.wall_ms)
         turn.write(group.to_record())
         for member in group.members.values():
