@@ -1,5 +1,5 @@
-"""One file per API: its key, the versions served, and its handler.
+"""The APIs by subject: of each its key, the versions served, and its handler.
 
-Each module has a constant ``API``; :mod:`nilometer.broker.api.registry` collects them, and the ApiVersions
+Each API is a constant; :mod:`nilometer.broker.api.registry` collects them, and the ApiVersions
 response is built from that collection.
 """
