@@ -12,7 +12,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 PACKAGE = TESTS.parent / "src" / "nilometer"
-KINDS = {"unit", "process", "simulation", "compatibility", "pipeline"}
+KINDS = {"architecture", "unit", "process", "simulation", "compatibility", "pipeline"}
 STARTS_PROCESSES = {"subprocess", "multiprocessing"}
 
 
