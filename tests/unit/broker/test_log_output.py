@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.broker import log_output
-from nilometer.broker.bounded_log_file import BoundedLogFile, BoundedMessages, JsonFormatter, configure_log
+from nilometer.broker import bounded_log_file
+from nilometer.broker.bounded_log_file import BoundedLogFile
+from nilometer.broker.log_output import BoundedMessages, JsonFormatter, configure_log
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.config import ConfigError
 
@@ -102,7 +103,7 @@ def test_the_files_are_bounded_and_standard_error_follows(
     """A descriptor stands for standard error: it was opened on the file by what started the broker."""
     path = tmp_path / "broker.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    monkeypatch.setattr(log_output, "STANDARD_STREAMS", (descriptor,))
+    monkeypatch.setattr(bounded_log_file, "STANDARD_STREAMS", (descriptor,))
     handler = BoundedLogFile(str(path), MAX_BYTES, FILES)
     try:
         for number in range(200):
