@@ -1,8 +1,5 @@
 """Where the lines of a broker's log go, and in which form: standard error or a file of bounded size, as text
-or JSON.
-
-The descriptors of standard output and error follow the file.
-"""
+or JSON."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DECLARE = {
     *("ConfigKey", "setting", "text_key"),
     *("_absent_feature", "_count", "_duration", "_key", "_number", "_throttle_key"),
 }
-"""The functions that declare a key, whose name is their first argument: that does not read it."""
+"""The functions that declare a key: its name and its synonyms there do not read it."""
 NAME_ONLY = {"ConfigError"}
 SHARED_WITH_CLIENTS = {"settings/client_security.py"}
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")
@@ -70,15 +70,14 @@ def code() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _declared(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield the names of keys where they are declared, or only named in an error."""
+    """Yield the texts of declarations and errors, which name keys without reading them."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in DECLARE | NAME_ONLY
         ):
-            yield from node.args[:1]
-            yield from (keyword.value for keyword in node.keywords if keyword.arg == "name")
+            yield from (inner for inner in ast.walk(node) if isinstance(inner, ast.Constant))
 
 
 def is_refused(key: ConfigKey) -> bool:
