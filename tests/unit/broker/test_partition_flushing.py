@@ -136,6 +136,32 @@ def test_what_a_crash_left_unflushed_is_committed_without_another_record() -> No
     assert partition.replica.high_watermark == 3
 
 
+def test_a_segment_that_is_full_during_a_flush_gets_a_flush_without_another_record() -> None:
+    host = Host()
+    log = open_log(MemoryDisk(), LogConfig(segment_bytes=200))
+    partition = partition_of(log, host)
+    partition.on_metadata(_state(1, 1), {1: 1})
+
+    def append_until_full() -> int:
+        before = log.state.segments.active.base_offset
+        while log.state.segments.active.base_offset == before:
+            partition.append(_batch(b"x" * 50), all_replicas=True)
+        return log.state.segments.active.base_offset
+
+    append_until_full()
+    [flushing] = host.wanting
+    host.wanting.clear()
+    plan = log.flush_plan()
+    second_end = append_until_full()
+    assert not host.wanting, "one flush at a time"
+    plan.run()
+    log.mark_flushed(plan, wall_ms=1)
+    flushing.on_flushed()
+    host.commit()
+    assert log.state.recovery_point >= second_end
+    assert not host.wanting, "and no more when no segment waits"
+
+
 class Follower:
     """Waits for records, and reads them when they are there."""
 

@@ -235,8 +235,12 @@ class Partition(ReadablePartition):
         if self._unflushed_records >= state.config.flush_messages:
             self._unflushed_records = 0
             self._host.request_flush(self)
-        elif state.unsynced_sealed and not self._is_seal_flush_asked:
-            # One flush for each full segment: so the recovery point advances, and a restart checks little.
+        elif state.unsynced_sealed:
+            self._flush_sealed()
+
+    def _flush_sealed(self) -> None:
+        """Request one flush for full segments: so the recovery point advances, and a restart checks little."""
+        if not self._is_seal_flush_asked:
             self._is_seal_flush_asked = True
             self._host.request_flush(self)
 
@@ -295,6 +299,8 @@ class Partition(ReadablePartition):
         Called after the log's flushed offset has advanced.
         """
         self._is_seal_flush_asked = False
+        if self.log.state.unsynced_sealed:
+            self._flush_sealed()  # a segment became full during the flush, and no append may follow
         flushed = self.log.flushed_offset
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
         while self._flush_waits and self._flush_waits[0][0] <= flushed:
