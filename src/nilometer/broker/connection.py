@@ -40,7 +40,8 @@ BYTES_QUEUED_MAX = 8 * 1024 * 1024
 GATHER_BYTES_MAX = 256 * 1024
 """Responses are gathered into one write up to this size."""
 WRITE_BUFFER_BYTES = 256 * 1024
-"""A client that leaves more than this unread is sent nothing more until it has read most of it."""
+"""A client that leaves more than this unread is sent nothing more until it has read most of it. Of thousands
+of clients each may leave less (:meth:`~nilometer.broker.connection_memory.ResponseMemory.open`)."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if there is memory for it."""
 MEMORY_WAIT_S = 0.02
@@ -109,6 +110,8 @@ class Connection(asyncio.BufferedProtocol):
         self._must_process_alone = False
         self._outgoing: list[Bytes] = []
         self._outgoing_bytes = 0
+        self._answered_bytes = 0  # in this slice
+        self._unread_bytes_max = WRITE_BUFFER_BYTES
         self._last_head = b""
         """Of the last request: the API key."""
         self._last_bytes = 0
@@ -143,7 +146,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not derived from it
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._unread_bytes_max = min(WRITE_BUFFER_BYTES, self._memory.open(self))
+        self._transport.set_write_buffer_limits(high=self._unread_bytes_max)
         peer = transport.get_extra_info("peername")
         self.peer = (peer[0], peer[1]) if peer else ("", 0)
         encrypted = transport.get_extra_info("ssl_object")
@@ -162,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             future.cancel()
         self._waiting.clear()
         self._long = None
-        self._memory.release(self)
+        self._memory.close(self)
         self._dispatcher.connection_closed(self)
         # A transport with TLS holds its protocol: the two, and OpenSSL's buffers, would stay until they are
         # found as garbage.
@@ -184,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._split(nbytes)
         if self._queue:
-            self._dispatch_queued()
+            self._handle_queued()
         if self._close_reason:
             self.close(self._close_reason)
         self._note_turn()
@@ -205,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._memory.release(self)
         self._send_replies()
-        self._dispatch_queued()
+        self._handle_queued()
 
     # --- bytes to frames
 
@@ -314,17 +318,29 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.append(frame)
         self._queued_bytes += len(frame)
 
+    def _handle_queued(self) -> None:
+        """Dispatch queued frames at once, or in a later iteration of the event loop if many other connections
+        have some. Brokers do not wait: replication goes on whatever clients do."""
+        if self._turns.has_time or self.context.is_broker or self._close_reason:
+            self._dispatch_queued()
+            return
+        if not self._is_next_turn_scheduled:
+            self._is_next_turn_scheduled = True
+            self._turns.call_after_arrived(self._next_turn)
+        self._hold_requests(has_progressed=True)
+        self._balance_reading()
+
     def _dispatch_queued(self) -> None:
         """Dispatch queued frames, until the order of requests, a client that does not read, or the share of
         this connection (``FRAMES_PER_TURN_MAX``) stops it."""
         if self._draining or self._is_ending:
             return
         self._draining = True
-        taken, now_us = 0, self._turns.now_us
-        began_us = now_us()
+        taken, self._answered_bytes = 0, 0
+        began_us = self._turns.now_us()
         try:
             while self._queue and self._muted is None and self._may_write and not self.closed:
-                if taken == FRAMES_PER_TURN_MAX or (taken and now_us() - began_us >= SLICE_US):
+                if taken == FRAMES_PER_TURN_MAX or (taken and self._is_slice_over(began_us)):
                     self._schedule_next_turn()
                     break
                 frame = self._queue[0]
@@ -344,6 +360,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue or self._holds_requests or self._handled_bytes:
             self._hold_requests(has_progressed=taken > 0)
         self._balance_reading()
+
+    def _is_slice_over(self, began_us: int) -> bool:
+        return self._answered_bytes >= self._unread_bytes_max or self._turns.now_us() - began_us >= SLICE_US
 
     def _hold_memory(self, *, has_progressed: bool = False, is_made: bool = True) -> None:
         """Note how many bytes of responses wait for the client to read. ``has_progressed``: whether it has
@@ -414,7 +433,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unmute(self) -> None:
         self._muted = None
-        self._dispatch_queued()
+        self._handle_queued()
 
     def hold(self, duration_ms: int, end: str | None = None) -> None:
         """Read nothing from the start for this time; then close it if ``end`` is given, the reason."""
@@ -490,6 +509,7 @@ class Connection(asyncio.BufferedProtocol):
         for buffer in reply:
             self._outgoing.append(buffer)
             self._outgoing_bytes += len(buffer)
+            self._answered_bytes += len(buffer)
         if not self._draining or self._outgoing_bytes >= GATHER_BYTES_MAX:
             self._flush()
 

@@ -26,6 +26,8 @@ CHECK_S = 1.0
 """How often that is checked while connections wait for memory."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
 """For the responses of all connections that are not read."""
+UNREAD_BYTES_MIN = 8 * 1024
+"""So much each connection may leave unread, however many there are, before it holds memory."""
 FETCH_BYTES_MAX = 4 * 1024 * 1024
 """Of records in one response, whatever its client allows; a larger batch comes alone. To read more would hold
 the event loop for too long."""
@@ -137,9 +139,20 @@ class ResponseMemory:
         self._bytes_max = bytes_max
         self._holders: dict[Holder, tuple[int, int]] = {}
         """By connection, the bytes and since when (monotonic ms); the one that has read last is last."""
+        self._open: set[Holder] = set()
         self._making: dict[Holder, None] = {}
         """The connections whose large responses are being encoded."""
         self.held = 0
+
+    def open(self, holder: Holder) -> int:
+        """Note a new connection. Return how many bytes of responses its client may leave unread before it
+        holds memory: a part of all, so that thousands of connections do not take far more together."""
+        self._open.add(holder)
+        return max(UNREAD_BYTES_MIN, self._bytes_max // len(self._open))
+
+    def close(self, holder: Holder) -> None:
+        self._open.discard(holder)
+        self.release(holder)
 
     def may_make(self) -> bool:
         """Return whether another large response may be encoded now; those that have begun go on."""

@@ -32,6 +32,9 @@ SLICE_US = 2_000
 """A slice of long work ends after this time, and after the step that it is in."""
 ELEMENTS_MAX = 1_024
 """A slice ends after so many elements of requests or responses, however fast they were."""
+ARRIVED_US = 10_000
+"""So long the requests that have arrived are handled before the event loop goes on: thousands of connections
+may become readable at once."""
 RELEASED_AT_ONCE = 256
 NOTED_US = 1_000
 """Shorter turns are not counted: nearly all are far shorter, and counting costs time, too."""
@@ -57,6 +60,10 @@ class Turns:
         self._counted_us = self._cpu_us()
         self._queue: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
+        self._arrived: deque[Callable[[], None]] = deque()
+        """Handle the requests of connections that have to wait, in the order in which they arrived."""
+        self._has_begun = False  # to handle what arrived in this iteration of the event loop
+        self._began_us = 0
         self._logged_us = -LOG_EVERY_US
         self.durations = Distribution()
         """Of turns of ``NOTED_US`` and more."""
@@ -89,6 +96,42 @@ class Turns:
         waiter = asyncio.get_running_loop().create_future()
         self.call(lambda: None if waiter.done() else waiter.set_result(None))
         await waiter
+
+    # -- what arrives
+
+    @property
+    def has_time(self) -> bool:
+        """Whether requests that have arrived now may be handled at once: none waits, and what arrived before
+        in this iteration of the event loop took less than ``ARRIVED_US``."""
+        if self._arrived:
+            return False
+        now_us = self.now_us()
+        if not self._has_begun:
+            self._has_begun, self._began_us = True, now_us
+            asyncio.get_running_loop().call_soon(self._end_iteration)
+        return now_us - self._began_us < ARRIVED_US
+
+    def _end_iteration(self) -> None:
+        self._has_begun = False
+
+    def call_after_arrived(self, handle: Callable[[], None]) -> None:
+        """Call ``handle`` after all others that wait here, those for ``ARRIVED_US`` in one iteration."""
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._handle_arrived)
+        self._arrived.append(handle)
+
+    def _handle_arrived(self) -> None:
+        began_us = self.now_us()
+        try:
+            while self._arrived and self.now_us() - began_us < ARRIVED_US:
+                self._arrived[0]()
+                self._arrived.popleft()
+        except BaseException:
+            self._arrived.popleft()
+            raise
+        finally:
+            if self._arrived:
+                asyncio.get_running_loop().call_soon(self._handle_arrived)
 
     # -- the watchdog
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from support.ports import HOST
 from support.wire.new_topics import new_topic
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
+BURST_CONNECTIONS = 1_500
 MIB = 1024 * 1024
 TOPIC = "much"
 RECORD_BYTES = 512 * 1024
@@ -93,6 +95,11 @@ def configs_request() -> Message:
 def rss_bytes(broker: NilometerBroker) -> int:
     status = Path(f"/proc/{broker.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def peak_bytes(broker: NilometerBroker) -> int:
+    status = Path(f"/proc/{broker.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def descriptors(broker: NilometerBroker) -> int:
@@ -295,6 +302,35 @@ def test_fetches_that_no_client_reads_take_a_bounded_part_of_the_memory(
         # What is held, two responses being encoded, and what each connection has given to the system.
         assert rss_bytes(broker) - before < 3 * HELD_BYTES_MAX
     eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for them is given back")
+
+
+def test_a_burst_from_many_connections_holds_no_one(tmp_path: Path) -> None:
+    """1,500 connections send some requests each, at the same time, that have long answers. They are handled
+    in turns: a neighbour gets many answers meanwhile, and few of the requests are in memory as values."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    asked = make(
+        ApiKey.DESCRIBE_CONFIGS,
+        4,
+        "DescribeConfigsResource",
+        resource_type=4,
+        resource_name="1",
+        configuration_keys=None,
+    )
+    request = api(ApiKey.DESCRIBE_CONFIGS, 4).request(resources=(asked,) * 10, include_documentation=True)
+    frame = encode_request(1, "many", request)
+    with NilometerBroker(tmp_path / "data") as broker, ExitStack() as stack:
+        before = rss_bytes(broker)
+        last = stack.enter_context(connect(broker))
+        with WirePeer(broker.bootstrap) as neighbour:
+            clients = [stack.enter_context(connect(broker)) for _ in range(BURST_CONNECTIONS)]
+            for client in (*clients, last):
+                client.sendall(frame * 4)
+            answers = 0
+            while not select.select([last], [], [], 0)[0]:
+                assert neighbour.ask(ApiKey.API_VERSIONS, 3, **SOFTWARE).error_code == ErrorCode.none
+                answers += 1
+        assert answers >= 20
+        assert peak_bytes(broker) - before < 192 * MIB
 
 
 def send_until_refused(client: socket.socket, data: bytes) -> int:

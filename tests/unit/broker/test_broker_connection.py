@@ -157,7 +157,7 @@ def test_frames_are_whole_however_the_bytes_arrive(seed):
     frames = [b"x" + data for data in frames]
 
     async def run() -> None:
-        connection, transport, recorder, _ = open_connection()
+        connection, transport, recorder, _ = open_connection(Turns(StepClock()))
         sizes = iter(lambda: chance.choice([1, 2, 3, 5, 1000, 100_000, 10_000_000]), None)
         feed(connection, b"".join(frame(data) for data in frames), sizes)
         assert recorder.frames == frames

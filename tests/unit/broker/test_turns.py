@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from nilometer.broker.turns import ELEMENTS_MAX, LOGGED_US, NOTED_US, SLICE_US, LongWork, Turns
+from nilometer.broker.turns import ARRIVED_US, ELEMENTS_MAX, LOGGED_US, NOTED_US, SLICE_US, LongWork, Turns
 from support.step_clock import StepClock
 
 
@@ -40,6 +40,47 @@ async def test_a_slice_ends_by_time_or_by_elements() -> None:
     assert not work.is_slice_over
     await work.step(1)
     assert not work.is_slice_over
+
+
+async def test_what_arrives_in_one_iteration_waits_when_its_time_is_used_up() -> None:
+    clock = StepClock()
+    turns, handled = Turns(clock), list[int]()
+
+    def handle(number: int) -> None:
+        handled.append(number)
+        clock.us += ARRIVED_US // 2
+
+    for number in range(7):
+        if turns.has_time:
+            handle(number)
+        else:
+            turns.call_after_arrived(lambda number=number: handle(number))
+    assert handled == [0, 1]
+    assert not turns.has_time, "who comes later waits behind those who wait"
+    await asyncio.sleep(0)
+    assert handled == [0, 1, 2, 3]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert handled == list(range(7))
+    assert turns.has_time
+
+
+async def test_what_arrives_goes_on_after_a_failure() -> None:
+    turns, handled = Turns(StepClock()), list[str]()
+    failed = list[object]()
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: failed.append(context["exception"])
+    )
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    turns.call_after_arrived(fail)
+    turns.call_after_arrived(lambda: handled.append("next"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert handled == ["next"]
+    assert [str(error) for error in failed] == ["a defect"]
 
 
 async def test_a_slice_that_fails_does_not_end_the_others() -> None:

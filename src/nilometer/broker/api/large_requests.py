@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +43,8 @@ Slices = Generator[int, None, Any]
 """Yields how many elements were decoded since the last step; returns the body."""
 
 LARGE_BYTES = 16 * 1024
-"""A request above this size is decoded in slices."""
+"""A request above this size is decoded in slices. A smaller one that is handled in parts counts as one of
+this size."""
 AT_ONCE_BYTES = 4 * 1024 * 1024
 """So many bytes of large requests are handled at once, or one request; its values and its response take some
 ten times as much. The others wait, and all wait while clients do not read their responses."""
@@ -74,7 +75,8 @@ class LargeRequests:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._bytes_in_work = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Of each request for which there is no memory, the oldest first: what ends its wait; its size."""
 
     def serve(
         self,
@@ -98,8 +100,11 @@ class LargeRequests:
         """Handle a decoded request in parts; return the future of its response."""
         request.connection.process_alone()
         name = api_name(request.header.api_key)
-        work = LongWork(self._services.turns)
-        return spawn(self._services, self._serve_parts(spec, request, division, work), name)
+
+        def serve(work: LongWork) -> Awaitable[Reply]:
+            return self._serve_parts(spec, request, division, work)
+
+        return spawn(self._services, self._in_turn(request.connection, LARGE_BYTES, serve), name)
 
     async def _serve_in_turn(
         self,
@@ -110,12 +115,23 @@ class LargeRequests:
         began_us: int,
         slices: Slices | None,
     ) -> Reply:
-        """Wait until there is memory for the request; then handle it. Brokers do not wait."""
-        size = 0 if connection.context.is_broker else len(frame)
+        def serve(work: LongWork) -> Awaitable[Reply]:
+            return self._serve(spec, header, frame, connection, began_us, slices, work)
+
+        try:
+            return await self._in_turn(connection, len(frame), serve)
+        finally:
+            connection.has_handled()
+
+    async def _in_turn(
+        self, connection: Connection, size: int, serve: Callable[[LongWork], Awaitable[Reply]]
+    ) -> Reply:
+        """Wait until there is memory for a request that counts as ``size`` bytes, and for its turn among all
+        long work if many have arrived; then handle it. Brokers do not wait for memory."""
+        if connection.context.is_broker:
+            size = 0
         while size and self._bytes_in_work and self._bytes_in_work + size > AT_ONCE_BYTES:
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(ended)
-            await ended
+            await self._wait_for_room(size)
         self._bytes_in_work += size
         left = [size]
 
@@ -123,19 +139,37 @@ class LargeRequests:
             """Let others be handled: this request is done, or waits for what is not decided here."""
             self._bytes_in_work -= left[0]
             left[0] = 0
-            while self._waiting:
-                waiting = self._waiting.popleft()
-                if not waiting.done():
-                    waiting.set_result(None)
+            self._end_waits()
 
         try:
             while size and self._services.response_memory.is_short():  # noqa: ASYNC110  clients read meanwhile
                 await asyncio.sleep(WAIT_S)
-            work = LongWork(self._services.turns, make_room)
-            return await self._serve(spec, header, frame, connection, began_us, slices, work)
+            if not self._services.turns.has_time:
+                await self._services.turns.wait_next()
+            return await serve(LongWork(self._services.turns, make_room))
         finally:
             make_room()
-            connection.has_handled()
+
+    async def _wait_for_room(self, size: int) -> None:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ended, size))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            self._end_waits()  # the room that this request was to get is another's
+            raise
+
+    def _end_waits(self) -> None:
+        """Let as many go on as there is room for: thousands may wait."""
+        expected = self._bytes_in_work
+        while self._waiting:
+            ended, size = self._waiting[0]
+            if not ended.done():
+                if expected and expected + size > AT_ONCE_BYTES:
+                    break
+                ended.set_result(None)
+                expected += size
+            self._waiting.popleft()
 
     async def _serve(
         self,
