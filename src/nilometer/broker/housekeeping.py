@@ -76,10 +76,11 @@ class Housekeeping:
             tasks.periodic(name, interval_ms, work)
 
     async def _for_each(
-        self, partitions: Iterable[Partition], what: str, work: Callable[[Partition], object]
+        self, partitions: Iterable[Partition], what: str, work: Callable[[Partition], Iterable[int] | None]
     ) -> None:
         """Call ``work`` for all ``partitions``; an error of one does not affect the others.
 
+        What takes long for one partition yields after each step how many elements it had.
         ``what``: the work as a noun, for messages.
         """
         failures, slices = self._failures, LongWork(self._turns)
@@ -88,7 +89,8 @@ class Housekeeping:
             if partition not in self._replicas:
                 continue  # it was removed meanwhile
             try:
-                work(partition)
+                for elements in work(partition) or ():
+                    await slices.step(elements)
             except Exception as error:
                 failures.on_failure(partition, what, error)
             else:

@@ -17,7 +17,7 @@ Time and randomness are arguments: a log has no clock, and does not know its lea
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nilometer.storage import appending, flushing, reading, retention, time_search
 from nilometer.storage import truncation as cuts
@@ -293,7 +293,8 @@ class Log:
         """Apply retention; return the renamed files, which the caller removes later (``Disk.remove``)."""
         return retention.delete_old_segments(self.state, high_watermark, wall_ms)
 
-    def remove_expired_producers(self, wall_ms: int) -> int:
+    def remove_expired_producers(self, wall_ms: int) -> Iterator[int]:
+        """See :meth:`ProducerStateManager.remove_expired`."""
         return self.producers.remove_expired(wall_ms)
 
     # -- compaction

@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 import posixpath
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -320,6 +321,7 @@ def _out_of_order(header: BatchHeader, expected: str) -> KafkaError:
 # those without a marker below ``map_end_offset``.
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
+EXPIRY_STEP = 1_000
 SNAPSHOT_AT_ONCE = 2_000
 """A snapshot of so many producers is written when a segment is rolled. One of more is left to the next flush,
 which runs on another thread: a client may have made a million of them, and have a segment rolled by each
@@ -368,9 +370,10 @@ class ProducerStateManager:
         self._expiration_ms = expiration_ms
         self.producers: dict[int, ProducerStateEntry] = {}
         self.ongoing: dict[int, int] = {}
-        """First offset of each open transaction → its producer id."""
-        self._completed: dict[int, int] = {}
-        """First → last offset of completed transactions whose marker may not be replicated yet."""
+        """First offset of each open transaction → its producer id, the earliest first."""
+        self._completed: deque[tuple[int, int]] = deque()
+        """First and last offsets of completed transactions whose marker may not be replicated yet. Both rise:
+        one that began after another that ends later does not matter for the last stable offset."""
         self._snapshots: list[int] = []
         self.deferred: DeferredSnapshot | None = None
         """The snapshot of the newest roll, if the next flush is to write it."""
@@ -386,19 +389,16 @@ class ProducerStateManager:
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Return the first offset of the earliest transaction that is open, or whose marker is not below the
         high watermark; None if there is none."""
-        if not self.ongoing and not self._completed:
-            return None
-        unstable = [first for first, last in self._completed.items() if last >= high_watermark]
-        if self.ongoing:
-            unstable.append(min(self.ongoing))
-        return min(unstable, default=None)
+        earliest = next(iter(self.ongoing), None)
+        for first, last in self._completed:
+            if last >= high_watermark:
+                return first if earliest is None else min(first, earliest)
+        return earliest
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Forget completed transactions whose marker is below the high watermark."""
-        if self._completed:
-            self._completed = {
-                first: last for first, last in self._completed.items() if last >= high_watermark
-            }
+        while self._completed and self._completed[0][1] < high_watermark:
+            self._completed.popleft()
 
     # -- changes
 
@@ -428,23 +428,28 @@ class ProducerStateManager:
         return aborted
 
     def _complete(self, completed: CompletedTxn) -> Iterator[AbortedTxn]:
-        others = [first for first, owner in self.ongoing.items() if owner != completed.producer_id]
-        last_stable_offset = min(others, default=completed.last_offset + 1)
+        others = (first for first, owner in self.ongoing.items() if owner != completed.producer_id)
+        last_stable_offset = next(others, completed.last_offset + 1)
         self.ongoing.pop(completed.first_offset, None)
-        self._completed[completed.first_offset] = completed.last_offset
+        while self._completed and self._completed[-1][0] >= completed.first_offset:
+            self._completed.pop()
+        self._completed.append((completed.first_offset, completed.last_offset))
         if completed.is_aborted:
             yield AbortedTxn(
                 completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset
             )
 
-    def remove_expired(self, wall_ms: int) -> int:
-        """Forget producers that were idle too long and have no open transaction; return how many."""
-        expired = [
-            producer_id for producer_id, entry in self.producers.items() if self._is_expired(entry, wall_ms)
-        ]
-        for producer_id in expired:
-            del self.producers[producer_id]
-        return len(expired)
+    def remove_expired(self, wall_ms: int) -> Iterator[int]:
+        """Forget producers that were idle too long and have no open transaction, in steps; each yields how
+        many producers it looked at."""
+        producer_ids = list(self.producers)
+        for begin in range(0, len(producer_ids), EXPIRY_STEP):
+            step = producer_ids[begin : begin + EXPIRY_STEP]
+            for producer_id in step:
+                entry = self.producers.get(producer_id)
+                if entry is not None and self._is_expired(entry, wall_ms):
+                    del self.producers[producer_id]
+            yield len(step)
 
     def _is_expired(self, entry: ProducerStateEntry, wall_ms: int) -> bool:
         return (
@@ -526,6 +531,7 @@ class ProducerStateManager:
             for entry in map(ProducerStateEntry.from_snapshot, saved):
                 if not self._is_expired(entry, wall_ms):
                     self._take(entry)
+            self.ongoing = dict(sorted(self.ongoing.items()))
             self.map_end_offset = offset
             return
 

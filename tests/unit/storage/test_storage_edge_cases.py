@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 
 import pytest
 from log_model import build_batch, read_from
@@ -235,7 +236,7 @@ def test_kafka_7190_a_producer_outlives_its_records(orderly: bool) -> None:
     again = open_log(disk, clean=orderly, start=10)
     assert produce(again, (7, 0, 10)) == 10
     refused(ErrorCode.out_of_order_sequence_number, again, build_batch((b"v",), producer=(7, 0, 12)))
-    again.remove_expired_producers(wall_ms=1_000 + 86_400_000)
+    assert list(again.remove_expired_producers(wall_ms=1_000 + 86_400_000)) == [1]
     assert produce(again, (7, 0, 55)) == 11
 
 
@@ -354,6 +355,40 @@ def test_missing_and_torn_indexes_are_rebuilt() -> None:
         again.close(wall_ms=1)
         after = {name: disk.read_file(f"{FOLDER}/{name}") for name in names}
         assert after == before
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_stable_offset_is_the_earliest_of_all_unstable_transactions(seed: int) -> None:
+    """Whatever begins, ends and is replicated in whichever order, and after a restart."""
+    chance, disk = random.Random(seed), MemoryDisk()
+    log, high_watermark = open_log(disk), 0
+    began: dict[int, int] = {}  # producer id → first offset of its open transaction
+    ended: list[tuple[int, int]] = []  # first offset, offset of the marker
+    sequences = dict.fromkeys(range(8), 0)
+    for _ in range(120):
+        producer_id = chance.randrange(8)
+        if producer_id in began and chance.random() < 0.4:
+            last_stable = min([first for other, first in began.items() if other != producer_id], default=-1)
+            kind = chance.choice([ControlType.COMMIT, ControlType.ABORT])
+            marker = end_transaction(log, producer_id, kind)
+            first = began.pop(producer_id)
+            ended.append((first, marker))
+            if kind is ControlType.ABORT:
+                aborted = log.aborted_transactions(first, marker + 1)[-1]
+                assert aborted.last_offset == marker
+                assert aborted.last_stable_offset == (marker + 1 if last_stable < 0 else last_stable)
+        else:
+            offset = produce(log, (producer_id, 0, sequences[producer_id]), transactional=True)
+            sequences[producer_id] += 1
+            began.setdefault(producer_id, offset)
+        if chance.random() < 0.3:
+            high_watermark = chance.randint(high_watermark, log.log_end_offset)
+            log.on_high_watermark(high_watermark)
+        if chance.random() < 0.02:
+            log.close(wall_ms=1_000)
+            log, high_watermark = open_log(disk), log.log_end_offset
+        unstable = [*began.values(), *(first for first, marker in ended if marker >= high_watermark)]
+        assert log.last_stable_offset(high_watermark) == min([*unstable, high_watermark])
 
 
 def test_the_last_stable_offset_is_never_below_the_log_start() -> None:

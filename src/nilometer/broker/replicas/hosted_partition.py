@@ -239,7 +239,7 @@ class Partition(ReadablePartition):
             self._flush_sealed()
 
     def _flush_sealed(self) -> None:
-        """Request one flush for full segments: so the recovery point advances, and a restart checks little."""
+        """Request one flush for full segments: so the recovery point advances, a restart checks little."""
         if not self._is_seal_flush_asked:
             self._is_seal_flush_asked = True
             self._host.request_flush(self)
