@@ -203,7 +203,7 @@ def _control(given: Prerequisites) -> ControlParts:
     )
     metadata = MetadataLog(store, given.fence)
     now_us = given.runtime.clock.monotonic_us
-    controller = Controller(node_id, store, metadata, given.tasks, now_us)
+    controller = Controller(node_id, store, metadata, given.tasks, given.turns)
     channel = ControllerChannel(node_id, peers, metadata)
     session = OwnSession()
     changes = ClusterChanges(node_id, session, controller, now_us)

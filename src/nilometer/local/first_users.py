@@ -10,7 +10,7 @@ from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cluster.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.controller.acls import decide_create_acls
 from nilometer.cluster.controller.credentials import ScramUpsertion, decide_alter_scram_credentials
-from nilometer.cluster.controller.decision import Decision, Outcome, Refusal
+from nilometer.cluster.controller.decision import Decision, Outcome, Refusal, at_once
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination import make_store
@@ -62,7 +62,7 @@ def _decision(
     def decide(image: ClusterImage) -> Decision[None]:
         units: list[Unit] = []
         for upsertion in upsertions:  # one by one: a request alters a user once
-            credential = decide_alter_scram_credentials(image, [upsertion])
+            credential = at_once(decide_alter_scram_credentials(image, [upsertion]))
             _check(credential.reply.values())
             units += credential.units
         created = decide_create_acls(image, acls, chance=chance)

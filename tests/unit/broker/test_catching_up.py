@@ -14,6 +14,7 @@ from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.entries import encode_entry
 from nilometer.cluster.image import ClusterImage
@@ -21,6 +22,7 @@ from nilometer.coordination.store import CoordinationStore, Entry, StoreRefused
 from nilometer.identifiers import BrokerId, Incarnation, TopicId, TopicIdPartition
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode
+from support.step_clock import StepClock
 
 ENTROPY = SeededEntropy(random.Random(1))
 CONTROLLER = BrokerId(2)
@@ -71,7 +73,10 @@ def test_what_the_controller_knew_is_folded_before_its_answer_counts(question: s
     store = cast(CoordinationStore, LaggingStore())
     metadata = MetadataLog(store)
     link = ControllerLink(
-        1, Controller(1, store, metadata, Tasks()), cast(ControllerChannel, AnsweringChannel()), metadata
+        1,
+        Controller(1, store, metadata, Tasks(), Turns(StepClock())),
+        cast(ControllerChannel, AnsweringChannel()),
+        metadata,
     )
 
     async def ask() -> None:

@@ -13,6 +13,7 @@ from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.records import FORMAT_VERSION, BrokerFenced, ConfigChanged, ConfigResourceType
@@ -21,6 +22,7 @@ from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError
+from support.step_clock import StepClock
 
 GOOD = ConfigChanged(resource_type=ConfigResourceType.BROKER, resource_name="", key="a", value="1")
 BAD = BrokerFenced(broker_id=BrokerId(9), broker_epoch=BrokerEpoch(1))
@@ -34,7 +36,10 @@ async def controlling(folder: Path) -> AsyncIterator[tuple[LocalStore, MetadataL
     await store.open()
     metadata, tasks = MetadataLog(store), Tasks(lambda name, error: None)
     try:
-        controller, chance = Controller(1, store, metadata, tasks), SeededEntropy(random.Random(1))
+        controller, chance = (
+            Controller(1, store, metadata, tasks, Turns(StepClock())),
+            SeededEntropy(random.Random(1)),
+        )
         incarnation = Incarnation("1")
         await controller.become_controller(
             incarnation,

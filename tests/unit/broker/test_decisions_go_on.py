@@ -15,13 +15,16 @@ from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.tasks import Tasks
+from nilometer.broker.turns import ELEMENTS_MAX, Turns
 from nilometer.cluster.controller.controllership import controllership_entry
-from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.decision import Decision, Steps
+from nilometer.cluster.entries import encode_entry, entries_of
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ProducerIdsAllocated
 from nilometer.coordination.store import CoordinationStore, Entry, OutcomeUnknown, StoreUnavailable
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime.runtime import SeededEntropy
+from support.step_clock import StepClock
 
 BLOCK = 1000
 
@@ -74,7 +77,10 @@ class ControllerUnderTest:
         self.store = RemoteStore()
         self.metadata = MetadataLog(cast(CoordinationStore, self.store))
         self.tasks = Tasks()
-        self.controller = Controller(1, cast(CoordinationStore, self.store), self.metadata, self.tasks)
+        self.has_begun = asyncio.Event()
+        self.controller = Controller(
+            1, cast(CoordinationStore, self.store), self.metadata, self.tasks, Turns(StepClock())
+        )
 
     async def begin(self) -> None:
         entropy = SeededEntropy(random.Random(1))
@@ -84,17 +90,29 @@ class ControllerUnderTest:
             Cause("the cluster is new"),
         )
 
+    def allocate_in_steps(self, broker_id: int) -> Coroutine[Any, Any, int]:
+        def decide(image: ClusterImage) -> Steps[int]:
+            decision = self.allocation(image, broker_id)
+            self.has_begun.set()
+            yield ELEMENTS_MAX
+            return decision
+
+        return self.controller.decide(decide, Cause("a test wants it"))
+
     def allocate(self, broker_id: int) -> Coroutine[Any, Any, int]:
         """A block of producer ids for that broker; its first."""
 
-        def decide(image: ClusterImage) -> Decision[int]:
-            first = image.next_producer_id
-            record = ProducerIdsAllocated(
-                broker_id=BrokerId(broker_id), broker_epoch=BrokerEpoch(1), next_producer_id=first + BLOCK
-            )
-            return Decision(((record,),), first)
+        return self.controller.decide(
+            lambda image: self.allocation(image, broker_id), Cause("a test wants it")
+        )
 
-        return self.controller.decide(decide, Cause("a test wants it"))
+    @staticmethod
+    def allocation(image: ClusterImage, broker_id: int) -> Decision[int]:
+        first = image.next_producer_id
+        record = ProducerIdsAllocated(
+            broker_id=BrokerId(broker_id), broker_epoch=BrokerEpoch(1), next_producer_id=first + BLOCK
+        )
+        return Decision(((record,),), first)
 
 
 def test_a_requester_that_is_gone_ends_no_decision() -> None:
@@ -114,6 +132,24 @@ def test_a_requester_that_is_gone_ends_no_decision() -> None:
         store.applies.set()
         assert await others == BLOCK, "decided without the block that broker 2 was given"
         assert controller.metadata.image.next_producer_id == 2 * BLOCK
+        await controller.tasks.stop()
+
+    asyncio.run(play())
+
+
+def test_a_decision_in_steps_is_made_again_if_the_image_changes_between_two() -> None:
+    async def play() -> None:
+        controller = ControllerUnderTest()
+        await controller.begin()
+        store, metadata = controller.store, controller.metadata
+        in_steps = asyncio.create_task(controller.allocate_in_steps(2))
+        await controller.has_begun.wait()
+        decision = controller.allocation(metadata.image, 3)
+        [entry] = entries_of(decision.units, metadata.image.controllership)
+        store.entries.append(Entry(len(store.entries), encode_entry(entry)))
+        await metadata.catch_up()
+        assert not in_steps.done()
+        assert await in_steps == BLOCK, "decided without the block that broker 3 was given"
         await controller.tasks.stop()
 
     asyncio.run(play())

@@ -12,6 +12,7 @@ from nilometer.cluster.controller.credentials import (
     ScramUpsertion,
     decide_alter_scram_credentials,
 )
+from nilometer.cluster.controller.decision import at_once
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.history import record_fields, snapshot_fields
 from nilometer.cluster.records import SCRAM_FORMAT_VERSION, Record, ScramCredentialChanged, TopicDeleted
@@ -36,14 +37,14 @@ def apply(image: ClusterImage, *records: Record) -> None:
 def test_credentials_are_set_replaced_and_removed() -> None:
     image = ClusterImage()
     for wanted in (upsertion("alice"), upsertion("alice", 2, 8192)):
-        decision = decide_alter_scram_credentials(image, [wanted])
+        decision = at_once(decide_alter_scram_credentials(image, [wanted]))
         assert decision.reply["alice"].ok
         apply(image, *decision.records)
     assert image.scram_users.of("alice")[SHA_256] == CREDENTIAL
     assert image.scram_users.of("alice")[SHA_512].iterations == 8192
-    apply(image, *decide_alter_scram_credentials(image, [ScramDeletion("alice", 1)]).records)
+    apply(image, *at_once(decide_alter_scram_credentials(image, [ScramDeletion("alice", 1)])).records)
     assert list(image.scram_users.of("alice")) == [SHA_512]
-    apply(image, *decide_alter_scram_credentials(image, [ScramDeletion("alice", 2)]).records)
+    apply(image, *at_once(decide_alter_scram_credentials(image, [ScramDeletion("alice", 2)])).records)
     assert image.scram_users.names() == []
     assert image == ClusterImage.from_snapshot(image.snapshot())
 
@@ -56,7 +57,7 @@ def test_one_users_error_changes_nothing_of_that_user_and_does_not_concern_other
         upsertion("bob", 2),
         upsertion("bob"),
     ]
-    decision = decide_alter_scram_credentials(ClusterImage(), wanted)
+    decision = at_once(decide_alter_scram_credentials(ClusterImage(), wanted))
     assert list(decision.reply) == ["alice", "bob", "eve"]
     assert decision.reply["alice"].ok
     assert decision.reply["bob"].error is ErrorCode.duplicate_resource

@@ -29,7 +29,7 @@ from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.quotas import UNLIMITED, MutationQuota
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation
-from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.decision import Decision, Steps
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError
@@ -51,7 +51,7 @@ RETRY_S = 0.05
 def on_controller(
     services: Services,
     request: Request,
-    decide: Callable[[ClusterImage], Decision[R]],
+    decide: Callable[[ClusterImage], Decision[R] | Steps[R]],
     respond: Respond[R],
     refuse: Refuse,
     *,
@@ -82,7 +82,7 @@ def on_controller(
 
     decided: list[Unit] = []
 
-    def decide_in_time(image: ClusterImage) -> Decision[R]:
+    def decide_in_time(image: ClusterImage) -> Decision[R] | Steps[R]:
         if timeout_ms is not None and clock.monotonic_ms() >= deadline_ms:
             raise KafkaError(
                 ErrorCode.request_timed_out,
@@ -91,7 +91,13 @@ def on_controller(
         if needs is not None:
             check_cluster(services, request, needs)
         quota.begin()
-        decision = decide(image)
+        made = decide(image)
+        return note(made) if isinstance(made, Decision) else note_last(made)
+
+    def note_last(steps: Steps[R]) -> Steps[R]:
+        return note((yield from steps))
+
+    def note(decision: Decision[R]) -> Decision[R]:
         decided[:] = decision.units
         return decision
 

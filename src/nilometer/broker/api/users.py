@@ -19,7 +19,7 @@ from nilometer.cluster.controller.credentials import (
     ScramUpsertion,
     decide_alter_scram_credentials,
 )
-from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.decision import Outcome, Steps
 from nilometer.cluster.image import ClusterImage
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -94,7 +94,7 @@ Outcomes = dict[str, Outcome]
 def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
     alterations = _alterations(request)
 
-    def decide(image: ClusterImage) -> Decision[Outcomes]:
+    def decide(image: ClusterImage) -> Steps[Outcomes]:
         return decide_alter_scram_credentials(image, alterations)
 
     return on_controller(services, request, decide, _respond, _refuse, needs=Operation.ALTER)

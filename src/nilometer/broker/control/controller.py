@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from nilometer.broker.control.decision_log import Cause, DecisionLog
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.decision_lines import log_decision
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.controller.decision import Decision
+from nilometer.broker.turns import LongWork, Turns
+from nilometer.cluster.controller.decision import Decision, Steps
 from nilometer.cluster.controller.features import check_format
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import Controllership, Entry, decode_entry, encode_entry, entries_of
@@ -47,16 +48,15 @@ class Controller:
         store: CoordinationStore,
         metadata: MetadataLog,
         tasks: Tasks,
-        now_us: Callable[[], int] = lambda: 0,
+        turns: Turns,
     ) -> None:
-        """``now_us``: a monotonic clock, for :attr:`decision_began_us`."""
         self._broker_id = BrokerId(broker_id)
         self._store = store
         self._metadata = metadata
         self._tasks = tasks
         self._incarnation = Incarnation("")
         self._deciding = asyncio.Lock()
-        self._now_us = now_us
+        self._turns = turns
         self.decision_began_us = 0
         """When the last decision began."""
         self._decision_log = DecisionLog()
@@ -101,7 +101,7 @@ class Controller:
             sentence = f"This broker is no longer the controller (it was in epoch {epoch})"
             log_decision(logger, "controller-resigned", sentence, cause, {"controller_epoch": epoch})
 
-    async def decide(self, decide: Callable[[ClusterImage], Decision[R]], cause: Cause) -> R:
+    async def decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
         """Make a decision on the newest image, and return its reply once its entries are folded and count.
 
         ``cause``: why, for the log. ``decide`` may be called several times. Cancelling the caller ends its
@@ -116,27 +116,46 @@ class Controller:
             deciding.add_done_callback(_log_abandoned_decision)
             raise
 
-    async def _decide(self, decide: Callable[[ClusterImage], Decision[R]], cause: Cause) -> R:
+    async def _decide(self, decide: Callable[[ClusterImage], Decision[R] | Steps[R]], cause: Cause) -> R:
         async with self._deciding:
-            self.decision_began_us = self._now_us()
+            self.decision_began_us = self._turns.now_us()
             for _ in range(APPEND_ATTEMPTS_MAX):
                 await self._metadata.catch_up()
                 self._check_is_active()
-                decision = decide(self._metadata.image)
-                if await self._append_all(decision, cause):
+                number, made = self._metadata.image.number, decide(self._metadata.image)
+                decision = made if isinstance(made, Decision) else await self._go_through(made)
+                entries = await self._entries(decision)
+                if self._metadata.image.number != number:
+                    continue  # it changed between two steps
+                if await self._append_all(entries, cause):
                     return decision.reply
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
 
-    async def _append_all(self, decision: Decision[object], cause: Cause) -> bool:
-        """Append all entries of ``decision``.
+    async def _go_through(self, steps: Steps[R]) -> Decision[R]:
+        work = LongWork(self._turns)
+        while True:
+            try:
+                items = next(steps)
+            except StopIteration as done:
+                return done.value
+            await work.step(items)
+
+    async def _entries(self, decision: Decision[object]) -> list[Entry]:
+        """Return the entries of ``decision``. Raises KafkaError (UNSUPPORTED_VERSION) if a registered broker
+        may be unable to read them."""
+        work, entries = LongWork(self._turns), list[Entry]()
+        for entry in entries_of(decision.units, self.controllership):
+            check_format(self._metadata.image, entry.version)
+            entries.append(entry)
+            await work.step(len(entry.records))
+        return entries
+
+    async def _append_all(self, entries: Sequence[Entry], cause: Cause) -> bool:
+        """Append ``entries``, those of one decision.
 
         Returns false if another entry came before the first one: none was appended then. Raises KafkaError if
-        only a part was appended, and UNSUPPORTED_VERSION, with none appended, if a registered broker may be
-        unable to read the entries.
+        only a part was appended.
         """
-        entries = list(entries_of(decision.units, self.controllership))
-        for entry in entries:
-            check_format(self._metadata.image, entry.version)
         for index, entry in enumerate(entries):
             if not await self._append(entry, cause):
                 if index == 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
+from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal, Steps
 from nilometer.cluster.entries import record_bytes
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged, Record, ScramCredentialChanged
@@ -42,7 +42,7 @@ ALTERED_TWICE = "A user credential cannot be altered twice in the same request"
 
 def decide_alter_scram_credentials(
     image: ClusterImage, alterations: Sequence[ScramAlteration]
-) -> Decision[dict[str, Outcome]]:
+) -> Steps[dict[str, Outcome]]:
     """Decide the alterations in order; the reply has the outcome of each user, errors last.
 
     As in Kafka, a user is altered once in a request, also if the mechanisms differ: DUPLICATE_RESOURCE.
@@ -50,6 +50,7 @@ def decide_alter_scram_credentials(
     records: dict[str, Record] = {}
     errors: dict[str, Outcome] = {}
     for alteration in alterations:
+        yield 1
         user = alteration.user
         if user in errors:
             continue

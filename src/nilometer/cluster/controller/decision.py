@@ -7,7 +7,7 @@ If an entry is not accepted, the response is NOT_CONTROLLER.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -45,6 +45,20 @@ class Decision(msgspec.Struct, Generic[R], frozen=True):
     def __bool__(self) -> bool:
         """Whether there are records to append."""
         return bool(self.units)
+
+
+Steps = Generator[int, None, Decision[R]]
+"""A decision that takes long, in steps; each yields how many items of the request it was about. The image may
+change between two steps: then the decision is not appended, but made again."""
+
+
+def at_once(steps: Steps[R]) -> Decision[R]:
+    """Return the decision of ``steps``, made without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value
 
 
 class Refusal(KafkaError):
