@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from nilometer.runtime.descriptors import descriptors_max, kept_for_files
 from nilometer.runtime.handshakes import (
     Handshake,
     HandshakeGate,
@@ -32,6 +33,7 @@ ACCEPTED_AT_ONCE_MAX = 256
 """In one turn of the event loop: the clients that are connected wait meanwhile, some 20 ms."""
 PAUSE_S = 1.0
 """Until connections are accepted again, when the process has no descriptor or memory left for one."""
+NOTE_EVERY_S = 10.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MISSING = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """The machine does not have the family, often IPv6, or the address, though the resolver gives it."""
@@ -49,6 +51,7 @@ class AcceptingSockets:
         self._loop = asyncio.get_running_loop()
         self.is_closed = False
         self.port: int = sockets[0].getsockname()[1]
+        self._noted_s = -NOTE_EVERY_S
 
     def start(self) -> None:
         for listening in self._sockets:
@@ -65,6 +68,7 @@ class AcceptingSockets:
             listening.close()
 
     def _accept(self, listening: socket.socket) -> None:
+        connections_end = descriptors_max() - kept_for_files()
         for _ in range(ACCEPTED_AT_ONCE_MAX):
             try:
                 connection, peer = listening.accept()
@@ -77,9 +81,19 @@ class AcceptingSockets:
                 self._loop.remove_reader(listening)
                 self._loop.call_later(PAUSE_S, partial(self._resume, listening))
                 return
+            if connection.fileno() >= connections_end:  # the system gives the lowest that is free
+                connection.close()
+                self._note_refused(f"{connections_end} descriptors are in use, the others are for files")
+                continue
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._take(connection, (peer[0], peer[1]))
+
+    def _note_refused(self, why: str) -> None:
+        now_s = self._loop.time()
+        if now_s >= self._noted_s + NOTE_EVERY_S:
+            self._noted_s = now_s
+            logger.error("Connections are closed at once: %s", why)
 
     def _resume(self, listening: socket.socket) -> None:
         if not self.is_closed:

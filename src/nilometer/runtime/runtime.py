@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from nilometer.runtime.descriptors import open_files_max
 from nilometer.runtime.disk import Disk
 from nilometer.runtime.network import Network, SocketNetwork
 from nilometer.runtime.system_disk import SystemDisk
@@ -110,8 +111,10 @@ class Runtime:
     disk: Disk
     network: Network
     entropy: Entropy
+    open_files_max: int = 1_024
+    """How many files may be kept open."""
 
     @classmethod
     def system(cls) -> Runtime:
         """Return the operating system's clocks, files, TCP and randomness."""
-        return cls(SystemClock(), SystemDisk(), SocketNetwork(), SeededEntropy())
+        return cls(SystemClock(), SystemDisk(), SocketNetwork(), SeededEntropy(), open_files_max())

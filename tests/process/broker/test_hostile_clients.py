@@ -333,6 +333,45 @@ def test_a_burst_from_many_connections_holds_no_one(tmp_path: Path) -> None:
         assert peak_bytes(broker) - before < 192 * MIB
 
 
+def eventually_connected(broker: NilometerBroker, stack: ExitStack) -> WirePeer:
+    peers = list[WirePeer]()
+
+    def is_connected() -> bool:
+        peer = stack.enter_context(WirePeer(broker.bootstrap))
+        try:
+            peer.ask(ApiKey.API_VERSIONS, 3, **SOFTWARE)
+        except (ConnectionEnded, OSError):
+            return False
+        peers.append(peer)
+        return True
+
+    eventually(is_connected, "a connection is served")
+    return peers[0]
+
+
+def test_connections_leave_descriptors_for_the_files_of_logs(tmp_path: Path) -> None:
+    """A log directory that no file can be opened in is taken offline, and a broker without any stops."""
+    settings = {"replica.high.watermark.checkpoint.interval.ms": "100", "log.segment.bytes": "1048576"}
+    with NilometerBroker(tmp_path / "data", settings) as broker:
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (200, 200))
+        with ExitStack() as stack:
+            clients = [stack.enter_context(connect(broker)) for _ in range(300)]
+            eventually(lambda: "Connections are closed at once" in broker.output, "no more are accepted")
+            assert descriptors(broker) <= 110
+            clients[0].close()
+            peer = eventually_connected(broker, stack)
+            create(peer, "more")
+            for number in range(8):
+                assert produce(peer, "more", b"%d" % number * 500_000) == ErrorCode.none
+            checkpoint = broker.data_dir / "recovery-point-offset-checkpoint"
+            eventually(
+                lambda: checkpoint.exists() and "more 0" in checkpoint.read_text(), "checkpoints are written"
+            )
+        eventually(lambda: descriptors(broker) < 40, "the descriptors are given back")
+        assert answers(broker)
+        assert "offline" not in broker.output
+
+
 def send_until_refused(client: socket.socket, data: bytes) -> int:
     """How many bytes went out before the other side took nothing for a second."""
     sent = 0

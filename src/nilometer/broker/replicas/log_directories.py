@@ -194,6 +194,7 @@ class LogDirectories:
             entropy=runtime.entropy,
             config_for=lambda _: defaults,
             producer_expiration_ms=config.integer("producer.id.expiration.ms"),
+            open_files_max=runtime.open_files_max,
             on_progress=_ProgressLog(runtime.clock).report,
         )
         disk, wall_ms = runtime.disk, runtime.clock.wall_ms()
