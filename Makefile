@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java class-archives components demo lint test docs reference bench simulate soak applications clean
+.PHONY: help setup java class-archives components demo lint test docs reference bench simulate soak mutants applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -61,6 +61,9 @@ simulate: setup  ## whole clusters in a virtual world: a fixed set of seeds; SIM
 
 soak: setup java components  ## the long campaigns, and all property tests with EXAMPLES=50 times as many examples at random
 	$(BIN)/pytest -m "soak or hypothesis" --examples $(if $(EXAMPLES),$(EXAMPLES),50) --timeout 7200
+
+mutants: setup java components  ## which tests notice small changes of the source; MUTANTS='NAME …' tries only these
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 applications: setup java components  ## Kafka Streams, Connect, MirrorMaker, a registry, Debezium: each test REPEAT=10 times
 	$(BIN)/pytest -m "application and not soak" --repeat $(if $(REPEAT),$(REPEAT),10) --verbose --durations 0 --durations-min 1

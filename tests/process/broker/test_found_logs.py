@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.broker.replicas.log_directories import NAME
 from nilometer.cli.main import run
 from nilometer.client.admin.admin import NewTopic
 from support.brokers.nilometer_broker import NilometerBroker
@@ -63,6 +64,14 @@ def test_logs_of_an_unknown_cluster(of_other_cluster: Path) -> None:
     (of_other_cluster / "meta.properties").unlink()
     told = refused(of_other_cluster)
     assert "no meta.properties with a cluster.id" in told and "Restore that file" in told
+
+
+def test_the_folder_of_a_kafka_broker(of_other_cluster: Path) -> None:
+    (of_other_cluster / NAME).unlink()
+    (of_other_cluster / "__cluster_metadata-0").mkdir()
+    told = refused(of_other_cluster)
+    assert "has __cluster_metadata-0, the metadata log of Apache Kafka" in told
+    assert "set log.dirs to an empty folder" in told
 
 
 def test_a_stray_log_is_kept_until_a_command_deletes_it(

@@ -66,6 +66,8 @@ def test_a_copy_serves_its_own_data(original: Shell, tmp_path: Path, port: int) 
     shutil.copytree(original.data_dir, copy.data_dir)
     up(original)
     write(port, LATER)
+    process = original.data_dir / "broker-1" / "process.json"
+    shutil.copy(process, copy.data_dir / "broker-1")  # as in a copy that was made while the broker ran
     assert [one["state"] for one in copy.brokers()] == ["down"], "the original's process is not the copy's"
     assert copy.run("down").stdout == "Stopped 0 brokers.\n"
     refused = broker_alone(copy)
@@ -92,6 +94,7 @@ def test_a_copy_serves_its_own_data(original: Shell, tmp_path: Path, port: int) 
 def test_a_moved_folder_serves_its_data(original: Shell, tmp_path: Path, port: int) -> None:
     moved = Shell(tmp_path / "moved")
     os.rename(original.data_dir, moved.data_dir)
+    assert [one["reason"] for one in moved.brokers()] == ["it was stopped"]
     up(moved)
     try:
         assert read(port) == ORIGINAL

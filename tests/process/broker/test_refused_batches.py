@@ -94,3 +94,22 @@ def test_a_broker_that_comes_to_serve_a_partition_between_two_batches(tmp_path: 
             side.create("later")
             assert produce(1, another, "later", 9) is NO_ERROR
         side.hang_up()
+
+
+def test_the_invalid_records_of_a_batch_are_named(tmp_path: Path) -> None:
+    """So that a client fails these, and says of the others that they were beside them (KIP-467)."""
+    builder = BatchBuilder()
+    for number in range(100):
+        builder.append(1_000, None if number % 10 == 3 else b"key", b"value")
+    with NilometerBroker(tmp_path / "data") as broker:
+        side = Side("Nilometer", broker.bootstrap)
+        topic = side.create("compacted", cleanup_policy="compact")
+        for version in (8, 12):
+            answer = side.message(
+                ApiKey.PRODUCE, version, **produce_fields(version, topic, {0: builder.build()})
+            )
+            outcome = answer.responses[0].partition_responses[0]
+            assert outcome.error_code == ErrorCode.invalid_record
+            assert [one.batch_index for one in outcome.record_errors] == list(range(3, 100, 10))
+            assert all("needs a key" in one.batch_index_error_message for one in outcome.record_errors)
+        side.hang_up()

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 import nilometer as package
+from nilometer.cli.console import OutputConsole
 from support.brokers.nilometer_broker import NilometerBroker
 from support.command_shell import CommandShell
 from support.eventually import eventually
@@ -84,6 +86,13 @@ def test_the_members_of_a_group(shell: CommandShell) -> None:
     finally:
         member.terminate()
         member.wait(WAIT_S)
+
+
+def test_what_is_styled(capsys: pytest.CaptureFixture[str]) -> None:
+    OutputConsole().print(Text(HOSTILE, "bold"), Text.assemble(("x", "red"), HOSTILE))
+    shown = capsys.readouterr().out
+    assert CONTROLS.findall(shown) == []
+    assert shown.count(r"\x1b]0;owned") == shown.count(r"\u202e\x9b31m") == 2
 
 
 def test_lines_of_a_file(shell: CommandShell, tmp_path: Path) -> None:

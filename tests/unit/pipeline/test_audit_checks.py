@@ -307,7 +307,7 @@ def test_an_epoch_whose_first_records_were_cleaned_away_is_right(tmp_path, rolls
     log.append(rows(5, 5), epoch=3, skip=20)
     log.append(rows(10, 5), epoch=3)
     newest = log.next_offset - 10
-    log._epochs = [(0, 0), (1, 8), (2, 14), (3, newest - 4)]  # nothing is left of epochs 1 and 2
+    log._epochs = [(0, 0), (1, 6), (2, 14), (3, newest - 4)]  # nothing is left of epochs 1 and 2
     log.checkpoint()
     (log.log_dir / "cleaner-offset-checkpoint").write_text(f"0\n1\nevents 0 {newest}\n")
     assert findings_of(log) == []

@@ -1,0 +1,735 @@
+"""Each takes out what mended a defect that users or attackers of the first versions had found."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+FOUND = "process/broker/test_found_logs.py"
+MOVED = "process/broker/test_moved_folder.py"
+ESCAPES = "process/cli/test_terminal_escapes.py"
+REFUSED = "process/authorization/test_refused_clients.py"
+SUBJECTS = "process/security/test_certificates.py"
+DESTRUCTIVE = "process/cli/test_destructive_commands.py"
+HOSTILE = "process/cli/test_hostile_use.py"
+ACLS = "process/authorization/test_acl_command.py"
+REPEATED = "unit/cli/test_repeated_options.py"
+TRANSACTIONS = "process/cluster_cli/test_transaction_command.py"
+USERS = "process/broker/test_secure_up.py::test_the_users_of_the_folder_stay"
+INPUT = "unit/cli/test_input_records.py"
+MANAGER = "unit/storage/test_log_manager.py"
+AHEAD = "unit/broker/test_hosting_ahead.py"
+HOW_TO = "docs/how-to/"
+BACKUP = "process/cli/test_tutorial.py::test_a_backup_is_restored"
+UPGRADE = "process/upgrade/test_upgrade_page.py"
+MOVE = "compatibility/applications/test_move_page.py"
+SECURE = "process/security/test_secure_page.py"
+SYSTEMD = "process/packaging/test_systemd_page.py"
+THREE = "process/broker/test_three_machines_page.py"
+
+# --- the data that a broker finds
+FOUND_LOGS = (
+    Mutant(
+        "found-logs-begin-a-cluster",
+        "a broker creates a cluster beside the logs of another one",
+        "return await self._open_store(found.cluster_id, create=False)",
+        "return await self._open_store(found.cluster_id)",
+        (FOUND,),
+    ),
+    Mutant(
+        "found-logs-join-any-cluster",
+        "logs of one cluster are served in another one",
+        "return await self._open_store(found.cluster_id, create=False)",
+        "return await self._open_store(None, create=False)",
+        (FOUND,),
+    ),
+    Mutant(
+        "logs-of-an-unknown-cluster",
+        "logs without meta.properties are taken for this cluster's",
+        "        if found.cluster_id is None:\n            raise StartFailed(",
+        "        if False:\n            raise StartFailed(",
+        (FOUND,),
+    ),
+    Mutant(
+        "logs-of-kafka",
+        "a broker starts in the folder of a Kafka broker in KRaft mode",
+        "    if of_kafka and not is_ours:",
+        "    if of_kafka and is_ours:",
+        (FOUND,),
+    ),
+    Mutant(
+        "strays-deleted",
+        "a log that the metadata do not assign to the broker is deleted",
+        'self._disposal.make_stray(name, "is not assigned to this broker by the metadata")',
+        "self._disposal.delete(name)",
+        (FOUND,),
+    ),
+    Mutant(
+        "strays-deleted-without-asking",
+        "log delete-strays does not ask",
+        'confirm(f"Delete {len(found)} stray logs with their records?", lost, yes=yes)',
+        "pass",
+        (FOUND,),
+    ),
+    Mutant(
+        "strays-unmentioned",
+        "the status shows no stray logs",
+        "*_compactions(found), *_strays(found), *_turns(found)]",
+        "*_compactions(found), *_turns(found)]",
+        (FOUND,),
+    ),
+)
+
+# --- the topic id of a partition's records
+TOPIC_IDS = (
+    Mutant(
+        "topic-id-content-unsynced",
+        "partition.metadata may be torn after a power loss, beside records",
+        "    try:\n        file.sync()\n    finally:\n        file.close()\n    disk.sync_directory(folder)",
+        "    file.close()\n    disk.sync_directory(folder)",
+        (AHEAD, MANAGER),
+    ),
+    Mutant(
+        "topic-id-name-unsynced",
+        "partition.metadata may be missing after a power loss, beside records",
+        "        file.close()\n    disk.sync_directory(folder)\n\n\ndef uuid_to_text",
+        "        file.close()\n\n\ndef uuid_to_text",
+        (AHEAD, MANAGER),
+    ),
+    Mutant(
+        "append-before-the-topic-id",
+        "a log takes records before its topic id is durable",
+        "log.state.await_checkpoint(syncs_topic_id=True)",
+        "pass",
+        (AHEAD,),
+    ),
+    Mutant(
+        "empty-logs-unsynced",
+        "an empty log of a killed process takes records before its topic id is durable",
+        "            self._sync_topic_ids(directory)\n",
+        "",
+        (MANAGER,),
+    ),
+    Mutant(
+        "records-without-topic-id",
+        "records beside a torn partition.metadata are served as those of the topic that has the name",
+        "return logs, logs.take_out_unidentified()",
+        "return logs, []",
+        (AHEAD, "simulation/test_reused_names.py"),
+    ),
+    Mutant(
+        "records-of-an-earlier-topic",
+        "the records of a deleted topic become those of the next one of its name",
+        "        if log is not None and log.topic_id != wanted.topic_id:\n            self._disposal",
+        "        if log is not None and log.topic_id is None:\n            self._disposal",
+        (AHEAD, "simulation/test_reused_names.py"),
+    ),
+    Mutant(
+        "lost-records-unsaid",
+        "a broker with records of an unknown topic registers as one that lost none",
+        "bool(self.failed_count or logs.duplicates or self._unidentified)",
+        "bool(self.failed_count or logs.duplicates)",
+        (AHEAD, "simulation/test_reused_names.py"),
+    ),
+    Mutant(
+        "simulation-blind-to-topic-ids",
+        "the simulation lets brokers append beside a topic id that is not durable",
+        "isinstance(found, FolderNode) and not _has_durable_topic_id(found)",
+        "False",
+        ("simulation/test_checkpoint_file_checker.py",),
+    ),
+)
+
+# --- a data folder that was moved, copied or restored
+FOLDERS = (
+    Mutant(
+        "copy-serves-the-original",
+        "the settings of a copied folder name the original's data",
+        "return text if former is None else corrected(text, former, self.data_dir)",
+        "return text",
+        (MOVED,),
+    ),
+    Mutant(
+        "paths-not-corrected",
+        "up does not correct the files of a copied folder",
+        "            correct_paths(self.data_dir, former, self.broker_ids())\n",
+        "",
+        (MOVED,),
+    ),
+    Mutant(
+        "processes-of-the-original",
+        "the original's brokers count as those of the copy",
+        "record = None if is_copy else self._read_record(broker_id)",
+        "record = self._read_record(broker_id)",
+        (MOVED,),
+    ),
+    Mutant(
+        "part-of-a-folder",
+        "up begins an empty store in a copy that has none",
+        "    missing = list(_missing(data_dir, former, broker_ids))\n",
+        "    missing: list[str] = []\n",
+        (MOVED,),
+    ),
+    Mutant(
+        "moved-while-it-runs",
+        "up starts a second cluster in a folder that was moved while its brokers ran",
+        "if running := [str(one.id) for one in self.brokers() if one.pid is not None]:",
+        "if running := [str(one.id) for one in self.brokers() if one.pid == 0]:",
+        (MOVED,),
+    ),
+    Mutant(
+        "broker-of-a-copy",
+        "a broker that is started by itself serves the original's data",
+        "    if ids and (former := cluster.former_place()) is not None:",
+        "    if ids and (former := None) is not None:",
+        (MOVED,),
+    ),
+    Mutant(
+        "backup-of-aborted-records",
+        "the backup of a topic has what was aborted",
+        "--isolation-level read_committed --json | gzip",
+        "--json | gzip",
+        (BACKUP,),
+        HOW_TO + "backup.md",
+    ),
+    Mutant(
+        "backup-that-retention-deletes",
+        "restored records vanish by retention",
+        "orders-restored --partitions 1 --config retention.ms=-1",
+        "orders-restored --partitions 1",
+        (BACKUP,),
+        HOW_TO + "backup.md",
+    ),
+)
+
+# --- a batch with invalid records
+INVALID_RECORDS = (
+    Mutant(
+        "record-errors-empty",
+        "a Produce response does not say which records are invalid",
+        "outcome.record_errors = [RecordError(index, message) for index, message in error.records]",
+        "outcome.record_errors = []",
+        ("process/broker/test_refused_batches.py",),
+    ),
+    Mutant(
+        "one-invalid-record",
+        "only the first invalid record is named",
+        "        if len(self._invalid) < RECORD_ERRORS_MAX:",
+        "        if not self._invalid:",
+        ("unit/storage/test_record_validation.py",),
+    ),
+    Mutant(
+        "endless-record-errors",
+        "every invalid record is named, however many",
+        "        if len(self._invalid) < RECORD_ERRORS_MAX:",
+        "        if len(self._invalid) < self._invalid_count:",
+        ("unit/storage/test_record_validation.py",),
+    ),
+)
+
+# --- the audit of a compacted log
+AUDIT = (
+    Mutant(
+        "audit-of-cleaned-epochs",
+        "the audit reports an epoch whose first records were compacted away",
+        "if not self._first <= start < self._end or _is_in(gaps, start):",
+        "if not self._first <= start < self._end:",
+        ("unit/pipeline/test_audit_checks.py",),
+    ),
+    Mutant(
+        "audit-of-gaps-between-segments",
+        "the audit knows only gaps within a segment",
+        "return sorted([*inner, *(gap for gap in between if gap[0] < gap[1])])",
+        "return sorted(inner)",
+        ("unit/pipeline/test_audit_checks.py",),
+    ),
+)
+
+# --- what clients of the cluster chose, on a terminal
+TERMINALS = (
+    Mutant(
+        "escapes-in-lines",
+        "control characters in a line reach the terminal",
+        "        self.rich_proxied_file.write(printable(text))",
+        "        self.rich_proxied_file.write(text)",
+        (ESCAPES,),
+    ),
+    Mutant(
+        "escapes-in-tables",
+        "control characters in a table reach the terminal",
+        "text = segment.text if segment.control else printable(segment.text)",
+        "text = segment.text",
+        (ESCAPES,),
+    ),
+    Mutant(
+        "markup-in-tables",
+        "brackets in a group id are markup",
+        "stderr=stderr, markup=False, emoji=False,",
+        "stderr=stderr, markup=True, emoji=False,",
+        (ESCAPES,),
+    ),
+    Mutant(
+        "eight-bit-escapes",
+        "the control characters above 0x7f reach the terminal",
+        r"\x0b-\x1f\x7f-\x9f\u2028",
+        r"\x0b-\x1f\u2028",
+        (ESCAPES,),
+    ),
+)
+
+# --- malformed requests
+MALFORMED = (
+    Mutant(
+        "unknown-state-filters",
+        "ListTransactions does not say that a state is unknown where it coordinates nothing",
+        "replies = [list_transactions((), asked, wall_ms=0)]",
+        "replies = [list_transactions((), ListTransactions(), wall_ms=0)]",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "rights-before-form",
+        "who may not alter a setting is not told that the request is malformed",
+        "            _check_form(request)\n"
+        "            if denied is not None and request.resource in denied:\n"
+        "                reply.append((request.resource, denied[request.resource]))\n"
+        "                continue\n",
+        "            if denied is not None and request.resource in denied:\n"
+        "                reply.append((request.resource, denied[request.resource]))\n"
+        "                continue\n"
+        "            _check_form(request)\n",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "brokers-known-to-all",
+        "who may alter nothing is told which brokers there are",
+        "            _check_form(request)\n",
+        "            _check_form(request)\n            _check_broker(image, request.resource)\n",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "broker-that-does-not-exist",
+        "the settings of a broker that is not registered are altered",
+        "            _check_broker(image, request.resource)\n",
+        "",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "metadata-of-invalid-names",
+        "Metadata 0 says that a topic with an invalid name is unknown",
+        "    elif why_invalid_name(name) is not None:\n        error = ErrorCode.invalid_topic_exception",
+        "    elif why_invalid_name(name) is not None:\n        error = ErrorCode.unknown_topic_or_partition",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "metadata-of-names-that-may-not-be-created",
+        "who may not create a topic is told that its name is invalid",
+        "    elif name in errors:\n",
+        "    elif name in errors and why_invalid_name(name) is None:\n",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "metadata-without-names",
+        "Metadata 10 and 11 take a topic without a name",
+        "    if _is_malformed(request):\n        return _reject(request)\n",
+        "",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "metadata-by-name-and-id",
+        "Metadata 12 answers names beside ids",
+        '        return tuple((None, topic_id) for topic_id in ids)  # Java\'s clients put "" beside an id',
+        "        return (*((None, topic_id) for topic_id in ids), *((topic.name, None) for topic in "
+        "request.body.topics if topic.name))",
+        ("process/wire/test_malformed_requests.py",),
+    ),
+    Mutant(
+        "refused-key-unknown",
+        "a documented key of Kafka is called unknown",
+        "            if name in self.missing:",
+        "            if name in ():",
+        ("test_reference_pages.py",),
+    ),
+)
+
+# --- a client with few rights, wrong ones or none
+FEW_RIGHTS = (
+    Mutant(
+        "refusal-is-a-lost-connection",
+        "a user without DESCRIBE reads that the brokers are down",
+        "                refuses=True,\n",
+        "",
+        (REFUSED,),
+    ),
+    Mutant(
+        "not-served-is-lost",
+        "a client without a user reads that the brokers are down",
+        "self._fail(NotServed(",
+        "self._fail(ConnectionLost(",
+        (REFUSED, "unit/client/test_connection.py"),
+    ),
+    Mutant(
+        "wrong-password-is-down",
+        "a client with a wrong password reads that the brokers are down",
+        "return isinstance(error, NotServed) or error.code in REFUSALS",
+        "return isinstance(error, NotServed)",
+        (REFUSED,),
+    ),
+    Mutant(
+        "unknown-is-unavailable",
+        "the exit code of status does not tell a refusal from an outage",
+        "        if self.refused is not None and not self.offline:\n            return Grade.UNKNOWN\n",
+        "",
+        (REFUSED,),
+    ),
+    Mutant(
+        "empty-lists-unexplained",
+        "an empty list does not say that rights may be missing",
+        "    if not await admin.may(Operation.ALTER):",
+        "    if await admin.may(Operation.ALTER):",
+        (REFUSED,),
+    ),
+    Mutant(
+        "hidden-topic-is-missing",
+        "replicas of a topic that may not be described are unknown ones",
+        'is ErrorCode.topic_authorization_failed:\n            raise KafkaError(code, f"topic',
+        'is ErrorCode.none:\n            raise KafkaError(code, f"topic',
+        (REFUSED,),
+    ),
+)
+
+# --- certificates, and browsers
+CERTIFICATES = (
+    Mutant(
+        "nul-in-subjects",
+        "NUL in a subject is printed as it is, unlike by Java",
+        ', "\\0": "\\\\00"}',
+        "}",
+        (SUBJECTS,),
+    ),
+    Mutant(
+        "bmp-subjects",
+        "a BMPString is decoded as it was meant, unlike by Java",
+        '\\xbd", value).decode("utf-8", "replace")',
+        '\\xbd", value).decode("utf-16-be" if tag == 0x1E else "utf-8", "replace")',
+        (SUBJECTS,),
+    ),
+    Mutant(
+        "t61-subjects",
+        "a T61String is decoded as it was meant, unlike by Java",
+        '\\xbd", value).decode("utf-8", "replace")',
+        '\\xbd", value).decode("latin-1" if tag == 0x14 else "utf-8", "replace")',
+        (SUBJECTS,),
+    ),
+    Mutant(
+        "console-without-hsts",
+        "browsers are not told to keep to the console's TLS",
+        '{**SECURITY_HEADERS, **(TLS_HEADERS if served.scheme == "https" else {})}',
+        "{**SECURITY_HEADERS}",
+        ("unit/console/test_console_guard.py",),
+    ),
+    Mutant(
+        "hsts-without-tls",
+        "browsers are told to keep to TLS by a console that has none",
+        '{**SECURITY_HEADERS, **(TLS_HEADERS if served.scheme == "https" else {})}',
+        "{**SECURITY_HEADERS, **TLS_HEADERS}",
+        ("unit/console/test_console_guard.py",),
+    ),
+)
+
+# --- the pages that are typed word for word
+PAGES = (
+    Mutant(
+        "mirrormaker-with-three-replicas",
+        "MirrorMaker's own topics have more replicas than there are brokers",
+        "config.storage.replication.factor = 1\n",
+        "",
+        (MOVE,),
+        HOW_TO + "move-from-kafka.md",
+    ),
+    Mutant(
+        "upgrade-from-an-index",
+        "the page about upgrades installs by name, which does nothing",
+        "   git -C /opt/nilometer-source pull --quiet\n   /opt/nilometer/bin/pip install --quiet "
+        "/opt/nilometer-source\n",
+        "   git -C /opt/nilometer-source pull --quiet\n   /opt/nilometer/bin/pip install --quiet --upgrade "
+        "nilometer\n",
+        (UPGRADE,),
+        HOW_TO + "upgrade.md",
+    ),
+    Mutant(
+        "acls-of-no-broker",
+        "an ACL command of the page about securing names no broker",
+        "--operation read --group billing --bootstrap-server broker1.example.org:9094 ",
+        "--operation read --group billing ",
+        (SECURE,),
+        HOW_TO + "secure.md",
+    ),
+    Mutant(
+        "no-pem",
+        "the page about securing does not make the broker's PEM file",
+        "cat broker1.key broker1.crt > broker1.pem\n",
+        "",
+        (SECURE,),
+        HOW_TO + "secure.md",
+    ),
+    Mutant(
+        "check-of-an-open-port",
+        "the check at the end of the page does not fail, since it is that of a user",
+        "nilometer topic list --bootstrap-server broker1.example.org:9094\n```\n\nBoth",
+        "nilometer topic list --bootstrap-server broker1.example.org:9094 --command-config "
+        "client.properties\n```\n\nBoth",
+        (SECURE,),
+        HOW_TO + "secure.md",
+    ),
+    Mutant(
+        "no-folder-of-settings",
+        "the page about systemd copies into a folder that nothing makes",
+        "install -D -m 640 -g nilometer 1.properties",
+        "install -m 640 -g nilometer 1.properties",
+        (SYSTEMD,),
+        HOW_TO + "systemd.md",
+    ),
+    Mutant(
+        "unavailable-is-not-degraded",
+        "the replication of the three machines survives no loss",
+        "\ndefault.replication.factor=3\n",
+        "\ndefault.replication.factor=1\n",
+        (THREE,),
+        HOW_TO + "three-machines.md",
+    ),
+    Mutant(
+        "zkcli-not-on-the-path",
+        "the page about ZooKeeper takes zkCli.sh to be on the PATH",
+        "/usr/share/zookeeper/bin/zkCli.sh",
+        "zkCli.sh",
+        ("process/coordination/test_zookeeper_security.py",),
+        "docs/zookeeper.md",
+    ),
+)
+
+# --- examples that a run draws
+EXAMPLES = (
+    Mutant(
+        "random-examples",
+        "each run draws other examples",
+        "derandomize=_times == 1,",
+        "derandomize=False,",
+        ("test_properties.py",),
+        "tests/support",
+    ),
+    Mutant(
+        "a-value-does-not-fit-its-own-columns",
+        "a field that holds nothing has no column, and its row is refused",
+        "        elif not _holds_nothing(inner):\n",
+        "        else:\n",
+        ("unit/pipeline/tables/test_table_schemas.py",),
+    ),
+    Mutant(
+        "a-fail-over-undoes-nothing",
+        "the model of groups takes a generation that a fail-over undid for one that goes back",
+        "        self._newest = self.world.written_generation()\n",
+        "",
+        ("unit/groups/test_classic_state_machine.py",),
+        "tests/unit/groups",
+    ),
+)
+
+# --- what a command does is what was said
+COMMANDS = (
+    Mutant(
+        "one-acl-of-eight",
+        "acl add takes the last principal only",
+        "_chosen(resources), principals, _each_once(hosts) or [WILDCARD], operations",
+        "_chosen(resources), principals[-1:], _each_once(hosts) or [WILDCARD], operations",
+        (ACLS,),
+    ),
+    Mutant(
+        "options-given-twice",
+        "of an option that is given twice the last one wins",
+        "            _refuse_repeated(self, ctx, args)\n",
+        "            pass\n",
+        (REPEATED,),
+    ),
+    Mutant(
+        "keys-given-twice",
+        "of a key that is given twice the last value wins",
+        "        if key in pairs:\n            raise",
+        "        if not key:\n            raise",
+        (REPEATED,),
+    ),
+    Mutant(
+        "quotas-given-twice",
+        "of a quota that is given twice the last value wins",
+        '        if key in values:\n            raise click.UsageError(f"{key} is given twice',
+        '        if not key:\n            raise click.UsageError(f"{key} is given twice',
+        (REPEATED,),
+    ),
+    Mutant(
+        "prefixed-acls-removed",
+        "acl remove of a name removes the ACLs of a prefix, too",
+        "named = PatternType.LITERAL if chosen else PatternType.ANY",
+        "named = PatternType.ANY",
+        (ACLS,),
+    ),
+    Mutant(
+        "live-transaction-aborted",
+        "a live transaction is aborted in one partition, and then committed",
+        "    if not force and not _run(bootstrap, lambda _, admin: _hangs(",
+        "    if not force and not yes and not _run(bootstrap, lambda _, admin: _hangs(",
+        (TRANSACTIONS,),
+    ),
+    Mutant(
+        "idle-producer-fenced",
+        "a producer that has nothing open is fenced",
+        "    if not force:\n        state = (",
+        "    if not force and is_open:\n        state = (",
+        (TRANSACTIONS,),
+    ),
+    Mutant(
+        "open-producer-fenced",
+        "a producer in a live transaction is fenced",
+        "    if not force:\n        state = (",
+        "    if not force and not is_open:\n        state = (",
+        (TRANSACTIONS,),
+    ),
+    Mutant(
+        "internal-topics-deleted",
+        "topic delete __consumer_offsets deletes the offsets of all groups",
+        "    if not internal and (refused := ",
+        "    if internal and (refused := ",
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "way-back-overwritten",
+        "reassign execute --rollback overwrites the way back",
+        '        with path.open("x", encoding="utf-8") as file:',
+        '        with path.open("w", encoding="utf-8") as file:',
+        ("process/cluster_cli/test_reassign_command.py",),
+    ),
+    Mutant(
+        "admin-removed",
+        "user remove admin locks up and status out",
+        "        if name != DEMO:\n",
+        "        if name == BROKER:\n",
+        (USERS,),
+    ),
+    Mutant(
+        "admin-with-another-password",
+        "user add admin leaves the old password in admin.properties",
+        "        folder.change_password(name, password)\n",
+        "",
+        (USERS,),
+    ),
+    Mutant(
+        "brokers-password-changed",
+        "user add broker locks the brokers out",
+        "    if file is not None and name == BROKER:\n",
+        "    if file is None and name == BROKER:\n",
+        (USERS,),
+    ),
+    Mutant(
+        "deleted-settings-that-do-not-exist",
+        "--delete-config takes any name",
+        "    if missing := [key for key in deleted if key not in known]:",
+        "    if missing := [key for key in deleted if key in ()]:",
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "down-of-no-cluster",
+        "down in a folder without a cluster says that it stopped 0 brokers",
+        '    if not cluster.broker_ids():\n        raise click.ClickException(f"there is no cluster',
+        '    if False:\n        raise click.ClickException(f"there is no cluster',
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "states-that-do-not-exist",
+        "group list --state bogus prints an empty list",
+        '    _check_each("--state", _comma_separated(states), STATES)\n',
+        "",
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "archives-that-do-not-exist",
+        "archive list --topic nosuch prints an empty list",
+        'raise PipelineError(f"{place} has no archive of',
+        'PipelineError(f"{place} has no archive of',
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "shared-settings-hidden",
+        "broker config ID hides the settings that all brokers share",
+        "changed = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)",
+        "changed = (ConfigSource.DYNAMIC_BROKER_CONFIG,)",
+        ("process/cli/test_topic_and_broker_settings.py",),
+    ),
+    Mutant(
+        "commits-of-what-was-not-shown",
+        "consume without standard output commits",
+        "    if output_is_closed():\n",
+        "    if False:\n",
+        (HOSTILE,),
+    ),
+    Mutant(
+        "numbers-through-floats",
+        "produce --json-lines turns 1.10 into 1.1",
+        "text = value if isinstance(value, str) else _text_at(line, path)",
+        "text = value if isinstance(value, str) else json.dumps(value)",
+        (INPUT,),
+    ),
+    Mutant(
+        "json-names-given-twice",
+        "of a name that a JSON line repeats the last value wins",
+        "        if self.repeated is not None:\n            raise BadInput",
+        '        if self.repeated == "":\n            raise BadInput',
+        (INPUT,),
+    ),
+    Mutant(
+        "asked-nowhere",
+        "without a terminal what cannot be undone is done",
+        'raise click.UsageError(f"{question} There is no terminal',
+        'return click.echo(f"{question} There is no terminal',
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "no-is-yes",
+        "the answer on the terminal does not count",
+        "    if not click.confirm(question, err=True):",
+        "    if click.confirm(question, err=True) is None:",
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "unnamed-losses",
+        "what is lost is not named",
+        '        click.echo(f"  {one}", err=True)\n    if not sys.stdin.isatty():',
+        "        pass\n    if not sys.stdin.isatty():",
+        (DESTRUCTIVE,),
+    ),
+    Mutant(
+        "traceback-at-the-start",
+        "Ctrl-C while the program is imported leaves a traceback",
+        "        signal.signal(signal.SIGINT, signal.SIG_DFL)\n    from nilometer.cli.main import main",
+        "        pass\n    from nilometer.cli.main import main",
+        (HOSTILE,),
+    ),
+    Mutant(
+        "traceback-at-the-end",
+        "Ctrl-C while the process ends leaves a traceback",
+        "            signal.signal(signal.SIGINT, signal.SIG_DFL)",
+        "            pass",
+        (HOSTILE,),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    *FOUND_LOGS,
+    *TOPIC_IDS,
+    *FOLDERS,
+    *INVALID_RECORDS,
+    *AUDIT,
+    *TERMINALS,
+    *MALFORMED,
+    *FEW_RIGHTS,
+    *CERTIFICATES,
+    *PAGES,
+    *EXAMPLES,
+    *COMMANDS,
+)
