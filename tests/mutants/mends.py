@@ -536,6 +536,34 @@ EXAMPLES = (
 # --- what a command does is what was said
 COMMANDS = (
     Mutant(
+        "one-topic-of-the-audit",
+        "audit takes one topic of several",
+        "lambda part: not topics or part.topic in topics, on_round)",
+        "lambda part: not topics or part.topic == [*topics][-1], on_round)",
+        ("pipeline/jobs/test_audit.py",),
+    ),
+    Mutant(
+        "one-header-of-a-name",
+        "produce takes the last of several headers of one name",
+        "tuple((name, os.fsencode(value)) for name, value in pairs)",
+        "tuple((name, os.fsencode(value)) for name, value in dict(pairs).items())",
+        ("process/cli/test_cluster_commands.py",),
+    ),
+    Mutant(
+        "bytes-left-out-of-records",
+        "produce leaves out what belongs to no line of a log",
+        "    splitter = LineSplitter(is_exact=True)",
+        "    splitter = LineSplitter()",
+        ("unit/client/test_ingest_lines.py", HOSTILE),
+    ),
+    Mutant(
+        "joins-again-after-it-left",
+        "Ctrl-C ends a consumer of a group after a minute",
+        "        self._left = True\n",
+        "",
+        ("process/cli/test_cluster_commands.py",),
+    ),
+    Mutant(
         "one-acl-of-eight",
         "acl add takes the last principal only",
         "_chosen(resources), principals, _each_once(hosts) or [WILDCARD], operations",
@@ -719,6 +747,71 @@ COMMANDS = (
     ),
 )
 
+# --- what cannot be undone is named and asked for
+NOT_ASKED = tuple(
+    Mutant(f"{name}-not-asked", f"{what} without being named and asked for", old, "pass", tests)
+    for name, what, old, tests in (
+        (
+            "acls",
+            "ACLs are removed",
+            'confirm("Remove these ACLs?", [" ".join(_row(each)) for each in found], yes=yes)',
+            (ACLS,),
+        ),
+        ("topics", "topics are deleted", 'confirm("Delete these topics?", lost, yes=yes)', (DESTRUCTIVE,)),
+        ("records", "records are deleted", 'confirm("Delete these records?", lost, yes=yes)', (DESTRUCTIVE,)),
+        ("offsets", "offsets are deleted", 'confirm("Delete these offsets?", lost, yes=yes)', (DESTRUCTIVE,)),
+        (
+            "groups",
+            "groups are deleted",
+            'confirm("Delete these groups?", [f"group {name} with its offsets" for name in chosen], yes=yes)',
+            (DESTRUCTIVE,),
+        ),
+        (
+            "abort",
+            "a hanging transaction is aborted",
+            'confirm("Abort this transaction?", [lost], yes=yes)',
+            (TRANSACTIONS,),
+        ),
+        (
+            "fence",
+            "a producer is fenced",
+            'confirm("Fence this producer?", [fenced, *lost], yes=yes)',
+            (TRANSACTIONS,),
+        ),
+        (
+            "users",
+            "a user is removed",
+            'confirm("Remove it?", lost, yes=yes)',
+            ("process/client/test_user_command.py", USERS),
+        ),
+        (
+            "tokens",
+            "a token is removed",
+            'confirm("Remove this token now?", [f"token {token_id} of {found.owner}"], yes=yes)',
+            ("process/broker/test_delegation_tokens.py",),
+        ),
+        (
+            "unclean-elections",
+            "replicas that may lack records are elected",
+            'confirm(\n            "Elect replicas that may lack records?",\n            '
+            '[f"records of {one} can be lost" for one in lost],\n            yes=yes,\n        )',
+            ("process/cluster_cli/test_elect_leaders_command.py",),
+        ),
+        (
+            "slots",
+            "a slot of PostgreSQL is removed",
+            'confirm("Remove the slot and its publication?", [lost], yes=yes)',
+            ("pipeline/jobs/test_postgres_changelog.py",),
+        ),
+        (
+            "tables",
+            "the tables of declared pipelines are dropped",
+            'confirm("Drop them?", [f"the tables and checkpoints of {spec}"], yes=yes)',
+            ("pipeline/jobs/test_declared_pipelines.py",),
+        ),
+    )
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *FOUND_LOGS,
     *TOPIC_IDS,
@@ -732,4 +825,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *PAGES,
     *EXAMPLES,
     *COMMANDS,
+    *NOT_ASKED,
 )
