@@ -10,7 +10,12 @@ EPOCHS = (
     "unit/replication/test_replication_scripts.py",
     "unit/replication/test_unknown_epoch.py",
 )
-ROLES = (*ISR, "unit/replication/test_leader_alone.py", "unit/replication/test_replication_state_machine.py")
+ROLES = (
+    *ISR,
+    "unit/replication/test_leader_alone.py",
+    "unit/replication/test_truncation_edge_cases.py",
+    "unit/replication/test_replication_state_machine.py",
+)
 ALTER = ("unit/cluster/test_cluster_alter_partition.py",)
 ELECT = ("unit/cluster/test_cluster_elections.py", "unit/cluster/test_cluster_forfeits.py")
 LOG = ("unit/storage/test_storage_edge_cases.py", "unit/storage/test_log_model.py")
@@ -262,7 +267,7 @@ LEADER_EPOCHS = (
         "a request in an earlier leader epoch is not fenced",
         "    if asked == current:\n        return ErrorCode.none",
         "    if asked <= current:\n        return ErrorCode.none",
-        EPOCHS,
+        ISR,
     ),
     Mutant(
         "divergence-beyond-the-end",
@@ -286,10 +291,10 @@ LEADER_EPOCHS = (
         EPOCHS,
     ),
     Mutant(
-        "truncation-too-long",
-        "a follower truncates what it has of the epoch before",
+        "truncation-of-another-epoch",
+        "a follower without the leader's epoch keeps what it has above its own",
         "    return min(end_offset, follower.log_end_offset)",
-        "    return min(end_offset, diverging.end_offset)",
+        "    return min(diverging.end_offset, follower.log_end_offset)",
         EPOCHS,
     ),
     Mutant(
@@ -609,13 +614,6 @@ GROUPS = (
         "a member commits offsets of partitions that it owned in an earlier epoch only",
         "    return since is not None and since <= epoch",
         "    return since is not None",
-        CONSUMER,
-    ),
-    Mutant(
-        "member-ahead-of-the-group",
-        "a member with an epoch that the group never had stays",
-        '    if epoch > member.member_epoch:\n        raise _fenced("greater"',
-        '    if epoch < -9:\n        raise _fenced("greater"',
         CONSUMER,
     ),
     Mutant(

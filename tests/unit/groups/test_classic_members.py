@@ -249,6 +249,7 @@ def test_a_client_that_is_no_member_or_of_another_generation_is_refused() -> Non
     for member_id, generation, group, verdict in (
         ("who-9", 1, "g", ErrorCode.unknown_member_id),
         ("a-1", 7, "g", ErrorCode.illegal_generation),
+        ("a-1", 0, "g", ErrorCode.illegal_generation),
         ("a-1", 1, "other", ErrorCode.unknown_member_id),
     ):
         token = world.sync(member_id, generation, {"a-1": b"!"}, group=group)

@@ -91,7 +91,7 @@ def test_a_lost_reply_is_made_up_for_with_the_epoch_before(world: ConsumerWorld)
     assert world.beat("A", 2).error_code is ErrorCode.fenced_member_epoch
 
 
-@pytest.mark.parametrize("epoch", [0x7FFFFFFF, 4])
+@pytest.mark.parametrize("epoch", [0x7FFFFFFF, 4, 1])
 def test_an_epoch_from_nowhere_is_fenced(world: ConsumerWorld, epoch: int) -> None:
     world.enter("A", "t")
     reply = world.beat("A", epoch, owned={})

@@ -151,6 +151,20 @@ def test_kafka_12686_an_answer_to_an_overtaken_request_changes_nothing() -> None
     assert leader.role.isr == (1,)
 
 
+def test_an_answer_to_an_earlier_request_says_nothing_of_the_pending_one() -> None:
+    leader = Leading(log_of(), registered(1, 2))
+    earlier = asked(leader.fetch(3, 0)[1])
+    pending = asked(leader.role.on_metadata(registered(1, partition_epoch=5), ALL_REPLICAS, 0))
+    for late in (
+        granted(leader, earlier, 1, 2, 3, partition_epoch=5),
+        AlterPartitionAnswer(error=ErrorCode.ineligible_replica),
+    ):
+        assert leader.role.on_alter_partition_answer(earlier, late, 0) == ()
+        assert isinstance(leader.role.isr_state, PendingExpandIsr)
+        assert leader.role.isr_state.request == pending
+    assert leader.role.isr == (1,)
+
+
 def test_kafka_12751_a_state_that_is_known_already_is_success() -> None:
     """The metadata log was faster than the answer, or the answer than the metadata log."""
     leader = Leading(log_of(), registered(1, 2))
@@ -315,6 +329,16 @@ def test_kafka_9672_members_that_are_no_longer_assigned_are_tolerated_and_not_ad
 
 
 # ── joining and leaving in time ─────────────────────────────────────────────────────────────────
+def test_a_follower_was_caught_up_when_it_asked_for_what_it_has_now() -> None:
+    """It always has what the leader had at its previous fetch, and never all: since that fetch it lags."""
+    leader = Leading(log_of(), registered(1, 2))
+    for number in range(4):
+        leader.append(now_ms=9_000 * number)
+        leader.fetch(2, number, now_ms=9_000 * number)
+    assert leader.role.on_tick(28_000) == (), "10 s after its fetch at 18 s"
+    assert members(asked(leader.role.on_tick(28_001))) == (1,)
+
+
 def test_r_6_a_follower_that_falls_behind_leaves_and_returns_when_it_has_caught_up() -> None:
     leader = Leading(log_of(), registered(1, 2))
     leader.append(2, now_ms=0)

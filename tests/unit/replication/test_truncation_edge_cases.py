@@ -190,6 +190,15 @@ def test_r_4_records_then_high_watermark_then_log_start() -> None:
     assert effects == (AppendBatches(4), AdvanceHighWatermark(4), AdvanceLogStart(1))
 
 
+def test_the_high_watermark_of_a_follower_is_not_above_its_log() -> None:
+    follower = following(log_of(0, 0))
+    behind = FetchAnswer(high_watermark=7, log_start_offset=0)
+    assert follower.on_fetch_answer(fetch_of(follower), behind) == (AdvanceHighWatermark(2),)
+    one_more = FetchAnswer(base_offset=2, end_offset=3, high_watermark=7, log_start_offset=0)
+    effects = follower.on_fetch_answer(fetch_of(follower), one_more)
+    assert effects == (AppendBatches(3), AdvanceHighWatermark(3))
+
+
 def test_r_8_nothing_is_truncated_before_the_leader_has_spoken() -> None:
     log = log_of(0, 0, 0)
     follower = following(log, leader_epoch=1, high_watermark=1)

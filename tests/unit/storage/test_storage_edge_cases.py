@@ -85,6 +85,31 @@ def test_kafka_7415_a_leader_that_never_wrote_is_in_the_cache() -> None:
     assert log.state.end_offset_for_epoch(4) == (4, 2)
 
 
+def test_kafka_7415_of_two_epochs_that_begin_at_one_offset_the_later_is_kept() -> None:
+    log = open_log(MemoryDisk())
+    append(log, 2, epoch=1)
+    for epoch in (4, 5):
+        log.assign_epoch_start(epoch, log.log_end_offset)
+    assert log.epochs.entries == ((1, 0), (5, 2))
+
+
+def test_epochs_above_the_records_are_dropped_when_a_log_is_opened() -> None:
+    """The checkpoint may be older than a truncation, and have epochs of records that are no more."""
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig())
+    append(log, 6, epoch=1)
+    log.close(wall_ms=1)
+    for stale in (b"0\n2\n1 0\n3 6\n", b"0\n3\n1 0\n2 9\n3 11\n"):
+        disk.replace_file(f"{FOLDER}/leader-epoch-checkpoint", stale)
+        assert open_log(disk, LogConfig()).epochs.entries == ((1, 0),)
+    for number in range(6, 9):  # after a truncation to 6 the leader sent records of epoch 1
+        records = build_batch((b"v",), base_offset=number, epoch=1)
+        log = open_log(disk, LogConfig())
+        log.append_as_follower(records, wall_ms=1_000)
+    disk.replace_file(f"{FOLDER}/leader-epoch-checkpoint", b"0\n2\n1 0\n3 7\n")
+    assert open_log(disk, LogConfig(), clean=False).epochs.entries == ((1, 0),)
+
+
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [(-1, (-1, -1)), (0, (0, 12)), (1, (0, 12)), (2, (2, 30)), (3, (-1, -1))],
@@ -271,6 +296,7 @@ def test_aborted_transactions_are_found_and_the_stable_offset_waits_for_the_wate
     log = open_log(disk)
     produce(log, (1, 0, 0), transactional=True)  # 0
     produce(log, (2, 0, 0), transactional=True)  # 1
+    assert log.last_stable_offset(2) == 0
     append(log, 4)  # 2-5
     assert end_transaction(log, 2, ControlType.ABORT) == 6
     assert log.last_stable_offset(7) == 0
@@ -284,6 +310,37 @@ def test_aborted_transactions_are_found_and_the_stable_offset_waits_for_the_wate
     assert log.last_stable_offset(8) == 8
     assert [(txn.producer_id, txn.first_offset) for txn in log.aborted_transactions(0, 8)] == [(2, 1)]
     assert log.aborted_transactions(7, 8) == []
+
+
+def test_a_transactional_producer_is_kept_while_its_transaction_is_open() -> None:
+    log = open_log(MemoryDisk())
+    produce(log, (7, 0, 0), transactional=True)
+    produce(log, (8, 0, 0))
+    later = 1_000 + 86_400_000
+    assert log.remove_expired_producers(wall_ms=later - 1) == 0
+    assert log.remove_expired_producers(wall_ms=later) == 1
+    assert list(log.producers.producers) == [7]
+    end_transaction(log, 7, ControlType.COMMIT)
+    assert log.remove_expired_producers(wall_ms=later) == 1
+
+
+def test_a_producer_writes_nothing_outside_of_its_open_transaction() -> None:
+    log = open_log(MemoryDisk())
+    produce(log, (7, 0, 0), transactional=True)
+    refused(ErrorCode.invalid_txn_state, log, build_batch((b"v",), producer=(7, 0, 1)))
+    assert produce(log, (7, 0, 1), transactional=True) == 1
+
+
+def test_a_coordinator_that_was_replaced_writes_no_marker() -> None:
+    log = open_log(MemoryDisk())
+    produce(log, (7, 0, 0), transactional=True)
+    assert end_transaction(log, 7, ControlType.COMMIT) == 1  # of coordinator epoch 1
+    produce(log, (7, 0, 1), transactional=True)
+    marker = build_end_txn_marker(EndTxnMarker(ControlType.ABORT, 0, 1_000), producer_id=7, producer_epoch=0)
+    with pytest.raises(KafkaError) as error:
+        log.append_as_leader(marker, leader_epoch=0, wall_ms=1_000, origin=AppendOrigin.COORDINATOR)
+    assert error.value.code is ErrorCode.transaction_coordinator_fenced
+    assert (log.log_end_offset, log.last_stable_offset(3)) == (3, 2)
 
 
 # -- damage
