@@ -467,15 +467,22 @@ TRANSACTIONS = (
     Mutant(
         "last-stable-offset-too-high",
         "read_committed sees a transaction whose marker is not committed",
-        "unstable = [first for first, last in self._completed.items() if last >= high_watermark]",
-        "unstable = [first for first, last in self._completed.items() if last > high_watermark]",
+        "            if last >= high_watermark:\n                return first",
+        "            if last > high_watermark:\n                return first",
         LOG,
     ),
     Mutant(
         "latest-open-transaction",
         "the last stable offset is that of the latest open transaction",
-        "            unstable.append(min(self.ongoing))",
-        "            unstable.append(max(self.ongoing))",
+        "        earliest = next(iter(self.ongoing), None)\n",
+        "        earliest = next(reversed(self.ongoing), None)\n",
+        LOG,
+    ),
+    Mutant(
+        "later-end-of-an-earlier-transaction",
+        "read_committed sees a transaction that began before another whose marker came first",
+        "        while self._completed and self._completed[-1][0] >= completed.first_offset:\n",
+        "        while self._completed and self._completed[-1][0] > completed.last_offset:\n",
         LOG,
     ),
     Mutant(

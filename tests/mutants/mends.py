@@ -111,10 +111,10 @@ TOPIC_IDS = (
     ),
     Mutant(
         "records-without-topic-id",
-        "records beside a torn partition.metadata are served as those of the topic that has the name",
+        "a log without a topic id is opened as if it had one",
         "return logs, logs.take_out_unidentified()",
         "return logs, []",
-        (AHEAD, "simulation/test_reused_names.py"),
+        ("unit/broker/test_life_marker.py",),
     ),
     Mutant(
         "records-of-an-earlier-topic",
@@ -128,7 +128,7 @@ TOPIC_IDS = (
         "a broker with records of an unknown topic registers as one that lost none",
         "bool(self.failed_count or logs.duplicates or self._unidentified)",
         "bool(self.failed_count or logs.duplicates)",
-        (AHEAD, "simulation/test_reused_names.py"),
+        ("unit/broker/test_life_marker.py",),
     ),
     Mutant(
         "simulation-blind-to-topic-ids",

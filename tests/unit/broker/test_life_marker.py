@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import uuid
+from typing import Any, cast
+
 import pytest
 
 from nilometer.broker.replicas import log_directories
+from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.tasks import Tasks
+from nilometer.identifiers import NO_BROKER_EPOCH
+from nilometer.runtime import Runtime
+from nilometer.runtime.runtime import SeededEntropy, SystemClock
+from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
 
 
@@ -56,3 +67,28 @@ def test_a_system_without_a_boot_id_is_never_trusted():
     disk = marked_disk()
     disk.boot_id = lambda: ""
     assert log_directories.read_lossless_broker_epoch(disk, "/data") is None
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+async def test_records_of_an_unknown_topic_are_lost_records(is_torn: bool) -> None:
+    """The replica starts again, without records that it had acknowledged."""
+    disk = marked_disk()
+    entropy = SeededEntropy(random.Random(1))
+    options = ManagerOptions(
+        node_id=1, directories=["/data"], entropy=entropy, config_for=lambda _: LogConfig()
+    )
+    log = LogManager.open(disk, options, wall_ms=1).create(
+        TopicPartition("t", 0), LogConfig(), topic_id=uuid.UUID(int=7), wall_ms=1
+    )
+    builder = BatchBuilder()
+    builder.append(1, None, b"acknowledged")
+    log.append_as_leader(builder.build(), leader_epoch=0, wall_ms=1)
+    disk.crash_process()
+    if is_torn:
+        disk.replace_file("/data/t-0/partition.metadata", b"version: 0\ntopic")
+    runtime = Runtime(SystemClock(), disk, cast(Any, None), entropy)
+    config = BrokerConfig({"node.id": "1", "log.dirs": "/data"})
+    opened = await log_directories.LogDirectories.open(config, runtime, Tasks(), lambda reason: None)
+    await opened.read_broker_epoch()
+    assert opened.lossless_broker_epoch == (NO_BROKER_EPOCH if is_torn else 17)
+    assert bool(opened.logs.logs) is not is_torn
