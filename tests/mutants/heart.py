@@ -465,6 +465,13 @@ TRANSACTIONS = (
         LOG,
     ),
     Mutant(
+        "marker-of-an-earlier-transaction",
+        "a late marker ends the next transaction of its producer",
+        "        and marker.producer_epoch <= known.producer_epoch\n",
+        "        and marker.producer_epoch < known.producer_epoch\n",
+        ("unit/broker/test_marker_sender.py",),
+    ),
+    Mutant(
         "last-stable-offset-too-high",
         "read_committed sees a transaction whose marker is not committed",
         "            if last >= high_watermark:\n                return first",

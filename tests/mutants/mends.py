@@ -807,7 +807,7 @@ NOT_ASKED = tuple(
             "tables",
             "the tables of declared pipelines are dropped",
             'confirm("Drop them?", [f"the tables and checkpoints of {spec}"], yes=yes)',
-            ("pipeline/jobs/test_declared_pipelines.py",),
+            (DESTRUCTIVE,),
         ),
     )
 )

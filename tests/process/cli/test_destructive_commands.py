@@ -120,6 +120,14 @@ def test_records(shell: CommandShell) -> None:
     assert "all records of dated-0" in refused and "all records of dated-1" in refused
 
 
+def test_tables_of_declared_pipelines(nilometer: Nilometer, tmp_path: Path) -> None:
+    spec = tmp_path / "spark-pipeline.yml"
+    spec.write_text("name: project\n")
+    refused = nilometer("spark", "pipelines", "--spec", str(spec), "--full-refresh-all", "run")
+    assert refused.code == 2, refused
+    assert f"the tables and checkpoints of {spec}" in refused.err and "give --yes" in refused.err
+
+
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [

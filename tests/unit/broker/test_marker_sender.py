@@ -12,13 +12,24 @@ import pytest
 
 from nilometer.broker.coordinators.shell import ShellState
 from nilometer.broker.replicas.delayed_requests import ProduceOutcome
+from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions import markers
-from nilometer.broker.transactions.markers import Marker, MarkerSender
-from nilometer.storage import TopicPartition
+from nilometer.broker.transactions.markers import Marker, MarkerSender, write_marker
+from nilometer.storage import (
+    AppendInfo,
+    AppendOrigin,
+    Log,
+    LogConfig,
+    OpenOptions,
+    SegmentFiles,
+    TopicPartition,
+)
 from nilometer.transactions.requests import MarkersWritten
 from nilometer.transactions.shard import SendMarkers
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import ApiKey, api
+from nilometer.wire.records import BatchBuilder
+from support.logs.memory_disk import MemoryDisk
 
 ME, OTHER, NO_LEADER = 1, 2, -1
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -311,3 +322,37 @@ async def test_a_shell_that_is_unloaded_leaves_the_end_to_the_next_coordinator()
     await asyncio.sleep(0.02)
     assert (cluster.shell.refused, cluster.shell.submitted) == (refused, [])
     assert cluster.asked == [(ME, 0)]
+
+
+@pytest.mark.parametrize(
+    ("version", "epoch", "is_written"),
+    [(2, 2, False), (2, 3, False), (2, 4, True), (1, 3, True)],
+)
+def test_a_late_marker_does_not_end_a_later_transaction(version: int, epoch: int, is_written: bool) -> None:
+    """With transactions v2 the end bumps the epoch: what is open in the marker's epoch began after it."""
+    options = OpenOptions(clean=True, wall_ms=1)
+    log = Log.open(SegmentFiles.on(MemoryDisk()), "/t-0", TopicPartition("t", 0), LogConfig(), options)
+    builder = BatchBuilder()
+    builder.append(1, None, b"of the later one")
+    log.append_as_leader(builder.build(0, 7, 3, 0, transactional=True), leader_epoch=0, wall_ms=1)
+
+    def append(batch: bytes, *, all_replicas: bool, origin: AppendOrigin) -> AppendInfo:
+        assert all_replicas
+        return log.append_as_leader(batch, leader_epoch=0, wall_ms=1, origin=origin)
+
+    partition = cast("Partition", SimpleNamespace(log=log, append=append))
+    marker = Marker(
+        producer_id=7,
+        producer_epoch=epoch,
+        committed=True,
+        coordinator_epoch=1,
+        version=version,
+        timestamp_ms=1,
+    )
+    if is_written:
+        assert write_marker(partition, marker).first_offset == 1
+    else:
+        with pytest.raises(KafkaError) as refused:
+            write_marker(partition, marker)
+        assert refused.value.code is ErrorCode.invalid_producer_epoch
+        assert log.last_stable_offset(1) == 0
