@@ -18,6 +18,7 @@ USERS = "process/broker/test_secure_up.py::test_the_users_of_the_folder_stay"
 INPUT = "unit/cli/test_input_records.py"
 MANAGER = "unit/storage/test_log_manager.py"
 AHEAD = "unit/broker/test_hosting_ahead.py"
+MARKER = "unit/broker/test_life_marker.py"  # codespell:ignore
 HOW_TO = "docs/how-to/"
 BACKUP = "process/cli/test_tutorial.py::test_a_backup_is_restored"
 UPGRADE = "process/upgrade/test_upgrade_page.py"
@@ -114,7 +115,7 @@ TOPIC_IDS = (
         "a log without a topic id is opened as if it had one",
         "return logs, logs.take_out_unidentified()",
         "return logs, []",
-        ("unit/broker/test_life_marker.py",),
+        (MARKER,),
     ),
     Mutant(
         "records-of-an-earlier-topic",
@@ -128,7 +129,7 @@ TOPIC_IDS = (
         "a broker with records of an unknown topic registers as one that lost none",
         "bool(self.failed_count or logs.duplicates or self._unidentified)",
         "bool(self.failed_count or logs.duplicates)",
-        ("unit/broker/test_life_marker.py",),
+        (MARKER,),
     ),
     Mutant(
         "simulation-blind-to-topic-ids",
