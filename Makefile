@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java class-archives components demo lint test docs reference bench simulate soak mutants applications clean
+.PHONY: help setup java class-archives components demo lint test test-all docs reference bench simulate soak mutants applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -43,8 +43,15 @@ components:  ## ZooKeeper, kcat and what else the tests run beside Nilometer
 class-archives: setup java  ## archives of Java classes, which let the JVMs of the tests start in half the processor time
 	@PYTHONPATH=tests $(BIN)/python -m support.class_archives.write
 
-test: setup java class-archives components  ## all tests but the long campaigns; WORKERS=1 runs one after the other
-	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+QUICK_TESTS := $(BIN)/python tests/support/quick_part.py $(SIDE_BY_SIDE)
+
+test: setup  ## what to run after a change, in a few minutes: unit tests, each promise once; WORKERS=1: one after the other
+	@$(QUICK_TESTS)
+
+test-all: setup java class-archives components  ## all tests but the long campaigns, and the processor time of `make test`
+	@$(QUICK_TESTS) --budget
+	$(BIN)/pytest -m "not quick and not soak" $(SIDE_BY_SIDE)
 
 docs: setup  ## the documentation as a site, in build/docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . build/docs

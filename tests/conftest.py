@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,11 @@ import uvloop
 
 from support.class_archives.archives import use_for_spark
 
-pytest_plugins = ("support.properties",)
+pytest_plugins = ("support.parts", "support.properties")
+
+QUICK = ("tests/architecture/", "tests/simulation/", "tests/unit/", "tests/test_")
+"""`make test` runs what begins like this and is not marked ``thorough`` or ``soak``, and elsewhere what is
+marked ``quick``."""
 
 ON_ONE_WORKER = (
     "tests/compatibility/as_kafka",
@@ -52,8 +57,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("repetition", range(1, times + 1))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file in vain: `make test` wants quick tests alone, `make test-all` then the others alone."""
+    wanted = config.option.markexpr
+    if not wanted.startswith(("quick", "not quick")) or not collection_path.name.startswith("test_"):
+        return None
+    is_quick = collection_path.relative_to(config.rootpath).as_posix().startswith(QUICK)
+    if is_quick == wanted.startswith("quick"):
+        return None
+    return None if ("mark.thorough" if is_quick else "mark.quick") in collection_path.read_text() else True
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a test marked ``long`` come first: several workers then end at about the same time."""
+    """Mark what is quick by its place, before marks select tests.
+
+    Files with a test marked ``long`` come first: several workers then end at about the same time.
+    """
+    for item in items:
+        slow = item.get_closest_marker("thorough") or item.get_closest_marker("soak")
+        if item.nodeid.startswith(QUICK) and not slow:
+            item.add_marker("quick")
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: (_repetition(item), item.path not in long))
 
@@ -62,6 +86,11 @@ def pytest_collection_finish() -> None:
     """Leave the modules and tests out of garbage collections from now on: they stay, and are many."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """DuckDB's binding reports all that is not collected at the end as a leak."""
+    gc.unfreeze()
 
 
 def _repetition(item: pytest.Item) -> int:
@@ -77,10 +106,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    folders = ("tests/pipeline",) if config.option.markexpr == "quick" else ON_ONE_WORKER
+
     class LoadFolderScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return next((folder for folder in ON_ONE_WORKER if path.startswith(f"{folder}/")), path)
+            return next((folder for folder in folders if path.startswith(f"{folder}/")), path)
 
     return LoadFolderScheduling(config, log)
 

@@ -7,6 +7,7 @@ refused for a number, but modules that import each other are counted exactly.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +42,7 @@ class Room(NamedTuple):
         return round(self.code_lines / self.modules)
 
 
+@functools.cache
 def modules() -> dict[str, Module]:
     """Return every module that has code, by its name; packages with imports alone count as such."""
     paths = {_name(path): path for path in sorted(SOURCE.rglob("*.py"))}

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.spark.java import require_java
 from nilometer.pipeline.spark.spark_session import build_session, connector_settings
 from support.brokers.nilometer_broker import NilometerBroker
 from support.kafka.apache_kafka import SPARK_JARS, ensure_java
@@ -58,12 +60,21 @@ def connector_jars() -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, connector_jars: Path) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark with its own Kafka connector, unless only quick tests run: these need no Maven."""
+    if all(item.get_closest_marker("quick") for item in request.session.items):
+        try:
+            require_java()
+        except PipelineError as missing:
+            pytest.skip(str(missing))
+        settings = {}
+    else:
+        settings = connector_settings(str(request.getfixturevalue("connector_jars")))
     session = build_session(
         "tests",
         master="local[2]",
         quick=True,
-        settings=connector_settings(str(connector_jars)),
+        settings=settings,
         log_file=tmp_path_factory.mktemp("spark") / "spark.log",
     )
     yield session

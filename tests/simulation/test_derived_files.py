@@ -29,6 +29,7 @@ from nilometer.simulation.world import World
 MINUTES = 0.3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kinds", "seed"),
     [((Kind.INDEX_DAMAGE, Kind.CRASH), 1), ((Kind.CHECKPOINT_DAMAGE,), 2), ((Kind.INVARIANT,), 1)],

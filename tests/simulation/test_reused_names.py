@@ -248,6 +248,7 @@ def test_records_of_a_deleted_topic_whose_topic_id_is_damaged_do_not_come_back()
     assert world.failures == []
 
 
+@pytest.mark.thorough
 def test_a_drawn_seed_reuses_a_name_and_kills_all_brokers() -> None:
     plan = next(plan for seed in range(100) if (plan := draw(seed, 0.5, [Kind.CRASH_ALL])).reuses_names)
     verdict = run(plan)

@@ -9,6 +9,8 @@ import dataclasses
 import random
 from collections import Counter
 
+import pytest
+
 from nilometer.simulation.checkers.history import History, Seen, check
 from nilometer.simulation.plan import Kind, Plan, deleting, draw
 from nilometer.simulation.run import Exit, run
@@ -18,6 +20,7 @@ SEEDS = 50
 DRAWN_AT_LEAST = 5
 
 
+@pytest.mark.thorough
 def test_a_broker_joins_and_another_one_is_taken_out() -> None:
     plan = draw(2, 0.4, [Kind.RESET, Kind.PAUSE])
     membership = MembershipPlan(joins_at_s=3.0, leaves_at_s=6.0)

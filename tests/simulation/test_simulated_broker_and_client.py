@@ -182,6 +182,7 @@ print(_digest(int(sys.argv[1])))
 """
 
 
+@pytest.mark.thorough
 def test_same_seed_same_course__in_any_process_and_hash_seed() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     script = DIGEST.format(here=here, tests=os.path.dirname(here))

@@ -15,6 +15,7 @@ from nilometer.simulation.workload.compacted_topic import CompactedTopicWriter
 from nilometer.wire.records import BatchBuilder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [3])
 def test_logs_are_compacted_during_crashes(seed: int) -> None:
     plan = replace(draw(seed, 0.3, [Kind.CRASH]), compacts=True)

@@ -25,6 +25,7 @@ from nilometer.simulation.world import World
 MINUTES = 0.3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "seed"), [(Kind.LOG_DIR_ERROR, 1), (Kind.LOG_DIR_FULL, 2)])
 def test_log_directories_that_fail_are_survived(kind: Kind, seed: int) -> None:
     verdict = run(draw(seed, MINUTES, [kind]))

@@ -23,7 +23,10 @@ from support.coordination.simulated_store import (
 )
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(5), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(5, 25))],
+)
 def test_any_mix_of_deaths_hangs_and_power_cuts(seed: int) -> None:
     live_and_die(seed)
 

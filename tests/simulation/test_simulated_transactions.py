@@ -72,6 +72,7 @@ def plan(version: int, seed: int) -> Plan:
     )
 
 
+@pytest.mark.thorough
 def test_transactions_hold_what_they_promise_and_all_that_is_counted_happens() -> None:
     done: Counter[str] = Counter()
     for version, seed in SEEDS:

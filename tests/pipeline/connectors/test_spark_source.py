@@ -128,6 +128,7 @@ def test_triggers_that_spark_has_for_no_python_source_are_refused_by_name(
         query.trigger(**trigger).start().awaitTermination(120)
 
 
+@pytest.mark.quick
 def test_an_empty_topic_is_an_empty_table(spark, topics):
     assert read(spark, topics, topics.create(2)).collect() == []
 
@@ -176,6 +177,7 @@ def test_a_topic_that_is_not_there_is_named(spark, topics):
 # --- streams
 
 
+@pytest.mark.quick
 def test_a_stream_goes_on_where_its_checkpoint_says_and_repeats_nothing(stream, topics):
     topic = topics.create(2)
     topics.send(topic, numbered(30))

@@ -125,7 +125,7 @@ def test_a_cluster_at_work_whose_brokers_die_and_come_back(spark, tmp_path, deat
     with NilometerCluster(tmp_path, 3, overrides) as cluster:
         moving = {"segment.ms": "100", "retention.bytes": "40000", "index.interval.bytes": "256"}
         cluster.create_topic("busy", 3, 3, {**moving, "file.delete.delay.ms": "0"})
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1, "log_level": 0})
         done = threading.Event()
 
         def produce():

@@ -35,6 +35,8 @@ def run_logs(spark, topics, topic, output, connector="nilometer", **more):
     return runner.run(spark, logs, job)
 
 
+@pytest.mark.long
+@pytest.mark.quick
 def test_results_equal_a_count_in_plain_python(spark, topics, tmp_path):
     lines = [*HAND_PICKED, *HOSTILE, *generated(4_000, seed=11)]
     topic = send_lines(topics, lines)

@@ -69,6 +69,7 @@ def nilometer(
     return command
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("nilometer", [("bob", PASSWORDS["bob"])], indirect=True)
 def test_the_status_shows_what_the_rights_allow(nilometer: Nilometer) -> None:
     found = nilometer("status", "--json")

@@ -122,6 +122,7 @@ def test_data_of_another_broker_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_stopping_in_order(tmp_path: Path, how: signal.Signals) -> None:
     """Exit code 0, the marker of an orderly stop, and a next start that has nothing to recover."""
@@ -175,6 +176,7 @@ def test_stopping_while_it_starts(tmp_path: Path) -> None:
         side.hang_up()
 
 
+@pytest.mark.quick
 def test_killed_and_back(tmp_path: Path) -> None:
     """kill -9: what was acknowledged is there; a torn tail is cut, what lies before it kept."""
     broker = NilometerBroker(tmp_path / "data")

@@ -22,7 +22,12 @@ def test_the_recovery_point_follows_segments_that_are_full(tmp_path: Path) -> No
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(10)
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": broker.bootstrap, "batch.num.messages": 10, "compression.type": "none"}
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "batch.num.messages": 10,
+                "compression.type": "none",
+                "log_level": 0,
+            }
         )
         for _ in range(400):
             producer.produce(TOPIC, b"x" * 10_000, partition=0)

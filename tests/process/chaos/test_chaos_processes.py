@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.chaos.run import SESSION_TIMEOUT_MS, ChaosRun, seed_from_environment
 
 SEED = seed_from_environment(3)
 
 
+@pytest.mark.quick
 def test_leaders_killed_in_turn(tmp_path: Path) -> None:
     with ChaosRun("leaders_killed_in_turn", tmp_path, SEED) as run:
         for partition in range(run.partitions):

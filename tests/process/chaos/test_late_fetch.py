@@ -29,7 +29,9 @@ def test_what_a_follower_has_is_not_what_its_late_fetch_says(tmp_path: Path) -> 
         cluster.create_topic(TOPIC, assignments={0: (1, 2)})
         leader, follower = cluster.brokers[1], 2
         cluster.wait_leader(TOPIC)
-        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "log_level": 0}
+        )
         for number in range(RECORDS):
             producer.produce(TOPIC, b"%d" % number, partition=0)
             producer.flush(10)

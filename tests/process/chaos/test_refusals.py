@@ -89,7 +89,9 @@ def kept_files(broker: NilometerBroker) -> list[str]:
 
 
 def write_one(cluster: NilometerCluster, value: bytes) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0}
+    )
     producer.produce(TOPIC, value)
     assert producer.flush(20) == 0
 

@@ -70,6 +70,7 @@ def topics_of(bootstrap: str, settings: dict[str, str]) -> list[str]:
     return asyncio.run(ask())
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
 def test_the_client_connects_with_the_right_credentials(
     secured: Secured, protocol: str, mechanism: str | None
@@ -77,6 +78,7 @@ def test_the_client_connects_with_the_right_credentials(
     assert TOPIC in topics_of(secured.bootstrap(protocol), secured.settings(protocol, mechanism))
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_is_an_error_at_once(secured: Secured, mechanism: str) -> None:
     with pytest.raises(KafkaError) as refused:

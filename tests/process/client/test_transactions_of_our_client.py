@@ -143,6 +143,7 @@ async def sees(bootstrap: str, topic: str, *expected: str) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.quick
 def test_p_5_only_what_is_committed_is_seen(broker: NilometerBroker, topic: str) -> None:
     async def work() -> None:
         async with producer(broker.bootstrap, topic) as made:
@@ -369,6 +370,7 @@ def test_leaving_the_producer_aborts_what_is_open(broker: NilometerBroker, topic
     run(work())
 
 
+@pytest.mark.quick
 def test_a_transaction_goes_on_when_its_coordinator_moves_and_when_a_leader_dies(tmp_path: Path) -> None:
     overrides = {"transaction.state.log.num.partitions": "1"}
     with NilometerCluster(tmp_path, overrides=overrides) as cluster:

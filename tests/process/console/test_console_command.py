@@ -30,6 +30,7 @@ def document(url: str) -> dict[str, object]:
         return json.load(answer)
 
 
+@pytest.mark.quick
 def test_a_cluster_with_its_console_ends_by_one_signal(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     process = subprocess.Popen(

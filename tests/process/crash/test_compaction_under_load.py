@@ -48,6 +48,7 @@ class Writer:
                 "acks": "all",
                 "enable.idempotence": True,
                 "batch.num.messages": 20,
+                "log_level": 0,
             }
         )
         self.newest: dict[bytes, bytes | None] = {}
@@ -91,6 +92,7 @@ def read_table(bootstrap: str) -> tuple[dict[bytes, bytes], int]:
             "group.id": "table",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "log_level": 0,
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, 0)])

@@ -25,6 +25,7 @@ WRITERS = 3
 SEED = int(os.environ.get("CRASH_SEED", "20"))
 
 
+@pytest.mark.quick
 @pytest.mark.long
 def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     _kill_and_check(tmp_path, kills=10, seed=SEED)

@@ -89,7 +89,13 @@ def ingest(bootstrap: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("cluster", [nilometer, pytest.param(kafka, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        pytest.param(nilometer, marks=pytest.mark.quick),
+        pytest.param(kafka, marks=pytest.mark.soak),
+    ],
+)
 async def test_killed_while_a_follower_is_stopped(
     cluster: Callable[[Path], AbstractContextManager[Setting]], tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ async def broker_settings(servers: str) -> dict[str, str | None]:
         return {name: entry.value for name, entry in found.items()}
 
 
+@pytest.mark.quick
 def test_a_killed_leader_is_replaced_and_comes_back_at_its_address():
     with Cluster(brokers=3) as cluster:
         servers = cluster.bootstrap_servers
@@ -134,6 +135,7 @@ def test_errors_name_what_is_wrong():
             cluster.leader("orders")
 
 
+@pytest.mark.quick
 def test_a_secure_cluster():
     """TLS, SCRAM and ACLs: clients connect by `client_settings`, and by nothing else."""
 

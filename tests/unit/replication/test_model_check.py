@@ -1,6 +1,7 @@
 """The model check of the replication core, within the bounds that every test run can afford.
 
-Each world is gone through to its end, or as far as its number of states allows; `make soak` goes further.
+Each world is gone through to its end, or as far as its number of states allows: two by `make test`, the
+others by `make test-all`. `make soak` goes further.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from nilometer.replication import TruncationRule
 from nilometer.simulation.model_check import Bounds, World, explorer, loss
 from support.simulation.model_check_tally import explore
 
-EXHAUSTIVE = {
+CHEAP = {
+    "checkpoints lag": Bounds(
+        values=1, leader_epochs=2, crashes=2, lag_expiries=0, message_faults=0, checkpoints_lag=True
+    ),
+    "a deposed controller writes": Bounds(
+        values=1, crashes=0, message_faults=0, controller_changes=1, keeps_delayed_messages=False
+    ),
+}
+THOROUGH = {
     "leaders change, followers lag": Bounds(crashes=0, keeps_delayed_messages=False),
     "late messages may do harm": Bounds(values=1, crashes=0, message_faults=1),
     "processes bounce": Bounds(lag_expiries=0, message_faults=0, keeps_delayed_messages=False),
@@ -21,9 +30,6 @@ EXHAUSTIVE = {
     "processes bounce, messages are repeated": Bounds(
         leader_epochs=2, lag_expiries=0, keeps_delayed_messages=False
     ),
-    "checkpoints lag": Bounds(
-        values=1, leader_epochs=2, crashes=2, lag_expiries=0, message_faults=0, checkpoints_lag=True
-    ),
     "tails are lost": Bounds(
         min_insync_replicas=2,
         values=1,
@@ -31,9 +37,6 @@ EXHAUSTIVE = {
         lag_expiries=0,
         message_faults=0,
         keeps_delayed_messages=False,
-    ),
-    "a deposed controller writes": Bounds(
-        values=1, crashes=0, message_faults=0, controller_changes=1, keeps_delayed_messages=False
     ),
     "three replicas": Bounds(
         brokers=3,
@@ -68,8 +71,16 @@ AS_FAR_AS_TIME_ALLOWS = {
 }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("bounds", EXHAUSTIVE.values(), ids=EXHAUSTIVE.keys())
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        *(pytest.param(bounds, id=name) for name, bounds in CHEAP.items()),
+        *(
+            pytest.param(bounds, id=name, marks=[pytest.mark.thorough, pytest.mark.long])
+            for name, bounds in THOROUGH.items()
+        ),
+    ],
+)
 def test_every_state_keeps_every_property(bounds: Bounds) -> None:
     seen = explore(World(bounds))
     print(f"{bounds}: {seen.states:,} states, {seen.transitions:,} steps, depth {seen.depth}")
@@ -77,6 +88,7 @@ def test_every_state_keeps_every_property(bounds: Bounds) -> None:
     assert seen.is_complete
 
 
+@pytest.mark.thorough
 def test_three_replicas_that_crash_and_lose_tails_as_far_as_time_allows() -> None:
     bounds = Bounds(
         brokers=3,

@@ -54,6 +54,7 @@ def test_every_state_keeps_every_property_under_the_controller(bounds: Bounds) -
     assert seen.is_complete
 
 
+@pytest.mark.thorough
 def test_three_replicas_under_the_controller_as_far_as_time_allows() -> None:
     bounds = Bounds(
         brokers=3,
