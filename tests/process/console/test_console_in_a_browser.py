@@ -169,7 +169,16 @@ def test_a_record_is_written_found_and_followed(filled: NilometerCluster, page: 
     page.fill("#search [name=value]", "$.order >= 298")
     page.keyboard.press("Enter")
     expect(page.locator("#found")).to_contain_text("2 records of 301 read")
-    assert sorted(page.locator("#records .key").all_inner_texts()) == ["k298", "k299"]
+    assert page.locator("#records .key").all_inner_texts() == ["k298", "k299"], (
+        "the search began at the oldest"
+    )
+    page.goto("/topics/written/messages?count=100&value=%24.order+%3C+150")
+    expect(page.locator("#found")).to_contain_text("100 records of 301 read")
+    assert page.locator("#records .key").first.inner_text() == "k149"
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator("#found")).to_contain_text("50 records")
+    assert page.locator("#records .key").all_inner_texts()[-1] == "k0"
+    expect(page.get_by_role("link", name="Older")).to_have_count(0)
     screenshot(page, "messages")
 
 

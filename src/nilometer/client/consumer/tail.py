@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from nilometer.client.consumer.consumer import Consumer
@@ -36,9 +36,26 @@ async def log_ranges(
 POLL_MS = 1_000
 GROWTH = 4
 """By how much each further range of a partition is larger than the one before."""
+ROUND_RECORDS_MAX = 20_000
+"""How many records a round of a search reads at most, of all partitions together."""
+FIRST_RANGE = 500
+"""How many records of each partition the first round of a search reads."""
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: from the first up to, but not including, the second."""
+
+
+class Backwards(NamedTuple):
+    """What was found of the newest records, when a part of the partitions was read, from the end."""
+
+    records: list[ConsumerRecord]
+    """The newest so far, the oldest of them first."""
+    read: int
+    """How many records were read."""
+    before: dict[TopicPartition, int]
+    """Where a search for older records goes on in each partition: below this offset."""
+    is_done: bool
+    """Whether no older record can be among them: there are enough, or all were read."""
 
 
 async def read_tail(
@@ -49,20 +66,69 @@ async def read_tail(
     Then the consumer is at the ends from before the call, and no partition is paused. Raises KafkaError.
     """
     logs = await log_ranges(consumer, partitions)
-    found: dict[TopicPartition, list[ConsumerRecord]] = {one: [] for one in partitions}
-    ranges: Ranges = {one: (max(log.start, log.end - count), log.end) for one, log in logs.items()}
-    while ranges := {one: (begin, end) for one, (begin, end) in ranges.items() if begin < end}:
-        for one, records in (await _read(consumer, partitions, ranges)).items():
-            found[one] = [*records, *found[one]][-count:]
-        ranges = {
-            one: (max(logs[one].start, begin - GROWTH * (end - begin)), begin)
-            for one, (begin, end) in ranges.items()
-            if len(found[one]) < count
-        }
+    ends = {one: log.end for one, log in logs.items()}
+    records: list[ConsumerRecord] = []
+    async for found in read_backwards(consumer, logs, ends, count):
+        records = found.records
     for one, log in logs.items():
         consumer.seek(one, log.end)
     consumer.resume(*partitions)
-    return newest(found, count)
+    return records
+
+
+async def read_backwards(
+    consumer: Consumer,
+    logs: Mapping[TopicPartition, LogRange],
+    ends: Mapping[TopicPartition, int],
+    count: int,
+    selects: Callable[[ConsumerRecord], bool] | None = None,
+) -> AsyncGenerator[Backwards]:
+    """Read partitions from ``ends`` backwards; yield what was found after each round, until that is all.
+
+    ``selects``: which records are searched for; a partition is then read on only while its records are not
+    older than all ``count`` that were found. Raises KafkaError.
+    """
+    found: dict[TopicPartition, list[ConsumerRecord]] = {one: [] for one in logs}
+    before, read = dict(ends), 0
+    sizes = dict.fromkeys(logs, count if selects is None else max(count, FIRST_RANGE))
+    unread: list[TopicPartition] = [one for one, log in logs.items() if log.start < before[one]]
+    while unread:
+        most = max(1, ROUND_RECORDS_MAX // len(unread))
+        ranges: Ranges = {
+            one: (max(logs[one].start, before[one] - min(sizes[one], most)), before[one]) for one in unread
+        }
+        earliest: dict[TopicPartition, int] = {}
+        for one, part in (await _read(consumer, list(logs), ranges)).items():
+            read += len(part)
+            if part:
+                earliest[one] = part[0].timestamp
+            selected = part if selects is None else [each for each in part if selects(each)]
+            found[one] = [*selected, *found[one]]
+            before[one], sizes[one] = ranges[one][0], GROWTH * sizes[one]
+        records = newest(found, count)
+        oldest = records[0].timestamp if selects is not None and len(records) == count else None
+        unread = [
+            one
+            for one in unread
+            if logs[one].start < before[one]
+            and len(found[one]) < count
+            and not (oldest is not None and earliest.get(one, oldest) < oldest)
+        ]
+        yield Backwards(records, read, _continued(found, records, before), not unread)
+
+
+def _continued(
+    found: Mapping[TopicPartition, Sequence[ConsumerRecord]],
+    shown: Sequence[ConsumerRecord],
+    before: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return below which offset older records of each partition are: those found, but not shown, too."""
+    left = {one: len(records) for one, records in found.items()}
+    for record in shown:
+        left[TopicPartition(record.topic, record.partition)] -= 1  # of a partition the last ones are shown
+    return {
+        one: found[one][left[one] - 1].offset + 1 if left[one] else offset for one, offset in before.items()
+    }
 
 
 def newest(found: Mapping[TopicPartition, Sequence[ConsumerRecord]], count: int) -> list[ConsumerRecord]:

@@ -6,14 +6,13 @@ Records are read without a group: nothing is committed.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
 
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
-from nilometer.client.consumer.tail import LogRange, log_ranges, newest, read_tail
+from nilometer.client.consumer.tail import Backwards, LogRange, log_ranges, newest, read_backwards
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import RecordMetadata
 from nilometer.client.producer.producer import Producer
@@ -58,6 +57,8 @@ class RecordQuery:
     """Only committed records: those below the last stable offset and of no aborted transaction."""
     value: JsonFilter | None = None
     """Only records whose JSON value meets this condition."""
+    before: Mapping[int, int] = field(default_factory=dict[int, int])
+    """With ``newest``: by partition, the offset below which to look; by default all offsets."""
 
     @property
     def searches(self) -> bool:
@@ -80,6 +81,9 @@ class Found:
     next_offset: int | None
     """Where the next page of a single partition begins; None at its end and for several partitions."""
     logs: tuple[tuple[TopicPartition, LogRange], ...]
+    before: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Where older records than the newest are: offsets by partition; empty if there are none, or above
+    :data:`MARKED_MAX` partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +140,8 @@ class RecordReader:
         async with self._slots.readings, self._consumer(committed=query.committed) as consumer:
             partitions = await self._partitions(consumer, query.topic, query.partition)
             consumer.assign(partitions)
-            if query.start == NEWEST and not query.searches:
-                logs = await log_ranges(consumer, partitions)
-                records = tuple(await read_tail(consumer, partitions, query.count))
-                return Found(records, len(records), False, None, tuple(logs.items()))
+            if query.start == NEWEST:
+                return await self._newest(consumer, partitions, query)
             return await self._search(consumer, partitions, query)
 
     async def tail(
@@ -235,30 +237,51 @@ class RecordReader:
             )
         return [found[partition]]
 
+    async def _newest(
+        self, consumer: Consumer, partitions: Sequence[TopicPartition], query: RecordQuery
+    ) -> Found:
+        """Look from the ends backwards, the newest record first, until there are enough or a bound is met."""
+        logs = await log_ranges(consumer, partitions)
+        ends = {one: min(log.end, query.before.get(one.partition, log.end)) for one, log in logs.items()}
+        deadline_ms = self._clock.monotonic_ms() + SEARCH_TIMEOUT_MS
+        found = Backwards([], 0, ends, is_done=True)
+        selects = query.selects if query.searches else None
+        async with aclosing(read_backwards(consumer, logs, ends, query.count, selects)) as rounds:
+            async for found in rounds:
+                if found.read >= SEARCHED_MAX or self._clock.monotonic_ms() >= deadline_ms:
+                    break
+        before = {one.partition: end for one, end in found.before.items()}
+        has_older = any(end > logs[one].start for one, end in found.before.items())
+        return Found(
+            tuple(found.records[::-1]),
+            found.read if query.searches else len(found.records),
+            not found.is_done,
+            None,
+            tuple(logs.items()),
+            before if has_older and len(before) <= MARKED_MAX else {},
+        )
+
     async def _search(
         self, consumer: Consumer, partitions: Sequence[TopicPartition], query: RecordQuery
     ) -> Found:
         logs = await log_ranges(consumer, partitions)
         await self._seek(consumer, partitions, query, logs)
-        matching: deque[ConsumerRecord] = deque(maxlen=query.count)
-        takes_last = query.start == NEWEST  # of a search: the last records that it selects
+        matching: list[ConsumerRecord] = []
         deadline_ms = self._clock.monotonic_ms() + SEARCH_TIMEOUT_MS
         searched = 0
         unread = await _unread(consumer, partitions, logs)
         while unread and searched < SEARCHED_MAX:
             left_ms = deadline_ms - self._clock.monotonic_ms()
-            if left_ms <= 0 or (len(matching) == query.count and not takes_last):
+            if left_ms <= 0 or len(matching) == query.count:
                 break
             room = BEHIND_MAX if query.searches else query.count - len(matching)
             for record in await consumer.poll(room, timeout_ms=min(left_ms, 1_000)):
                 one = TopicPartition(record.topic, record.partition)
                 searched += 1
-                if record.offset >= logs[one].end or not query.selects(record):
-                    continue
-                if len(matching) < query.count or takes_last:
+                if record.offset < logs[one].end and len(matching) < query.count and query.selects(record):
                     matching.append(record)
             unread = await _unread(consumer, partitions, logs)
-        is_full = len(matching) == query.count and not takes_last
+        is_full = len(matching) == query.count
         after = None
         if unread and len(partitions) == 1:
             after = matching[-1].offset + 1 if is_full else await consumer.position(partitions[0])

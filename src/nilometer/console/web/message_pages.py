@@ -74,6 +74,8 @@ class Entered:
     committed: bool = False
     value: str = ""
     """A condition on the JSON value."""
+    before: str = ""
+    """With ``newest``: where a page of older records goes on, as :func:`positions_text`."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Entered:
@@ -86,6 +88,7 @@ class Entered:
             given.get("form", AUTO),
             given.get("committed") == "1",
             given.get("value", "").strip(),
+            given.get("before", ""),
         )
 
 
@@ -120,6 +123,7 @@ def record_query(topic: str, entered: Entered) -> RecordQuery:
         min(max(1, _number(entered.count, "The number of records", 10**6)), COUNT_MAX),
         entered.committed,
         _value_filter(entered.value) if entered.value else None,
+        positions_of(entered.before) if entered.start == NEWEST else {},
     )
 
 
@@ -203,6 +207,8 @@ class MessagesView:
     searched: int
     is_cut: bool
     next_offset: int | None
+    before: str
+    """Where older records are than the newest ones that are shown, as :func:`positions_text`."""
     logs: tuple[tuple[int, int, int], ...]
     """(partition, first offset, end) of each partition that was read."""
     limit: int | None
@@ -357,6 +363,7 @@ def _view(topic: str, found: Found, entered: Entered, limit: int) -> MessagesVie
         found.searched,
         found.is_cut,
         found.next_offset,
+        positions_text(found.before),
         tuple((one.partition, log.start, log.end) for one, log in found.logs),
         room if room < limit else None,
     )
