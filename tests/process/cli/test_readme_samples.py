@@ -1,4 +1,5 @@
-"""The samples of README.md, run in their order: each command succeeds and prints what the page says."""
+"""The samples of README.md, and of the planted fault that is shown: each command succeeds and prints what the
+page says."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.documentation.code_blocks import DOCS
 from support.documentation.shell_samples import README, missing_lines, samples_of_section
 from support.ports import neighbouring_ports
 
@@ -50,7 +52,7 @@ def test_a_cluster_by_hand(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_the_planted_fault_is_found() -> None:
     """Its seed and numbers depend on the code; a change may need another sample."""
-    samples = samples_of_section(README, "Simulated clusters")
+    samples = samples_of_section(DOCS / "simulation.md", "A planted fault, found")
     assert len(samples) == 2
     for command, printed in samples:
         output = bash(command, README.parent, {}, codes=(12,))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,8 @@ from nilometer.testing import Cluster
 from support.documentation.code_blocks import code_blocks
 
 ADDRESS = "127.0.0.1:9092"
-BLOCKS = {page: code_blocks(page, "python") for page in ("python.md", "transactions.md")}
+BLOCKS = {page: code_blocks(page, "python") for page in ("../README.md", "python.md", "transactions.md")}
+FIXTURE = BLOCKS["../README.md"].pop()  # a test, of a file of its own
 EXAMPLES = [
     pytest.param(f"docs/{page}, block {number}", block, id=f"{page}-{number}")
     for page, blocks in BLOCKS.items()
@@ -42,4 +46,15 @@ def test_the_example_runs(cluster: Cluster, where: str, block: str):
 
 
 def test_there_are_examples():
-    assert {page: len(blocks) for page, blocks in BLOCKS.items()} == {"python.md": 6, "transactions.md": 3}
+    assert {page: len(blocks) for page, blocks in BLOCKS.items()} == {
+        "../README.md": 1,
+        "python.md": 6,
+        "transactions.md": 3,
+    }
+
+
+def test_the_fixture_of_the_first_page_starts_a_cluster(tmp_path: Path):
+    (tmp_path / "test_orders.py").write_text(FIXTURE, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
