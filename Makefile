@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: help setup java class-archives components demo lint test test-all docs reference bench simulate soak mutants applications clean
+.PHONY: help setup java class-archives components demo lint test test-all record docs reference bench simulate soak mutants applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -52,6 +52,9 @@ test: setup  ## what to run after a change, in a few minutes: unit tests, each p
 test-all: setup java class-archives components  ## all tests but the long campaigns, and the processor time of `make test`
 	@$(QUICK_TESTS) --budget
 	$(BIN)/pytest -m "not quick and not soak" $(SIDE_BY_SIDE)
+
+record: setup java class-archives  ## write what Apache Kafka answers to the tests that compare with it
+	$(BIN)/pytest tests/compatibility/as_kafka -m "recorded and java" --record
 
 docs: setup  ## the documentation as a site, in build/docs
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --conf-dir docs . build/docs

@@ -48,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--repeat", type=int, default=1, metavar="N", help="run each test marked `application` N times"
     )
+    parser.addoption(
+        "--record", action="store_true", help="write what Apache Kafka answers to tests marked `recorded`"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -65,7 +68,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     is_quick = collection_path.relative_to(config.rootpath).as_posix().startswith(QUICK)
     if is_quick == wanted.startswith("quick"):
         return None
-    return None if ("mark.thorough" if is_quick else "mark.quick") in collection_path.read_text() else True
+    marks = ("mark.thorough",) if is_quick else ("mark.quick", "mark.recorded")
+    text = collection_path.read_text()
+    return None if any(mark in text for mark in marks) else True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,7 +111,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    folders = ("tests/pipeline",) if config.option.markexpr == "quick" else ON_ONE_WORKER
+    folders = ("tests/pipeline", *ON_ONE_WORKER) if config.option.markexpr == "quick" else ON_ONE_WORKER
 
     class LoadFolderScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:

@@ -14,7 +14,7 @@ from support.brokers.two_brokers import Plain, Side
 from support.eventually import eventually
 from support.groups.consumer_group_requests import COOPERATIVE, ConsumerGroup
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.recorded
 
 
 def topic(side: Side, name: str, partitions: int = 4) -> None:

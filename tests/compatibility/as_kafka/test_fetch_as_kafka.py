@@ -19,7 +19,7 @@ from support.brokers.record_requests import (
 from support.brokers.two_brokers import Plain, Side
 from support.wire.wire_peer import make
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.recorded
 
 
 def test_zstd_is_not_sent_to_who_does_not_know_it(sides: tuple[Side, Side]) -> None:

@@ -22,7 +22,7 @@ from support.groups.group_requests import (
 )
 from support.wire.wire_peer import make
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.recorded
 
 
 @each_version(ApiKey.FIND_COORDINATOR)

@@ -20,7 +20,7 @@ from support.groups.group_requests import (
 )
 from support.wire.wire_peer import make
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.recorded
 FIRST_COMMIT_BY_ID = FIRST_FETCH_BY_ID = 10
 
 

@@ -14,7 +14,7 @@ from support.brokers.two_brokers import Plain, Side, produce_fields
 from support.eventually import eventually
 from support.wire.wire_peer import make
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.recorded
 
 PRODUCER = 1_000_077
 

@@ -14,7 +14,7 @@ from support.brokers.two_brokers import Plain, Side, batch, produce_fields
 from support.eventually import eventually
 from support.wire.wire_peer import make
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.recorded
 
 
 @each_version(ApiKey.DESCRIBE_LOG_DIRS)

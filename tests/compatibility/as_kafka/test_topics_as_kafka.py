@@ -16,7 +16,7 @@ from support.brokers.two_brokers import Plain, Side
 from support.eventually import eventually
 from support.wire.wire_peer import make
 
-pytestmark = pytest.mark.java
+pytestmark = pytest.mark.recorded
 
 
 def new_topic(

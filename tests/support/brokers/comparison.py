@@ -13,6 +13,7 @@ import pytest
 from nilometer.broker.api.registry import APIS
 from nilometer.wire.api_keys import ApiKey
 
+from .recordings import Kafka, as_json
 from .two_brokers import Plain, Side, differences
 
 NOWHERE = UUID(int=0xDEAD << 64 | 0xBEEF)
@@ -31,8 +32,13 @@ def each_version(key: ApiKey) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("version", versions(key))
 
 
-def same(sides: tuple[Side, Side], scenario: Callable[..., Plain], *arguments: object) -> None:
+def same(sides: tuple[Side | Kafka, Side], scenario: Callable[..., Plain], *arguments: object) -> None:
     """Assert that ``scenario(side, *arguments)`` returns the same on both sides."""
     kafka, nilometer = sides
-    found = differences(scenario(kafka, *arguments), scenario(nilometer, *arguments))
+    if isinstance(kafka, Kafka):
+        expected = kafka.answer(lambda side: scenario(side, *arguments))
+        answer = as_json(scenario(nilometer, *arguments))
+    else:
+        expected, answer = scenario(kafka, *arguments), scenario(nilometer, *arguments)
+    found = differences(expected, answer)
     assert not found, "\n".join(found)
