@@ -38,10 +38,10 @@ from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.file_work import CheckpointWriter, GroupCommit, LogDisposal
-from nilometer.broker.replicas.isr_changes import IsrRequests
+from nilometer.broker.replicas.hosted_partition import PartitionHost
+from nilometer.broker.replicas.isr_changes import IsrLog, IsrRequests
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.broker.replicas.log_directories import LogDirectories
-from nilometer.broker.replicas.partition_host import LocalPartitionHost
 from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaFailures
@@ -226,15 +226,21 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
     checkpoints = CheckpointWriter(runtime, logs, tasks, partitions.high_watermarks, directories.fail)
     disposal = LogDisposal(runtime, logs, tasks, checkpoints, directories.fail)
     failures = ReplicaFailures(directories.fail_directory_of)
-    commit = GroupCommit(runtime, tasks, failures)
+    commit = GroupCommit(runtime, tasks)
     quotas = ReplicationQuotas(config, runtime.clock)
     leader_liveness = LeaderLiveness(runtime.clock, metadata)
     fetchers = ReplicaFetchers(
-        config, runtime, metadata, tasks, quotas.follower, failures, control.peers, leader_liveness
+        config, runtime, metadata, tasks, quotas.follower, control.peers, leader_liveness
     )
-    isr_requests = IsrRequests(link, tasks, failures)
-    host = LocalPartitionHost(
-        runtime, control.session, logs, disposal, commit, isr_requests, fetchers, checkpoints, failures
+    isr_requests = IsrRequests(link, tasks)
+    host = PartitionHost(
+        clock=runtime.clock,
+        is_live=control.session.is_live,
+        commit=commit,
+        disposal=disposal,
+        isr_requests=isr_requests,
+        isr_log=IsrLog(),
+        failures=failures,
     )
     offline = OfflineReplicas(config.node_id, link)
     replicas = ReplicaManager(
@@ -250,7 +256,7 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
         failures,
         offline,
     )
-    replicas.damaged.add_listener(ReplicaRepair(runtime, tasks, replicas, link, host).begin)
+    replicas.damaged.add_listener(ReplicaRepair(runtime, tasks, replicas, link).begin)
     directories.add_failure_listener(replicas.on_directory_failed)
     metadata.prepare(replicas.before_entry, replicas.before_reload)
     metadata.subscribe(quotas.on_delta, quotas.on_reload)
@@ -369,10 +375,7 @@ def _housekeeping(
         replication.replicas,
         dispatcher,
         replication.disposal,
-        replication.commit.request,
-        given.directories.fail,
         given.turns,
-        replication.failures,
     )
 
 
@@ -383,5 +386,4 @@ def _cleaner(given: Prerequisites, replication: ReplicaParts) -> LogCleaner:
         replication.replicas,
         replication.disposal,
         replication.checkpoints,
-        replication.commit.request,
     )

@@ -140,14 +140,12 @@ class LogCleaner:
         replicas: ReplicaManager,
         disposal: LogDisposal,
         checkpoints: CheckpointWriter,
-        request_flush: Callable[[Partition], None],
     ) -> None:
         self._config = config
         self._runtime = runtime
         self._replicas = replicas
         self._disposal = disposal
         self._checkpoints = checkpoints
-        self._request_flush = request_flush
         self._threads = config.integer("log.cleaner.threads")
         rate = config.real("log.cleaner.io.max.bytes.per.second")
         self._throttle = CleanerThrottle(rate, runtime.clock.monotonic_ms())
@@ -208,7 +206,7 @@ class LogCleaner:
             try:
                 view = self._view(partition, wall_ms)
             except (OSError, LogFenced) as error:
-                self._replicas.failures.on_failure(partition, _WORK, error)
+                partition.on_failure(_WORK, error)
                 continue
             if view.is_promising:
                 views.append((partition, view))
@@ -223,7 +221,7 @@ class LogCleaner:
             if isinstance(outcome, CleaningPlan):
                 found.append((partition, outcome))
             elif isinstance(outcome, OSError) and not partition.log.has_lost(partition.log.segments):
-                self._replicas.failures.on_failure(partition, _WORK, outcome)
+                partition.on_failure(_WORK, outcome)
         return found
 
     def _view(self, partition: Partition, wall_ms: int) -> CleanableView:
@@ -234,7 +232,7 @@ class LogCleaner:
         log = partition.log
         self._maybe_roll(log, wall_ms)
         if log.state.unsynced_sealed:
-            self._request_flush(partition)  # only segments below the recovery point are cleaned
+            partition.request_flush()  # only segments below the recovery point are cleaned
         return log.cleanable_view(
             high_watermark=partition.replica.high_watermark,
             durable_recovery_point=self._replicas.logs.durable_recovery_point(log.topic_partition),
@@ -271,7 +269,7 @@ class LogCleaner:
             self.report.begin(name, RoundReport(began_ms, plan.dirty_ratio, total, cleaning.round.statistics))
             await self._run(partition, cleaning)
             self.report.current[name].end_offset = cleaning.round.end_offset
-            self._replicas.failures.on_success(partition, _WORK)
+            partition.on_success(_WORK)
             self._checkpoints.request(self._replicas.logs.directory_of(name))
         except (RoundOvertaken, KafkaError, OSError) as error:
             self._report_failure(partition, cleaning, error)
@@ -325,7 +323,7 @@ class LogCleaner:
     def _replace(self, partition: Partition, cleaning: LogCleaning, group: ReadyGroup) -> None:
         removable = cleaning.replace(group, wall_ms=self._runtime.clock.wall_ms())
         self._disposal.remove_files(removable, partition.log.config.file_delete_delay_ms)
-        self._request_flush(partition)  # names changed
+        partition.request_flush()  # names changed
 
     async def _offload(self, work: Callable[[], T]) -> T:
         """Run ``work`` on the disk's threads and return its result; if cancelled, wait until it has ended."""
@@ -362,7 +360,7 @@ class LogCleaner:
         self._not_before_ms[log] = self._runtime.clock.monotonic_ms() + RETRY_MS
         if isinstance(error, CorruptRecordFound):
             self._replicas.damaged.report(error)
-        self._replicas.failures.on_failure(partition, _WORK, error)
+        partition.on_failure(_WORK, error)
 
     def _end_report(self, name: TopicPartition) -> None:
         if name not in self.report.current:

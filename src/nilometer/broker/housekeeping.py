@@ -9,13 +9,11 @@ Invariant: an error of one partition or log directory does not end the round for
 from __future__ import annotations
 
 import logging
-import posixpath
 from collections.abc import Callable, Iterable
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.replicas.file_work import LogDisposal
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
@@ -41,25 +39,14 @@ class Housekeeping:
         replicas: ReplicaManager,
         dispatcher: RequestDispatcher,
         disposal: LogDisposal,
-        request_flush: Callable[[Partition], None],
-        on_directory_failure: Callable[[str, OSError], None],
         turns: Turns,
-        failures: ReplicaFailures | None = None,
     ) -> None:
-        """``failures`` handles errors of one replica; by default a disk error takes the log directory
-        offline."""
         self._config = config
         self._runtime = runtime
         self._replicas = replicas
         self._dispatcher = dispatcher
         self._disposal = disposal
-        self._request_flush = request_flush
         self._turns = turns
-        if failures is None:
-            failures = ReplicaFailures(
-                lambda log, error: on_directory_failure(posixpath.dirname(log.folder), error)
-            )
-        self._failures = failures
 
     def start(self, tasks: Tasks) -> None:
         config = self._config
@@ -83,7 +70,7 @@ class Housekeeping:
         What takes long for one partition yields after each step how many elements it had.
         ``what``: the work as a noun, for messages.
         """
-        failures, slices = self._failures, LongWork(self._turns)
+        slices = LongWork(self._turns)
         for partition in list(partitions):
             await slices.step(1)
             if partition not in self._replicas:
@@ -92,10 +79,9 @@ class Housekeeping:
                 for elements in work(partition) or ():
                     await slices.step(elements)
             except Exception as error:
-                failures.on_failure(partition, what, error)
+                partition.on_failure(what, error)
             else:
-                if failures.are_any:
-                    failures.on_success(partition, what)
+                partition.on_success(what)
 
     async def apply_retention(self) -> None:
         """Delete old segments: rename them to ``.deleted`` now, remove them after
@@ -121,7 +107,7 @@ class Housekeeping:
 
         def flush(partition: Partition) -> None:
             if partition.log.is_flush_due(wall_ms):
-                self._request_flush(partition)
+                partition.request_flush()
 
         await self._for_each(self._replicas.with_flush_ms, "overdue flush", flush)
 

@@ -14,6 +14,7 @@ from nilometer.cli.process import printable
 
 PIPED_WIDTH = 200
 """The width of a table that is written to a file or a pipe: rows do not wrap."""
+PIPELINES_PIPED_WIDTH = 160
 
 
 class OutputConsole(Console):
@@ -38,3 +39,8 @@ class OutputConsole(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error for the command line to handle; rich would exit with code 1."""
         raise BrokenPipeError
+
+
+def pipeline_console() -> OutputConsole:
+    """Return the console for tables of pipelines, which are narrower than those of a cluster."""
+    return OutputConsole(PIPELINES_PIPED_WIDTH)

@@ -20,15 +20,12 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from nilometer.local.broker_process import broker_environment
+from nilometer.testing.errors import ClusterError
 
 # The test process's side of the launcher: starts it, and sends it requests.
 
 RESPONSE_TIMEOUT_S = 150.0
 """More than the longest operation takes: the launcher has its own time limits."""
-
-
-class ClusterError(Exception):
-    """A broker of the test cluster did not start, stop or respond; the message says which, and why."""
 
 
 class LauncherProcess:

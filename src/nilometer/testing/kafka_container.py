@@ -6,7 +6,8 @@ the broker's own port.
 
 from __future__ import annotations
 
-from nilometer.testing.cluster import HOST, Cluster, ClusterError
+from nilometer.testing.cluster import HOST, Cluster
+from nilometer.testing.errors import ClusterError
 
 START_TIMEOUT_S = 60.0
 PREFIX = "KAFKA_"

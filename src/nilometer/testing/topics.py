@@ -14,7 +14,7 @@ from nilometer.client.settings.client_security import SECURITY_KEYS, ClientSecur
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigDefinition
 from nilometer.runtime import Runtime
-from nilometer.testing.cluster import ClusterError
+from nilometer.testing.errors import ClusterError
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 

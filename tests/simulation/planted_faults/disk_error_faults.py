@@ -15,6 +15,7 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Service, Tasks, describe
 from nilometer.simulation.fault_kinds import Kind
+from nilometer.storage import Log
 
 logger = logging.getLogger("nilometer.broker")
 
@@ -45,8 +46,8 @@ def end_services_in_silence(patch: Patch) -> None:
 
 
 def retry_disk_errors(patch: Patch) -> None:
-    def on_failure(self: ReplicaFailures, partition: Partition, work: str, error: Exception) -> None:
-        logger.error("The %s of %s failed and will be tried again", work, partition.log.name, exc_info=error)
+    def on_failure(self: ReplicaFailures, log: Log, work: str, error: Exception) -> None:
+        logger.error("The %s of %s failed and will be tried again", work, log.name, exc_info=error)
 
     patch.setattr(ReplicaFailures, "on_failure", on_failure)
 

@@ -6,22 +6,24 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from nilometer.broker.replicas.delayed_requests import DelayedRequest, ProduceOutcome
-from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.isr_changes import IsrLog
+from nilometer.broker.replicas.file_work import FlushEnded, GroupCommit, LogDisposal
+from nilometer.broker.replicas.hosted_partition import Partition, PartitionHost
+from nilometer.broker.replicas.isr_changes import IsrLog, IsrRequests
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
-from nilometer.replication import AlterPartition, FollowerRole, LeaderRole, Replica
+from nilometer.replication import FollowerRole, LeaderRole, Replica
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.follower import FetchAnswer, NoFetch
 from nilometer.replication.shell_interface import FollowerFetch
-from nilometer.runtime import Clock
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import FlushPlan, Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage import FlushPlan, Log, LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
@@ -49,42 +51,32 @@ class Host:
     """Flushes when the test says so."""
 
     def __init__(self) -> None:
-        self.clock: Clock = StandingClock()
-        self.isr_log = IsrLog()
-        self.is_live: Callable[[], bool] = lambda: True
-        self.wanting: list[Partition] = []
+        self.wanting: dict[Log, FlushEnded] = {}
         self.resumed = 0
-        self.failed: list[tuple[Partition, LogFenced]] = []
+        self.failed: list[tuple[Log, OSError]] = []
+        self.parts = PartitionHost(
+            clock=StandingClock(),
+            is_live=lambda: True,
+            commit=cast(GroupCommit, SimpleNamespace(request=self.wanting.__setitem__)),
+            disposal=cast(LogDisposal, SimpleNamespace(truncate_to=self._truncate_to)),
+            isr_requests=cast(IsrRequests, None),
+            isr_log=IsrLog(),
+            failures=ReplicaFailures(lambda log, error: self.failed.append((log, error))),
+        )
 
-    def request_flush(self, partition: Partition) -> None:
-        self.wanting.append(partition)
+    def _truncate_to(self, log: Log, offset: int) -> None:
+        log.truncate_to(offset, wall_ms=1)
 
-    def flushed(self, partition: Partition) -> None:
+    def on_resumed(self) -> None:
         self.resumed += 1
-
-    def send_alter_partition(self, partition: Partition, request: AlterPartition) -> None:
-        pass
-
-    def truncate_to(self, partition: Partition, offset: int) -> None:
-        partition.log.truncate_to(offset, wall_ms=1)
-
-    def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> None:
-        raise AssertionError("not in this scenario")
-
-    def log_failed(self, partition: Partition, reason: LogFenced) -> None:
-        self.failed.append((partition, reason))
-
-    def read_failed(self, partition: Partition, error: OSError) -> None:
-        raise AssertionError("not in this scenario") from error
 
     def commit(self) -> None:
         """Flush all that want it."""
-        wanting, self.wanting = self.wanting, []
-        for partition in wanting:
-            plan = partition.log.flush_plan()
-            plan.run()
-            partition.log.mark_flushed(plan, wall_ms=1)
-            partition.on_flushed()
+        wanting = dict(self.wanting)
+        self.wanting.clear()
+        for log, ended in wanting.items():
+            log.mark_flushed(_ran(log), wall_ms=1)
+            ended(None)
 
 
 def open_log(disk: MemoryDisk, config: LogConfig = FLUSHED) -> Log:
@@ -105,7 +97,10 @@ def _unbroken(_partition: Partition, broken: AssertionError) -> None:
 
 def partition_of(log: Log, host: Host) -> Partition:
     replica = Replica(log.state, broker_id=1, broker_epoch=1, counts_flushed=log.config.flush_messages <= 1)
-    return Partition("t", TopicIdPartition(TopicId("x"), 0), _state(0, 1), log, replica, host, _unbroken)
+    key = TopicIdPartition(TopicId("x"), 0)
+    partition = Partition("t", key, _state(0, 1), log, replica, host.parts, _unbroken)
+    partition.add_resume_listener(host.on_resumed)
+    return partition
 
 
 def _state(epoch: int, leader: int) -> PartitionState:
@@ -149,14 +144,14 @@ def test_a_segment_that_is_full_during_a_flush_gets_a_flush_without_another_reco
         return log.state.segments.active.base_offset
 
     append_until_full()
-    [flushing] = host.wanting
+    [ended] = host.wanting.values()
     host.wanting.clear()
     plan = log.flush_plan()
     second_end = append_until_full()
     assert not host.wanting, "one flush at a time"
     plan.run()
     log.mark_flushed(plan, wall_ms=1)
-    flushing.on_flushed()
+    ended(None)
     host.commit()
     assert log.state.recovery_point >= second_end
     assert not host.wanting, "and no more when no segment waits"
@@ -226,17 +221,16 @@ def test_what_is_flushed_already_counts_for_a_new_role() -> None:
     log.mark_flushed(_ran(log), wall_ms=1)
     partition = partition_of(log, host)
     partition.on_metadata(_state(1, 1), {1: 1})
-    assert host.wanting == []
+    assert not host.wanting
     assert partition.replica.high_watermark == 3
 
 
 def test_what_was_cut_and_written_again_does_not_count_as_flushed_to_a_new_leader() -> None:
     log, host = open_log(MemoryDisk()), Host()
     _append(log, 5)
-    log.mark_flushed(_ran(log), wall_ms=1)
     partition = partition_of(log, host)
     partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
-    partition.on_flushed()
+    host.commit()
     log.truncate_to(2, wall_ms=1)
     _append(log, 3)
     partition.on_metadata(_state(2, 1), {1: 1})
@@ -250,12 +244,12 @@ def test_a_flush_that_a_truncation_overtook_is_asked_for_again() -> None:
     _append(log, 5)
     partition = partition_of(log, host)
     partition.on_metadata(_state(1, 2), {1: 1, 2: 1})
-    assert host.wanting == [partition]
+    [ended] = host.wanting.values()
     plan = _ran(log)
     log.truncate_to(2, wall_ms=1)
     host.wanting.clear()
     log.mark_flushed(plan, wall_ms=1)
-    partition.on_flushed()
+    ended(None)
     host.commit()
     assert log.flushed_offset == 2
     assert isinstance(partition.replica.role, FollowerRole)
@@ -297,9 +291,8 @@ def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
     assert (
         partition.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 2)), b"") == "its log has failed"
     )
-    [(failed, reason)] = host.failed
-    assert failed is partition
-    assert log.failure is reason.reason
+    assert host.failed == [(log, log.failure)]
+    assert log.failure is not None
 
 
 def test_a_request_that_timed_out_waits_nowhere_any_more() -> None:

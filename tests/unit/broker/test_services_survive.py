@@ -68,8 +68,9 @@ def open_logs(disk: MemoryDisk) -> LogManager:
 class _Partition:
     """As much of a hosted partition as the services see."""
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, failures: ReplicaFailures) -> None:
         self.log = log
+        self.failures = failures
         self.replica = SimpleNamespace(high_watermark=log.log_end_offset)
         self.flushes = 0
         self.fails_with: Exception | None = None
@@ -81,18 +82,22 @@ class _Partition:
         if self.fails_with is not None:
             raise self.fails_with
 
-    def on_flushed(self) -> None:
+    def on_failure(self, work: str, error: Exception) -> None:
+        self.failures.on_failure(self.log, work, error)
+
+    def on_success(self, work: str) -> None:
+        self.failures.on_success(self.log, work)
+
+    def on_flush_ended(self, error: Exception | None) -> None:
+        if error is not None:
+            self.on_failure("flush", error)
+            return
         if self.fails_with is not None:
             raise self.fails_with
         self.flushes += 1
 
 
-def housekeeping(
-    partitions: Partitions,
-    failures: ReplicaFailures,
-    disk_failures: list[tuple[str, OSError]],
-    turns: Turns | None = None,
-) -> Housekeeping:
+def housekeeping(partitions: Partitions, turns: Turns | None = None) -> Housekeeping:
     def integer(key: str) -> int:
         return 5 if "retention.check" in key else NEVER_MS
 
@@ -102,10 +107,7 @@ def housekeeping(
         cast(Any, partitions),
         cast(Any, SimpleNamespace(connections={})),
         cast(Any, SimpleNamespace(remove_files=lambda _paths, _delay_ms: None)),
-        lambda _partition: None,
-        lambda path, error: disk_failures.append((path, error)),
         turns or Turns(StepClock()),
-        failures,
     )
 
 
@@ -124,12 +126,12 @@ def fails_in(folder: str) -> Callable[..., OSError | None]:
 @in_a_loop
 async def test_a_disk_error_of_one_log_fails_its_folder_and_retention_goes_on_for_all_others() -> None:
     disk = MemoryDisk()
-    partitions = Partitions(_Partition(log) for log in open_logs(disk).logs.values())
     failed: list[Any] = []
     failures = ReplicaFailures(lambda log, error: failed.append((log, error)))
+    partitions = Partitions(_Partition(log, failures) for log in open_logs(disk).logs.values())
     disk.fails = fails_in("/one/a-0/leader-epoch")
     tasks = Tasks()
-    housekeeping(partitions, failures, []).start(tasks)
+    housekeeping(partitions).start(tasks)
     await eventually_async(lambda: segments_of(partitions[1]) == segments_of(partitions[2]) == 1)
     assert tasks.services["retention"].is_alive
     assert [(log, error.errno) for log, error in failed] == [(partitions[0].log, 28)]
@@ -138,11 +140,11 @@ async def test_a_disk_error_of_one_log_fails_its_folder_and_retention_goes_on_fo
 
 @in_a_loop
 async def test_another_error_fails_that_one_partition_is_shown_and_tried_again() -> None:
-    partitions = Partitions(_Partition(log) for log in open_logs(MemoryDisk()).logs.values())
+    failures = ReplicaFailures(lambda _log, _error: pytest.fail("no disk failed"))
+    partitions = Partitions(_Partition(log, failures) for log in open_logs(MemoryDisk()).logs.values())
     first, *others = partitions
     first.fails_with = ValueError("no such thing")
-    failures = ReplicaFailures(lambda _log, _error: pytest.fail("no disk failed"))
-    keeping = housekeeping(partitions, failures, [])
+    keeping = housekeeping(partitions)
     await keeping.apply_retention()
     assert all(segments_of(one) == 1 for one in others)
     name = first.log.topic_partition
@@ -154,9 +156,10 @@ async def test_another_error_fails_that_one_partition_is_shown_and_tried_again()
 @in_a_loop
 async def test_a_round_lets_clients_be_served_between_the_partitions() -> None:
     """One that was removed meanwhile is left alone."""
-    partitions = Partitions(_Partition(log) for log in open_logs(MemoryDisk()).logs.values())
+    failures = ReplicaFailures(lambda *_: None)
+    partitions = Partitions(_Partition(log, failures) for log in open_logs(MemoryDisk()).logs.values())
     clock, visited = StepClock(), list[Any]()
-    keeping = housekeeping(partitions, ReplicaFailures(lambda *_: None), [], Turns(clock))
+    keeping = housekeeping(partitions, Turns(clock))
 
     def slow(partition: Any) -> None:
         visited.append(partition)
@@ -179,32 +182,35 @@ class _Offload:
 @in_a_loop
 async def test_a_flush_that_fails_leaves_the_rest_of_its_commit_flushed() -> None:
     disk = MemoryDisk()
-    full, broken, sound = (_Partition(log) for log in open_logs(disk).logs.values())
     failed: list[Any] = []
     failures = ReplicaFailures(lambda log, error: failed.append(log))
+    full, broken, sound = (_Partition(log, failures) for log in open_logs(disk).logs.values())
     tasks = Tasks()
     runtime = SimpleNamespace(
         disk=_Offload(), clock=SimpleNamespace(wall_ms=lambda: 10, monotonic_us=lambda: 0)
     )
-    commit = GroupCommit(cast(Any, runtime), tasks, failures)
+    commit = GroupCommit(cast(Any, runtime), tasks)
 
     def no_plan() -> Any:
         raise OSError(5, "input/output error")
 
-    full.log = _without_plan(full.log, no_plan)
+    full.log = _WithoutPlan(full.log, no_plan)
     broken.fails_with = KeyError("a role")
     for partition in (full, broken, sound):
-        commit.request(cast(Any, partition))
+        commit.request(partition.log, partition.on_flush_ended)
     await eventually_async(lambda: sound.flushes == 1)
     assert failed == [full.log]
     assert failures.failures_of(broken.log.topic_partition) == ("flush: KeyError: 'a role'",)
     await tasks.stop()
 
 
-def _without_plan(log: Any, no_plan: Callable[[], Any]) -> Any:
-    """The log, whose flush cannot even be planned."""
-    shown = {name: getattr(log, name) for name in ("topic_partition", "name", "fence", "folder")}
-    return SimpleNamespace(**shown, failure=OSError("fenced"), flush_plan=no_plan)
+class _WithoutPlan:
+    """A log whose flush cannot even be planned."""
+
+    def __init__(self, log: Any, flush_plan: Callable[[], Any]) -> None:
+        self.topic_partition, self.name = log.topic_partition, log.name
+        self.fence, self.flush_plan = log.fence, flush_plan
+        self.failure = OSError("fenced")
 
 
 @in_a_loop

@@ -14,12 +14,10 @@ import posixpath
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import Tasks
 from nilometer.metrics import Distribution
 from nilometer.runtime import Runtime
-from nilometer.storage import FlushPlan, Log, TopicPartition
+from nilometer.storage import FlushPlan, Log, TopicPartition, Truncation
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.log_manager import LogManager
 
@@ -28,76 +26,74 @@ logger = logging.getLogger("nilometer.broker.replicas")
 
 RETRY_S = 1.0
 """The delay before a flush is tried again that failed for another reason than its disk."""
-_WORK = "flush"
+FlushEnded = Callable[[Exception | None], None]
+"""Is called with None after the flush of a log, or with the error: it is then tried again, unless the log is
+fenced."""
 
 
 class GroupCommit:
-    def __init__(self, runtime: Runtime, tasks: Tasks, failures: ReplicaFailures) -> None:
+    def __init__(self, runtime: Runtime, tasks: Tasks) -> None:
         self._runtime = runtime
         self._tasks = tasks
-        self._failures = failures
-        self._wanting: dict[Partition, None] = {}
+        self._wanting: dict[Log, FlushEnded] = {}
         self._committing: asyncio.Task[None] | None = None
         self.durations = Distribution()
         """How long commits took, until all their logs were synced."""
         self.logs_flushed = 0
 
-    def request(self, partition: Partition) -> None:
-        """Flush the log of ``partition`` up to its current end, then call its ``on_flushed``."""
-        self._wanting[partition] = None
+    def request(self, log: Log, ended: FlushEnded) -> None:
+        """Flush ``log`` up to its current end, then call ``ended``; several requests for a log are one."""
+        self._wanting[log] = ended
         if self._committing is None:
             self._committing = self._tasks.service("group commit", self._commit())
 
     async def _commit(self) -> None:
         try:
             while self._wanting:
-                partitions, self._wanting = list(self._wanting), {}
-                plans = self._plan(partitions)
+                wanting, self._wanting = self._wanting, {}
+                plans = self._plan(wanting)
                 began_us = self._runtime.clock.monotonic_us()
                 outcomes = await self._runtime.disk.offload(lambda plans=plans: _run(plans))
                 now_us = self._runtime.clock.monotonic_us()
                 self.durations.observe(now_us - began_us, now_us)
                 self.logs_flushed += outcomes.count(None)
-                for (partition, plan), failure in zip(plans, outcomes, strict=True):
+                for (log, plan), failure in zip(plans, outcomes, strict=True):
                     if failure is not None:
-                        self._fail(partition, failure)
+                        self._fail(log, wanting[log], failure)
                     else:
-                        self._note_flushed(partition, plan)
+                        self._note_flushed(log, wanting[log], plan)
         finally:
             self._committing = None
 
-    def _plan(self, partitions: list[Partition]) -> list[tuple[Partition, FlushPlan]]:
-        plans: list[tuple[Partition, FlushPlan]] = []
-        for partition in partitions:
+    def _plan(self, wanting: Mapping[Log, FlushEnded]) -> list[tuple[Log, FlushPlan]]:
+        plans: list[tuple[Log, FlushPlan]] = []
+        for log, ended in wanting.items():
             try:
-                plans.append((partition, partition.log.flush_plan()))
+                plans.append((log, log.flush_plan()))
             except Exception as error:
-                self._fail(partition, error)
+                self._fail(log, ended, error)
         return plans
 
-    def _note_flushed(self, partition: Partition, plan: FlushPlan) -> None:
+    def _note_flushed(self, log: Log, ended: FlushEnded, plan: FlushPlan) -> None:
         try:
-            partition.log.mark_flushed(plan, wall_ms=self._runtime.clock.wall_ms())
-            partition.on_flushed()
+            log.mark_flushed(plan, wall_ms=self._runtime.clock.wall_ms())
+            ended(None)
         except Exception as error:
-            self._fail(partition, error)
-        else:
-            if self._failures.are_any:
-                self._failures.on_success(partition, _WORK)
+            self._fail(log, ended, error)
 
-    def _fail(self, partition: Partition, error: Exception) -> None:
+    def _fail(self, log: Log, ended: FlushEnded, error: Exception) -> None:
         if isinstance(error, OSError):
-            logger.error("Flushing %s failed: %s", partition, error)
-        self._failures.on_failure(partition, _WORK, error)
-        if partition.log.failure is None:
-            asyncio.get_running_loop().call_later(RETRY_S, self._retry, partition)
+            logger.error("Flushing %s failed: %s", log.topic_partition, error)
+        ended(error)
+        if log.failure is None:
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry, log, ended)
 
-    def _retry(self, partition: Partition) -> None:
-        if not self._tasks.is_stopping and partition.log.failure is None:
-            self.request(partition)
+    def _retry(self, log: Log, ended: FlushEnded) -> None:
+        if not self._tasks.is_stopping and log.failure is None:
+            self.request(log, ended)
 
 
-def _run(plans: list[tuple[Partition, FlushPlan]]) -> list[Exception | None]:
+def _run(plans: list[tuple[Log, FlushPlan]]) -> list[Exception | None]:
     outcomes: list[Exception | None] = []
     for _, plan in plans:
         try:
@@ -190,8 +186,8 @@ class CheckpointWriter:
 
 
 class LogDisposal:
-    """Renames and removes files of logs; if removing fails, ``on_directory_failure`` takes the log directory
-    offline."""
+    """Takes logs and parts of them out of use, renames and removes their files; if removing fails,
+    ``on_directory_failure`` takes the log directory offline."""
 
     def __init__(
         self,
@@ -241,10 +237,29 @@ class LogDisposal:
         logger.warning("%s %s: it was renamed to %s and is kept", folder, why, target)
         self._checkpoints.request(directory)  # a checkpoint without this log
 
-    def request_checkpoint(self, log: Log) -> None:
-        """Have the checkpoint written that ``log`` waits for, if it does."""
-        if log.awaits_checkpoint:
-            self._checkpoints.request(self._logs.directory_of(log.topic_partition))
+    def truncate_to(self, log: Log, offset: int) -> asyncio.Future[None] | None:
+        """Remove the records of ``log`` at or above ``offset``; return as :meth:`request_checkpoint`."""
+        return self._remove_truncated(log, self._logs.truncate_to(log, offset, wall_ms=self._wall_ms()))
+
+    def truncate_fully_and_start_at(self, log: Log, offset: int) -> asyncio.Future[None] | None:
+        """Remove all records of ``log``, which starts at ``offset`` then; return as
+        :meth:`request_checkpoint`."""
+        truncation = self._logs.truncate_fully_and_start_at(log, offset, wall_ms=self._wall_ms())
+        return self._remove_truncated(log, truncation)
+
+    def _remove_truncated(self, log: Log, truncation: Truncation) -> asyncio.Future[None] | None:
+        self.remove_files(truncation.removable, log.config.file_delete_delay_ms)
+        return self.request_checkpoint(log)
+
+    def _wall_ms(self) -> int:
+        return self._runtime.clock.wall_ms()
+
+    def request_checkpoint(self, log: Log) -> asyncio.Future[None] | None:
+        """Have the checkpoint written that ``log`` waits for; return its write, or None if it waits for
+        none."""
+        if not log.awaits_checkpoint:
+            return None
+        return self._checkpoints.request(self._logs.directory_of(log.topic_partition))
 
     def remove_folder(self, folder: str, delay_ms: int = 0) -> None:
         """Remove the renamed folder of a deleted log from the disk after ``delay_ms``.

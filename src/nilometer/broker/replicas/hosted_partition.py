@@ -11,9 +11,13 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import Protocol, assert_never
+
+import msgspec
 
 from nilometer.broker.replicas import delayed_requests
 from nilometer.broker.replicas.delayed_requests import (
@@ -25,7 +29,10 @@ from nilometer.broker.replicas.delayed_requests import (
     ProduceOutcome,
     ProduceWait,
 )
+from nilometer.broker.replicas.file_work import GroupCommit, LogDisposal
+from nilometer.broker.replicas.isr_changes import NO_ANSWER, IsrLog, IsrRequests
 from nilometer.broker.replicas.readable_partition import ReadablePartition
+from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.traffic import PartitionTraffic
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import TopicIdPartition
@@ -53,12 +60,12 @@ from nilometer.replication import (
     TruncateTo,
 )
 from nilometer.replication.shell_interface import Effect, Effects
+from nilometer.runtime import Clock
 from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced, ReadingAllowance, ValidatedBatch
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 
-if TYPE_CHECKING:
-    from nilometer.broker.replicas.partition_host import PartitionHost
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 class CommitWait(Protocol):
@@ -68,6 +75,19 @@ class CommitWait(Protocol):
         """End the wait: the high watermark has reached the offset, or (with ``error``) this broker cannot
         tell whether it will."""
         ...
+
+
+class PartitionHost(msgspec.Struct, frozen=True, kw_only=True):
+    """What all partitions of this broker share."""
+
+    clock: Clock
+    is_live: Callable[[], bool]
+    """Whether this broker may lead; see :class:`ReadablePartition`."""
+    commit: GroupCommit
+    disposal: LogDisposal
+    isr_requests: IsrRequests
+    isr_log: IsrLog
+    failures: ReplicaFailures
 
 
 class Partition(ReadablePartition):
@@ -85,12 +105,13 @@ class Partition(ReadablePartition):
     ) -> None:
         """``on_broken`` fences the replica after an invariant was broken: it has no role when this
         returns."""
-        super().__init__(topic, key, log, replica, host)
+        super().__init__(topic, key, log, replica, host.is_live)
         self.state = state
         self._host = host
         self._on_broken = on_broken
         self.fetch_waiters: dict[FetchWaiter, None] = {}
         self._role_listeners: list[Callable[[], None]] = []
+        self._resume_listeners: list[Callable[[], None]] = []
         self._produce_waits: dict[int, CommitWait] = {}
         self._next_ticket = 0
         self._flush_waits: deque[tuple[int, ProduceWait]] = deque()
@@ -120,6 +141,15 @@ class Partition(ReadablePartition):
         """Call ``listener`` after each change of the role, also when the partition loses its role."""
         self._role_listeners.append(listener)
 
+    def add_resume_listener(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when a follower may fetch again that could not: its log has been flushed, or the
+        checkpoint of its truncation written."""
+        self._resume_listeners.append(listener)
+
+    def _notify_resumed(self) -> None:
+        for listener in self._resume_listeners:
+            listener()
+
     def _notify_role_changed(self) -> None:
         leads = isinstance(self.replica.role, LeaderRole)
         self.traffic.on_role(leads=leads, log_end_offset=self.log.log_end_offset)
@@ -131,7 +161,7 @@ class Partition(ReadablePartition):
         or role must count without waiting for another append."""
         unflushed = self.log.flushed_offset < self.log.log_end_offset and self.log.failure is None
         if self.counts_flushed and unflushed:
-            self._host.request_flush(self)
+            self.request_flush()
 
     def configure(self, min_insync_replicas: int) -> None:
         """Apply changed settings of the topic to the replica and its role; the log has its own already."""
@@ -142,7 +172,7 @@ class Partition(ReadablePartition):
         if isinstance(role, FollowerRole):
             role.counts_flushed = self.counts_flushed
             role.flushed_end_offset = self.log.flushed_offset
-            self._host.flushed(self)
+            self._notify_resumed()
         if isinstance(role, LeaderRole):
             role.counts_flushed = self.counts_flushed
             role.flushed_end_offset = self.log.flushed_offset
@@ -196,7 +226,7 @@ class Partition(ReadablePartition):
                 validated=validated,
             )
         except LogFenced as reason:
-            self._host.log_failed(self, reason)
+            self._host.failures.disk_failed(self.log, reason)
             raise
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
@@ -207,6 +237,17 @@ class Partition(ReadablePartition):
                 if keeps:
                     log.forget_kept()
         return info
+
+    def on_failure(self, work: str, error: Exception) -> None:
+        """Handle that ``work`` (a noun such as "retention") failed for this partition with ``error``."""
+        if isinstance(error, AssertionError):
+            self.fence(error)
+        else:
+            self._host.failures.on_failure(self.log, work, error)
+
+    def on_success(self, work: str) -> None:
+        """Note that ``work`` succeeded: an earlier failure of it is over."""
+        self._host.failures.on_success(self.log, work)
 
     def fence(self, broken: AssertionError) -> None:
         """Fence the replica because of a broken invariant: it has no role when this returns."""
@@ -234,7 +275,7 @@ class Partition(ReadablePartition):
         state = self.log.state
         if self._unflushed_records >= state.config.flush_messages:
             self._unflushed_records = 0
-            self._host.request_flush(self)
+            self.request_flush()
         elif state.unsynced_sealed:
             self._flush_sealed()
 
@@ -242,7 +283,7 @@ class Partition(ReadablePartition):
         """Request one flush for full segments: so the recovery point advances, a restart checks little."""
         if not self._is_seal_flush_asked:
             self._is_seal_flush_asked = True
-            self._host.request_flush(self)
+            self.request_flush()
 
     def acknowledge_when_committed(self, info: AppendInfo, outcome: ProduceOutcome, request: MayWait) -> None:
         """Make ``request`` (acks=all) wait until the appended records are committed, unless they are already.
@@ -293,7 +334,18 @@ class Partition(ReadablePartition):
         if self.counts_flushed and self.log.flushed_offset <= info.last_offset:
             self._flush_waits.append((info.last_offset + 1, request.wait_for(outcome)))
 
-    def on_flushed(self) -> None:
+    def request_flush(self) -> None:
+        """Flush the log with the next group commit."""
+        self._host.commit.request(self.log, self._on_flush_ended)
+
+    def _on_flush_ended(self, error: Exception | None) -> None:
+        if error is not None:
+            self.on_failure("flush", error)
+        else:
+            self._on_flushed()
+            self.on_success("flush")
+
+    def _on_flushed(self) -> None:
         """Release the acks=1 requests that wait for the flush, and notify the role and the fetcher.
 
         Called after the log's flushed offset has advanced.
@@ -306,7 +358,7 @@ class Partition(ReadablePartition):
         while self._flush_waits and self._flush_waits[0][0] <= flushed:
             self._flush_waits.popleft()[1].release()
         self._maybe_flush_all()  # a truncation during the flush makes it invalid
-        self._host.flushed(self)
+        self._notify_resumed()
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
     def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: Bytes) -> str | None:
@@ -328,23 +380,69 @@ class Partition(ReadablePartition):
                 return "its log has failed"
         return backs_off_because
 
+    def _truncate_to(self, offset: int) -> None:
+        before = self.log.log_end_offset
+        self._after_truncation(self._host.disposal.truncate_to(self.log, offset))
+        if self.log.log_end_offset < before:  # else only leader epochs without records were removed
+            logger.info(
+                "%s is truncated from offset %d to %d, where its log and its leader's diverge",
+                self,
+                before,
+                self.log.log_end_offset,
+            )
+
+    def _truncate_fully_and_start_at(self, offset: int) -> None:
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        self._after_truncation(self._host.disposal.truncate_fully_and_start_at(self.log, offset))
+        if start < end:
+            logger.info(
+                "%s starts again at offset %d: its leader has none of its records from %d to %d",
+                self,
+                offset,
+                start,
+                end - 1,
+            )
+
+    def remove_damaged(self, offset: int) -> bool:
+        """Remove the records from ``offset``, where they are damaged; return whether the disk did it."""
+        try:
+            self._after_truncation(self._host.disposal.truncate_to(self.log, offset))
+        except LogFenced as reason:
+            self._host.failures.disk_failed(self.log, reason)
+            return False
+        return True
+
+    def _after_truncation(self, checkpoint: asyncio.Future[None] | None) -> None:
+        """Let the follower fetch again once the ``checkpoint`` is written that its log waits for."""
+        if checkpoint is not None:
+            checkpoint.add_done_callback(lambda _: self._notify_resumed())
+
     def _append_as_follower(self, records: Bytes) -> None:
         try:
             info = self.log.append_as_follower(records, wall_ms=self._host.clock.wall_ms())
         except LogFenced as reason:
-            self._host.log_failed(self, reason)
+            self._host.failures.disk_failed(self.log, reason)
             raise
         if info is not None:
             self.traffic.replication_bytes_in += info.size
             self._count_unflushed(info)
 
     # ── the ISR ─────────────────────────────────────────────────────────────────────────────────
-    def on_alter_partition_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> None:
-        """Apply the controller's response to ``request``; REQUEST_TIMED_OUT if none arrived."""
-        now_ms = self._host.clock.monotonic_ms()
-        self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
-        self._update_deletion_waits()
-        self._host.isr_log.note_state(self)
+    def _send_alter_partition(self, request: AlterPartition) -> None:
+        host = self._host
+        host.isr_log.note_request(self, request, host.clock.monotonic_ms())
+        host.isr_requests.send(self.key, request, self._on_alter_partition_answer)
+
+    def _on_alter_partition_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> None:
+        try:
+            now_ms = self._host.clock.monotonic_ms()
+            self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
+            self._update_deletion_waits()
+            self._host.isr_log.note_state(self)
+            if answer is NO_ANSWER:
+                self.tick()
+        except Exception as error:
+            self.on_failure("change of the ISR", error)
 
     def tick(self) -> None:
         """Let the leader role check the time: a follower may have become out of sync, or an AlterPartition
@@ -378,7 +476,7 @@ class Partition(ReadablePartition):
         """
         paths = (segment.log_path for segment in self.log.segments)
         if not isinstance(error, FileNotFoundError) or error.filename in paths:
-            self._host.read_failed(self, error)
+            self._host.failures.read_failed(self.log, error)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self} could not be read: {error}")
 
     # ── deletion ────────────────────────────────────────────────────────────────────────────────
@@ -403,7 +501,7 @@ class Partition(ReadablePartition):
             self.notify_log_start()
             outcome.low_watermark = leader.low_watermark
         except LogFenced as reason:
-            self._host.log_failed(self, reason)
+            self._host.failures.disk_failed(self.log, reason)
             raise
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
@@ -434,11 +532,10 @@ class Partition(ReadablePartition):
             for effect in effects:
                 self._carry_out_one(effect)
         except LogFenced as reason:
-            self._host.log_failed(self, reason)
+            self._host.failures.disk_failed(self.log, reason)
             return False
         except OSError as error:
-            self.log.fence(error)
-            self._host.log_failed(self, LogFenced(self.log.name, error))
+            self._host.failures.disk_failed(self.log, error)
             return False
         except AssertionError as broken:
             self.fence(broken)
@@ -455,11 +552,11 @@ class Partition(ReadablePartition):
             case StartEpoch(epoch, start_offset):
                 self.log.assign_epoch_start(epoch, start_offset)
             case SendAlterPartition(request):
-                self._host.send_alter_partition(self, request)
+                self._send_alter_partition(request)
             case TruncateTo(offset):
-                self._host.truncate_to(self, offset)
+                self._truncate_to(offset)
             case TruncateFully(start_offset):
-                self._host.truncate_fully_and_start_at(self, start_offset)
+                self._truncate_fully_and_start_at(start_offset)
             case AdvanceLogStart(offset):
                 self.log.advance_log_start_offset(offset, self.replica.high_watermark)
             case AdvanceHighWatermark() | AppendBatches() | BackOff():

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from nilometer.broker.control.controller_link import AlterPartitionAnswers, ControllerLink
 from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
-from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.replica_failures import ReplicaFailures
+from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
-from nilometer.identifiers import BrokerId
+from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.replication import AlterPartition, AlterPartitionAnswer, LeaderRole
 from nilometer.replication.followers import NEVER_MS
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -24,23 +23,36 @@ logger = logging.getLogger("nilometer.broker.replicas")
 
 RETRY_S = 0.05
 REQUEST_PARTITIONS_MAX = 1000
-_NO_ANSWER = AlterPartitionAnswer(error=ErrorCode.request_timed_out)
+NO_ANSWER = AlterPartitionAnswer(error=ErrorCode.request_timed_out)
+"""In place of an answer that has not arrived; the request may be sent again."""
+
+
+class _Wanted(NamedTuple):
+    request: AlterPartition
+    on_answer: Callable[[AlterPartition, AlterPartitionAnswer], None]
 
 
 class IsrRequests:
-    def __init__(self, link: ControllerLink, tasks: Tasks, failures: ReplicaFailures) -> None:
+    def __init__(self, link: ControllerLink, tasks: Tasks) -> None:
         self._link = link
         self._tasks = tasks
-        self._failures = failures
-        self._waiting: dict[Partition, AlterPartition] = {}
+        self._waiting: dict[TopicIdPartition, _Wanted] = {}
         self._sending: asyncio.Task[None] | None = None
         self.failed = 0
         """How many changes of an ISR the controller has rejected, or not answered."""
 
-    def send(self, partition: Partition, request: AlterPartition) -> None:
-        """Send ``request`` with the next AlterPartition; it replaces an earlier request of the partition that
-        has not been sent yet."""
-        self._waiting[partition] = request
+    def send(
+        self,
+        partition: TopicIdPartition,
+        request: AlterPartition,
+        on_answer: Callable[[AlterPartition, AlterPartitionAnswer], None],
+    ) -> None:
+        """Send ``request`` with the next AlterPartition, and call ``on_answer`` with it and its answer.
+
+        It replaces an earlier request of the partition that has not been sent yet. ``NO_ANSWER`` is passed
+        after a pause.
+        """
+        self._waiting[partition] = _Wanted(request, on_answer)
         if self._sending is None:
             self._sending = self._tasks.service("ISR requests", self._send_all())
 
@@ -49,36 +61,31 @@ class IsrRequests:
             while self._waiting:
                 broker_epoch, batch = self._next_batch()
                 answers = await self._ask(broker_epoch, batch)
-                unanswered = False
-                for partition, request in batch.items():
-                    answer = answers.get(partition.key, _NO_ANSWER)
-                    unanswered = unanswered or answer is _NO_ANSWER
-                    self.failed += answer.error is not ErrorCode.none
-                    self._guard(partition, partition.on_alter_partition_answer, request, answer)
-                if unanswered:
+                for partition, answer in answers.items():
+                    if (wanted := batch.pop(partition, None)) is not None:
+                        self._answer(wanted, answer)
+                if batch:
                     await asyncio.sleep(RETRY_S)
-                    for partition in batch:
-                        self._guard(partition, partition.tick)
+                    for wanted in batch.values():
+                        self._answer(wanted, NO_ANSWER)
         finally:
             self._sending = None
 
-    def _guard(self, partition: Partition, work: Callable[..., None], *arguments: object) -> None:
-        try:
-            work(*arguments)
-        except Exception as error:
-            self._failures.on_failure(partition, "change of the ISR", error)
+    def _answer(self, wanted: _Wanted, answer: AlterPartitionAnswer) -> None:
+        self.failed += answer.error is not ErrorCode.none
+        wanted.on_answer(wanted.request, answer)
 
-    def _next_batch(self) -> tuple[int, dict[Partition, AlterPartition]]:
+    def _next_batch(self) -> tuple[int, dict[TopicIdPartition, _Wanted]]:
         """Take requests that have the same broker epoch; return that epoch and the requests."""
-        broker_epoch = next(iter(self._waiting.values())).broker_epoch
-        batch: dict[Partition, AlterPartition] = {}
-        for partition, request in list(self._waiting.items()):
-            if request.broker_epoch == broker_epoch and len(batch) < REQUEST_PARTITIONS_MAX:
+        broker_epoch = next(iter(self._waiting.values())).request.broker_epoch
+        batch: dict[TopicIdPartition, _Wanted] = {}
+        for partition, wanted in list(self._waiting.items()):
+            if wanted.request.broker_epoch == broker_epoch and len(batch) < REQUEST_PARTITIONS_MAX:
                 batch[partition] = self._waiting.pop(partition)
         return broker_epoch, batch
 
-    async def _ask(self, broker_epoch: int, batch: dict[Partition, AlterPartition]) -> AlterPartitionAnswers:
-        requests = [(partition.key, request) for partition, request in batch.items()]
+    async def _ask(self, broker_epoch: int, batch: dict[TopicIdPartition, _Wanted]) -> AlterPartitionAnswers:
+        requests = [(partition, wanted.request) for partition, wanted in batch.items()]
         try:
             return await self._link.alter_partitions(broker_epoch, requests)
         except (KafkaError, CoordinationError) as error:
@@ -95,17 +102,17 @@ class _Requested(NamedTuple):
 
 class IsrLog:
     def __init__(self) -> None:
-        self._requested: dict[Partition, _Requested] = {}
+        self._requested: dict[ReadablePartition, _Requested] = {}
         self._decisions: list[PartitionDecision] = []
 
-    def note_request(self, partition: Partition, request: AlterPartition, now_ms: int) -> None:
+    def note_request(self, partition: ReadablePartition, request: AlterPartition, now_ms: int) -> None:
         """Note why the leader requests a new ISR. A request that is sent again keeps its first cause."""
         role, known = partition.replica.role, self._requested.get(partition)
         if isinstance(role, LeaderRole) and (known is None or known.request != request):
             cause, details = _why(role, request, now_ms)
             self._requested[partition] = _Requested(request, role.isr, cause, details)
 
-    def note_state(self, partition: Partition) -> None:
+    def note_state(self, partition: ReadablePartition) -> None:
         """Write the line if the requested ISR is committed; called after each change of the partition."""
         requested = self._requested.get(partition)
         if requested is None:
@@ -118,7 +125,7 @@ class IsrLog:
                 self._add(partition, role.isr, requested)
         del self._requested[partition]
 
-    def _add(self, partition: Partition, isr: tuple[BrokerId, ...], requested: _Requested) -> None:
+    def _add(self, partition: ReadablePartition, isr: tuple[BrokerId, ...], requested: _Requested) -> None:
         former = requested.former_isr
         shrinks = len(isr) < len(former)
         verb = "shrinks" if shrinks else "expands"

@@ -7,7 +7,6 @@ and the waiting requests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartition
 from nilometer.replication import NO_DIVERGENCE, EpochEnd, FollowerRole, LeaderRole, Replica, fence
@@ -19,11 +18,6 @@ MAX_TIMESTAMP = -3
 """In place of a timestamp, requests the record with the largest timestamp (ListOffsets)."""
 
 
-class Liveness(Protocol):
-    is_live: Callable[[], bool]
-    """Whether this broker may lead: its session cannot have expired yet."""
-
-
 class ReadablePartition:
     """The queries on a partition that has a replica on this broker: its role, its offsets, its readable end.
 
@@ -32,13 +26,14 @@ class ReadablePartition:
     """
 
     def __init__(
-        self, topic: str, key: TopicIdPartition, log: Log, replica: Replica, liveness: Liveness
+        self, topic: str, key: TopicIdPartition, log: Log, replica: Replica, is_live: Callable[[], bool]
     ) -> None:
+        """``is_live`` returns whether this broker may lead: its session cannot have expired yet."""
         self.topic = topic
         self.key = key
         self.log = log
         self.replica = replica
-        self._liveness = liveness
+        self._is_live = is_live
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.key.partition}"
@@ -47,7 +42,7 @@ class ReadablePartition:
     @property
     def leader(self) -> LeaderRole:
         """The leader role. Raises KafkaError (NOT_LEADER_OR_FOLLOWER) if this broker does not lead."""
-        if not self._liveness.is_live():
+        if not self._is_live():
             raise self._not_led()
         return self.present_leader
 
@@ -65,7 +60,7 @@ class ReadablePartition:
 
     @property
     def is_led_here(self) -> bool:
-        return isinstance(self.replica.role, LeaderRole) and self._liveness.is_live()
+        return isinstance(self.replica.role, LeaderRole) and self._is_live()
 
     @property
     def leader_epoch(self) -> int:
@@ -88,7 +83,7 @@ class ReadablePartition:
         """Return the role, for a consumer that may read from a follower too (KIP-392). Raises KafkaError as
         :meth:`check_reader`."""
         role = self.replica.role
-        if not isinstance(role, FollowerRole) or not role.has_leader or not self._liveness.is_live():
+        if not isinstance(role, FollowerRole) or not role.has_leader or not self._is_live():
             return self.check_reader(current_leader_epoch)
         if current_leader_epoch >= 0 and (error := fence(current_leader_epoch, role.leader_epoch)):
             raise KafkaError(

@@ -1,5 +1,4 @@
-"""Replicas that cannot be used or trusted: errors of one, its damaged records, and the report of offline ones
-to the controller.
+"""Replicas that cannot be used: errors of one, and the report of offline ones to the controller.
 
 Flushes, retention and replication handle an error of one replica here, so that it stays with that replica.
 """
@@ -7,18 +6,16 @@ Flushes, retention and replication handle an error of one replica here, so that 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import posixpath
 from collections.abc import Callable
 
 from nilometer.broker.control.controller_link import ControllerLink
-from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.partition_table import PartitionTable
 from nilometer.broker.tasks import describe
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError
 from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
-from nilometer.storage import CorruptRecordFound, Log, LogFenced, TopicPartition
+from nilometer.storage import Log, LogFenced, TopicPartition
 from nilometer.wire.errors import KafkaError
 
 logger = logging.getLogger("nilometer.broker.replicas")
@@ -36,42 +33,46 @@ class ReplicaFailures:
         self._on_log_failure = on_log_failure
         self._failing: dict[TopicPartition, dict[str, str]] = {}
 
-    @property
-    def are_any(self) -> bool:
-        """Whether any work fails for any replica: usually false, so that success costs nothing."""
-        return bool(self._failing)
-
-    def on_failure(self, partition: Partition, work: str, error: Exception) -> None:
-        """Handle that ``work`` (a noun such as "retention") failed for ``partition`` with ``error``."""
+    def on_failure(self, log: Log, work: str, error: Exception) -> None:
+        """Handle that ``work`` (a noun such as "retention") failed for the replica with ``log``."""
         if isinstance(error, LogFenced | OSError):
-            self.disk_failed(partition, error)
+            self.disk_failed(log, error)
             return
-        if isinstance(error, AssertionError):
-            partition.fence(error)
-            return
-        failing = self._failing.setdefault(partition.log.topic_partition, {})
+        failing = self._failing.setdefault(log.topic_partition, {})
         text = describe(error)
         if failing.get(work) != text:
             failing[work] = text
-            logger.error(
-                "The %s of %s failed and will be tried again", work, partition.log.name, exc_info=error
-            )
+            logger.error("The %s of %s failed and will be tried again", work, log.name, exc_info=error)
 
-    def disk_failed(self, partition: Partition, error: OSError | LogFenced) -> None:
-        """Fence the partition's log and take its whole log directory offline, since it is on one disk."""
+    def disk_failed(self, log: Log, error: OSError | LogFenced) -> None:
+        """Fence the log and take its whole log directory offline, since it is on one disk."""
         reason = error.reason if isinstance(error, LogFenced) else error
         if isinstance(reason, ReplicaFenced):
             return  # no disk failed
-        partition.log.fence(reason)
-        self._on_log_failure(partition.log, reason)
+        log.fence(reason)
+        self._on_log_failure(log, reason)
 
-    def on_success(self, partition: Partition, work: str) -> None:
-        """Note that ``work`` succeeded for ``partition``: an earlier failure of it is over."""
-        failing = self._failing.get(partition.log.topic_partition)
+    def read_failed(self, log: Log, error: OSError) -> None:
+        """Take the log directory offline as :meth:`disk_failed` does, in the next step of the event loop.
+
+        Not at once: the caller is in the middle of a read, and requests that wait for the partition would get
+        their responses during it. If the process has run out of file descriptors, the disk has not failed and
+        nothing goes offline.
+        """
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            logger.error("%s cannot be read now: %s", log.topic_partition, error)
+            return
+        asyncio.get_running_loop().call_soon(self.disk_failed, log, error)
+
+    def on_success(self, log: Log, work: str) -> None:
+        """Note that ``work`` succeeded for the replica with ``log``: an earlier failure of it is over."""
+        if not self._failing:
+            return  # as usual: success costs nothing
+        failing = self._failing.get(log.topic_partition)
         if failing is not None and failing.pop(work, None) is not None:
-            logger.info("The %s of %s succeeds again", work, partition.log.name)
+            logger.info("The %s of %s succeeds again", work, log.name)
             if not failing:
-                del self._failing[partition.log.topic_partition]
+                del self._failing[log.topic_partition]
 
     def forget(self, name: TopicPartition) -> None:
         """Drop the failures of a replica that is not hosted any more."""
@@ -80,50 +81,6 @@ class ReplicaFailures:
     def failures_of(self, name: TopicPartition) -> tuple[str, ...]:
         """Return the current failures of the replica, as texts for operators."""
         return tuple(f"{work}: {error}" for work, error in self._failing.get(name, {}).items())
-
-
-class DamagedReplicas:
-    def __init__(self, partitions: PartitionTable) -> None:
-        self._partitions = partitions
-        self._reported: set[tuple[str, int]] = set()
-        """The damaged positions (path, byte position) that have been reported."""
-        self._in_repair: dict[Partition, None] = {}
-        """The partitions under repair: they may lead, if no other replica can, but not follow before the
-        damaged part of their log is truncated."""
-        self._listeners: list[Callable[[Partition, CorruptRecordFound], None]] = []
-
-    def add_listener(self, listener: Callable[[Partition, CorruptRecordFound], None]) -> None:
-        """Call ``listener`` with each damage found in a log that is hosted here."""
-        self._listeners.append(listener)
-
-    def report(self, found: CorruptRecordFound) -> None:
-        """Report damaged records that were found on disk: log an error, and notify the listeners, which begin
-        the repair of the partition. Damage at a position that was reported before is ignored."""
-        if (found.path, found.position) in self._reported:
-            return
-        self._reported.add((found.path, found.position))
-        logger.error("Damage found: %s", found.message)
-        folder = posixpath.dirname(found.path)
-        for partition in self._partitions:
-            if partition.log.folder == folder:
-                for listener in self._listeners:
-                    listener(partition, found)
-                return
-
-    def begin_repair(self, partition: Partition) -> None:
-        """Mark the partition as under repair: it has no role here while another broker leads it, until
-        :meth:`ReplicaManager.end_repair`."""
-        self._in_repair[partition] = None
-
-    def end_repair(self, partition: Partition) -> None:
-        """End the repair: damage found in the partition's log from now on is reported again."""
-        self._in_repair.pop(partition, None)
-        folder = partition.log.folder
-        self._reported = {place for place in self._reported if posixpath.dirname(place[0]) != folder}
-
-    def is_in_repair(self, partition: Partition) -> bool:
-        """Whether damaged records were found in the partition's log and are not truncated yet."""
-        return partition in self._in_repair
 
 
 RETRY_S = 0.25

@@ -14,7 +14,6 @@ from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
-from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
@@ -73,7 +72,6 @@ class ReplicaFetcher:
         runtime: Runtime,
         locate: Locate,
         quota: ReplicationQuota,
-        failures: ReplicaFailures,
         peers: BrokerPeers,
         leader_liveness: LeaderLiveness,
     ) -> None:
@@ -83,7 +81,6 @@ class ReplicaFetcher:
         self._runtime = runtime
         self._locate = locate
         self._quota = quota
-        self._replica_failures = failures
         self._peers = peers
         self._leader_liveness = leader_liveness
         self._name = f"fetcher {fetcher_index} of broker {leader_id}"
@@ -400,8 +397,7 @@ class ReplicaFetcher:
             self._refuse(partition, fetch, error)
             self._back_off(followed)
             return
-        if self._replica_failures.are_any:
-            self._replica_failures.on_success(partition, _WORK)
+        partition.on_success(_WORK)
         if reason is None:
             followed.failures = 0
             return
@@ -429,7 +425,7 @@ class ReplicaFetcher:
                 error,
             )
         else:
-            self._replica_failures.on_failure(partition, _WORK, error)
+            partition.on_failure(_WORK, error)
         role = partition.replica.role
         if isinstance(role, FollowerRole):
             role.on_fetch_failed(fetch)
@@ -460,7 +456,6 @@ class ReplicaFetchers:
         metadata: MetadataLog,
         tasks: Tasks,
         quota: ReplicationQuota,
-        failures: ReplicaFailures,
         peers: BrokerPeers,
         leader_liveness: LeaderLiveness,
     ) -> None:
@@ -469,7 +464,6 @@ class ReplicaFetchers:
         self._metadata = metadata
         self._tasks = tasks
         self._quota = quota
-        self._failures = failures
         self._peers = peers
         self._leader_liveness = leader_liveness
         self._fetchers_per_leader = config.integer("num.replica.fetchers")
@@ -514,7 +508,6 @@ class ReplicaFetchers:
                 self._runtime,
                 lambda: self._locate(leader_id),
                 self._quota,
-                self._failures,
                 self._peers,
                 self._leader_liveness,
             )

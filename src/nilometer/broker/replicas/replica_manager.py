@@ -10,6 +10,7 @@ from uuid import UUID
 
 from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
+from nilometer.broker.replicas.damaged_replicas import DamagedReplicas
 from nilometer.broker.replicas.file_work import LogDisposal
 from nilometer.broker.replicas.hosted_logs import (
     HostedLogs,
@@ -18,15 +19,9 @@ from nilometer.broker.replicas.hosted_logs import (
     required_logs_by,
     required_logs_on,
 )
-from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.partition_host import PartitionHost
+from nilometer.broker.replicas.hosted_partition import Partition, PartitionHost
 from nilometer.broker.replicas.partition_table import PartitionTable
-from nilometer.broker.replicas.replica_failures import (
-    DamagedReplicas,
-    OfflineReplicas,
-    ReplicaFailures,
-    ReplicaFenced,
-)
+from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.settings.config import BrokerConfig
@@ -450,6 +445,7 @@ class ReplicaManager:
             counts_flushed=log.config.flush_messages <= 1,
         )
         partition = Partition(topic.name, key, state, log, replica, self._host, self.fence)
+        partition.add_resume_listener(lambda: self._fetchers.resume(partition))
         self._partitions.add(partition)
         self._note_flush_ms(partition)
         for listener in self._hosting_listeners:

@@ -21,13 +21,12 @@ import posixpath
 
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.broker.replicas.partition_host import LocalPartitionHost
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
 from nilometer.replication import NoRole
 from nilometer.runtime import Runtime
-from nilometer.storage import CorruptRecordFound, LogFenced, names
+from nilometer.storage import CorruptRecordFound, names
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.wire.errors import KafkaError
 
@@ -44,13 +43,11 @@ class ReplicaRepair:
         tasks: Tasks,
         replicas: ReplicaManager,
         link: ControllerLink,
-        host: LocalPartitionHost,
     ) -> None:
         self._disk = runtime.disk
         self._tasks = tasks
         self._replicas = replicas
         self._link = link
-        self._host = host
         self._under_way: dict[Partition, None] = {}
 
     def begin(self, partition: Partition, found: CorruptRecordFound) -> None:
@@ -133,10 +130,7 @@ class ReplicaRepair:
         if not self._replicas.hosts(partition):
             return
         end_offset = partition.log.log_end_offset
-        try:
-            self._host.cut(partition, damage.offset)
-        except LogFenced as reason:
-            self._host.log_failed(partition, reason)
+        if not partition.remove_damaged(damage.offset):
             return
         logger.warning(
             "%s was truncated to offset %d, before the damage; records up to %d are fetched again",

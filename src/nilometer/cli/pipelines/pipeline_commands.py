@@ -15,12 +15,13 @@ from rich.table import Table
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json
+from nilometer.cli.console import pipeline_console
 from nilometer.cli.pipelines.pipeline_choice import named_topics
 from nilometer.cli.pipelines.pipeline_deliver_command import deliver
 from nilometer.cli.pipelines.pipeline_feed_commands import capture, demo, sample
 from nilometer.cli.pipelines.pipeline_formats_commands import formats
 from nilometer.cli.pipelines.pipeline_run_command import run
-from nilometer.cli.pipelines.pipeline_state_commands import report_command, status, stop, table_console
+from nilometer.cli.pipelines.pipeline_state_commands import report_command, status, stop
 from nilometer.pipeline.declared.project import DECLARED, write_project
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED, write_copy
@@ -136,4 +137,4 @@ def list_pipelines(as_json: bool) -> None:
     for one in SHIPPED.values():
         topics = ", ".join(one.inputs) + (f" → {one.writes}" if one.writes else "")
         table.add_row(one.name, one.summary, topics, one.module.replace(".", "/") + ".py")
-    table_console().print(table)
+    pipeline_console().print(table)

@@ -22,8 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nilometer.cli import commands
-from nilometer.cli.console import OutputConsole
-from nilometer.cli.pipelines.pipeline_state_commands import table_console
+from nilometer.cli.console import OutputConsole, pipeline_console
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.formats.columns import Line
 from nilometer.pipeline.formats.definition import (
@@ -227,7 +226,7 @@ def list_formats(format_files: tuple[Path, ...], as_json: bool) -> None:
     table = Table("name", "what it is", "columns")
     for one in definitions:
         table.add_row(one.name, one.summary, ", ".join(one.column_names()))
-    table_console().print(table)
+    pipeline_console().print(table)
 
 
 @formats.command()
@@ -397,7 +396,7 @@ def _print_lines(console: OutputConsole, file: FileLines) -> None:
 
 
 def _print_totals(tally: Tally) -> None:
-    console = table_console()
+    console = pipeline_console()
     table = Table("file", title="Lines by file and format", title_justify="left")
     for column in ("lines", "recognised", "no format", "share"):
         table.add_column(column, justify="right")

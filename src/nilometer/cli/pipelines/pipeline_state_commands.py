@@ -14,7 +14,8 @@ import click
 from rich.table import Table
 
 from nilometer.cli import commands
-from nilometer.cli.console import OutputConsole
+from nilometer.cli.console import pipeline_console
+from nilometer.cli.pipelines.pipeline_choice import find, settings_of
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.metrics.families import Family, Kind, header, series_text
 from nilometer.pipeline.account import FATES, accounts_of
@@ -37,7 +38,6 @@ home_option = click.option(
 )
 
 
-PIPED_WIDTH = 160
 READ = Family(
     "nilometer_pipeline_read_records_total",
     Kind.COUNTER,
@@ -56,11 +56,6 @@ OPEN = Family(
     "Records whose result later input may change.",
     ("pipeline", "input"),
 )
-
-
-def table_console() -> OutputConsole:
-    """Return a console as wide as the terminal; without one, wide enough that table rows do not wrap."""
-    return OutputConsole(PIPED_WIDTH)
 
 
 @commands.command()
@@ -93,7 +88,7 @@ def status(name: str | None, home: str, as_json: bool, as_metrics: bool) -> None
     table.add_column("watermark")
     for record in found:
         table.add_row(record.name, _state(record), ", ".join(record.topics), *_progress(record.progress))
-    table_console().print(table)
+    pipeline_console().print(table)
     for record in found:
         for name_of_input, account in accounts_of(record.progress.get("totals") or {}).items():
             click.echo("\n".join(account.lines(f"{record.name}: {name_of_input or 'records'}")))
@@ -223,8 +218,6 @@ def _write_one(
     given: dict[str, Any],
     path: Path | None,
 ) -> Path:
-    from nilometer.cli.pipelines.pipeline_choice import find, settings_of
-
     folder = RunFolder(home, name)
     path = path or folder.path / "report.html"
     shipped, module = find(pipeline)

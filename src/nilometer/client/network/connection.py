@@ -15,11 +15,12 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -40,10 +41,6 @@ from nilometer.wire.messages import (
     request_header,
     supported_versions,
 )
-
-if TYPE_CHECKING:
-    from nilometer.client.network.sasl_login import LoginSession
-
 
 # The finalized features of the cluster, which brokers return with ApiVersions (KIP-584). Pure.
 #
@@ -165,6 +162,8 @@ MAY_NEED = (
     "before its first response: its listener may have another security.protocol, or need a user "
     "(sasl.mechanism, sasl.jaas.config)"
 )
+LOGIN_WINDOW = (0.85, 0.95)
+"""The part of a session's lifetime after which the login is repeated: a random point in between."""
 _UNSUPPORTED_VERSION = ErrorCode.unsupported_version.to_bytes(2, "big")
 
 
@@ -231,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         """The correlation id of the first request but those that prepare the connection; None before it."""
         self._writable: asyncio.Future[None] | None = None
         self._frames = ResponseFrames()
-        self._session: LoginSession | None = None
+        self._session: _LoginSession | None = None
         self._held: list[bytes] | None = None
         """Frames that wait until this client has authenticated again; None while it does not do that."""
 
@@ -266,9 +265,7 @@ class Connection(asyncio.BufferedProtocol):
                 await runtime.network.connect(make, host, port, security.tls)
                 assert connection is not None
                 if security.mechanism is not None:
-                    from nilometer.client.network.sasl_login import LoginSession  # few clients log in
-
-                    connection._session = LoginSession(connection, security, runtime)
+                    connection._session = _LoginSession(connection, security, runtime)
                     await connection._session.begin()
                 if before_use is not None:
                     await before_use(connection)
@@ -532,6 +529,61 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
         if self.on_lost is not None:
             self.on_lost(self)
+
+
+class _LoginSession:
+    """Authenticates on a connection, and again before its session ends: within 85 to 95 % of its lifetime, as
+    Kafka's clients do. If that fails, the connection is closed.
+
+    Requests that are sent meanwhile wait; those that were sent before are answered as usual.
+    """
+
+    def __init__(self, connection: Connection, security: ClientSecurity, runtime: Runtime) -> None:
+        self._connection = connection
+        self._security = security
+        self._runtime = runtime
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Log in for the first time. Raises AuthenticationFailed, ConnectionLost."""
+        self._schedule(await self._log_in(hold=False))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _log_in(self, *, hold: bool) -> int:
+        """Return the lifetime of the session in milliseconds. ``hold``: hold other requests meanwhile."""
+        from nilometer.client.network.sasl_login import log_in, new_exchange  # few clients log in
+
+        connection, mechanism = self._connection, self._security.mechanism
+        assert mechanism is not None, "the protocol has SASL"
+        client = await new_exchange(self._security, self._runtime)
+        if hold:
+            connection.hold_requests()
+        send = functools.partial(connection.send, is_login=True)
+        return await log_in(send, f"{connection.host}:{connection.port}", mechanism, client, self._runtime)
+
+    def _schedule(self, lifetime_ms: int) -> None:
+        if lifetime_ms > 0 and not self._connection.closed:
+            delay_ms = lifetime_ms * self._runtime.entropy.uniform(*LOGIN_WINDOW)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay_ms / 1000, self._start)
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._begin_again(), name="log in again")
+
+    async def _begin_again(self) -> None:
+        try:
+            lifetime_ms = await self._log_in(hold=True)
+        except KafkaError as error:
+            self._connection.close(f"the login could not be repeated: {error.message}")
+            return
+        self._connection.release_requests()
+        self._schedule(lifetime_ms)
 
 
 def _write(transport: asyncio.Transport, frame: bytes) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from nilometer.coordination.zookeeper.ensemble import Connect
 from nilometer.simulation.world import Process, World
 from nilometer.simulation.zookeeper.client import VirtualBridge
+from nilometer.simulation.zookeeper.election import Looking
+from nilometer.simulation.zookeeper.following import Following
 from nilometer.simulation.zookeeper.leading import Leading
-from nilometer.simulation.zookeeper.server import Members, Server, Settings
+from nilometer.simulation.zookeeper.server import Members, Roles, Server, Settings
 from nilometer.simulation.zookeeper.tree import DataTree
 
 
@@ -17,7 +19,7 @@ class VirtualEnsemble:
         self, world: World, *, size: int = 3, settings: Settings | None = None, name: str = "zookeeper"
     ) -> None:
         self.world = world
-        self._members = Members(settings or Settings())
+        self._members = Members(settings or Settings(), Roles(Looking, Following, Leading))
         for number in range(1, size + 1):
             host = world.host(f"{name}-{number}")
             self._members.servers[number] = Server(world, self._members, number, host)

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process, World
@@ -56,11 +56,20 @@ class Role(Protocol):
     def end(self) -> None: ...
 
 
+class Roles(NamedTuple):
+    """What makes each role of a server."""
+
+    looking: Callable[[Peer], Role]
+    following: Callable[[Peer, Vote], Role]
+    leading: Callable[[Peer, Vote], Role]
+
+
 @dataclass(slots=True)
 class Members:
-    """The servers of the ensemble by number, and their settings."""
+    """The servers of the ensemble by number, their settings, and the roles that they take."""
 
     settings: Settings
+    roles: Roles
     servers: dict[int, Server] = field(default_factory=dict[int, "Server"])
 
     @property
@@ -156,19 +165,16 @@ class Peer:
 
     def elect(self, reason: str) -> None:
         """Leave the current role and start an election. ``reason`` is for the trace."""
-        from nilometer.simulation.zookeeper.election import Looking
-
         self.note(f"looks for a leader: {reason}")
         self._leave()
-        self._enter(Looking(self))
+        self._enter(self.members.roles.looking(self))
 
     def settle(self, vote: Vote) -> None:
         """End the election, which ``vote`` won: lead if it names this server, else follow."""
-        from nilometer.simulation.zookeeper.following import Following
-        from nilometer.simulation.zookeeper.leading import Leading
-
         self._leave()
-        self._enter(Leading(self, vote) if vote.server == self.number else Following(self, vote))
+        roles = self.members.roles
+        role = roles.leading if vote.server == self.number else roles.following
+        self._enter(role(self, vote))
 
     def _leave(self) -> None:
         if self.role is not None:
