@@ -93,7 +93,7 @@ def _write_log(folder: Path, total: int, tail: int) -> None:
         LogConfig.parse({"segment.bytes": str(min(SEGMENT_BYTES, total))}),
         OpenOptions(clean=True, wall_ms=WALL_MS, is_new=True),
     )
-    log.assign_epoch_start(0, 0)
+    log.epochs.begin(0, 0)
     while log.segments.size < total:
         log.append_as_leader(records, leader_epoch=0, wall_ms=WALL_MS)
     log.roll_now(WALL_MS)

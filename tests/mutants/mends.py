@@ -99,7 +99,7 @@ TOPIC_IDS = (
     Mutant(
         "append-before-the-topic-id",
         "a log takes records before its topic id is durable",
-        "log.state.await_checkpoint(syncs_topic_id=True)",
+        "log.await_checkpoint(syncs_topic_id=True)",
         "pass",
         (AHEAD,),
     ),

@@ -231,7 +231,7 @@ class LogCleaner:
         """
         log = partition.log
         self._maybe_roll(log, wall_ms)
-        if log.state.unsynced_sealed:
+        if log.unsynced_sealed:
             partition.request_flush()  # only segments below the recovery point are cleaned
         return log.cleanable_view(
             high_watermark=partition.replica.high_watermark,
@@ -263,7 +263,7 @@ class LogCleaner:
         )
         cleaning: LogCleaning | None = None
         try:
-            cleaning = log.start_cleaning(plan, options)
+            cleaning = LogCleaning(log, plan, options)
             began_ms = self._runtime.clock.monotonic_ms()
             total = sum(segment.size for segment in plan.segments)
             self.report.begin(name, RoundReport(began_ms, plan.dirty_ratio, total, cleaning.round.statistics))

@@ -130,5 +130,5 @@ class Housekeeping:
         await self._for_each(
             self._replicas,
             "expiry of producers",
-            lambda partition: partition.log.remove_expired_producers(wall_ms),
+            lambda partition: partition.log.producers.remove_expired(wall_ms),
         )

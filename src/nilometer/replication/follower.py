@@ -163,6 +163,11 @@ class FollowerRole:
         if self.outstanding == fetch:
             self.outstanding = None
 
+    def configure(self, counts_flushed: bool, flushed_end_offset: Offset) -> None:
+        """Apply the topic's settings, with the end of the flushed part of the log."""
+        self.counts_flushed = counts_flushed
+        self.flushed_end_offset = flushed_end_offset
+
     def on_flushed(self, flushed_end_offset: Offset) -> None:
         self.flushed_end_offset = max(self.flushed_end_offset, flushed_end_offset)
 

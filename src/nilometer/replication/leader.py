@@ -428,8 +428,13 @@ class LeaderRole:
         self._membership.set_eligible(eligible)
         return self._advance_and_expand(now_ms)
 
-    def on_min_isr_changed(self, min_insync_replicas: int, now_ms: int) -> Effects:
+    def configure(
+        self, min_insync_replicas: int, counts_flushed: bool, flushed_end_offset: Offset, now_ms: int
+    ) -> Effects:
+        """Apply the topic's settings, with the end of the flushed part of the log."""
         self.min_insync_replicas = min_insync_replicas
+        self.counts_flushed = counts_flushed
+        self.flushed_end_offset = flushed_end_offset
         return self._maybe_advance(now_ms)
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────

@@ -111,8 +111,31 @@ class Replica:
             return self.role.on_metadata(registration, eligible, now_ms)
         return NO_EFFECTS
 
-    def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
+    def configure(
+        self, *, min_insync_replicas: int, counts_flushed: bool, flushed_end_offset: Offset, now_ms: int
+    ) -> Effects:
+        """Apply the topic's settings; ``flushed_end_offset`` is where the flushed part of the log ends."""
+        self.min_insync_replicas = min_insync_replicas
+        self.counts_flushed = counts_flushed
+        match self.role:
+            case LeaderRole() as leader:
+                return leader.configure(min_insync_replicas, counts_flushed, flushed_end_offset, now_ms)
+            case FollowerRole() as follower:
+                follower.configure(counts_flushed, flushed_end_offset)
+                return NO_EFFECTS
+            case NoRole():
+                return NO_EFFECTS
+
+    def note_flushed(self, flushed_end_offset: Offset) -> None:
+        """Let the next role begin with the log as it is flushed up to ``flushed_end_offset``."""
         self.flushed_end_offset = flushed_end_offset
+
+    def note_registered(self, broker_epoch: BrokerEpoch) -> None:
+        """Let the next role have the broker epoch of a new registration."""
+        self.broker_epoch = broker_epoch
+
+    def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
+        self.note_flushed(flushed_end_offset)
         match self.role:
             case LeaderRole() as leader:
                 return leader.on_flushed(flushed_end_offset, now_ms)

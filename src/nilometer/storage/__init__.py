@@ -17,7 +17,7 @@ Errors that a client receives are ``KafkaError``s with an error code. After its 
 raises ``LogFenced``; bytes damaged on disk raise ``CorruptRecordFound`` with file and position.
 
 Layers, each importing only earlier ones: ``segments`` (files and indexes) → ``producers`` →
-``leader_epoch_cache``, ``local_log`` (the state) → operations (``appending``, ``reading``, ``time_search``,
+``leader_epoch_cache``, ``log_state`` → operations (``appending``, ``reading``, ``time_search``,
 ``truncation``, ``retention``, ``flushing``, ``recovery``) → ``log`` → ``directories``.
 
 Importing this package imports none of its modules: tools need names of files, not logs.

@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 
 from nilometer.invariants import check
 from nilometer.storage.errors import LogFenced, UnexpectedAppendOffset
-from nilometer.storage.local_log import KeptRecords, LocalLog
+from nilometer.storage.log_state import KeptRecords, LogState
 from nilometer.storage.producers import AppendOrigin, BatchMetadata, ProducerUpdates
 from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch, validate_batches
 from nilometer.storage.segments.segment import BatchMark, LogSegment
@@ -49,7 +49,7 @@ class AppendInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 def append_as_leader(
-    log: LocalLog,
+    log: LogState,
     records: Bytes,
     *,
     leader_epoch: int,
@@ -59,6 +59,13 @@ def append_as_leader(
     allowance: ReadingAllowance | None = None,
     validated: Sequence[ValidatedBatch] | None = None,
 ) -> AppendInfo:
+    """Assign offsets and ``leader_epoch`` to the batches in ``records`` and append them.
+
+    With ``keeps`` they stay in memory for reads, until ``keep_records(None)``. ``allowance``: how much may be
+    read of records before they are appended, None for all. Where it is not enough, UnreadRecords is raised,
+    and the batches that its steps return are to be passed as ``validated``. Raises KafkaError, with nothing
+    changed, if a batch is rejected; LogFenced after a failed write.
+    """
     log.check_may_grow()
     if validated is None:
         validated = validate_batches(records, log.config, origin, wall_ms, allowance)
@@ -99,11 +106,12 @@ def append_as_leader(
     return AppendInfo(first_offset, offset - 1, newest, append_time, log.log_start_offset, size)
 
 
-def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
+def append_as_follower(log: LogState, records: Bytes, *, wall_ms: int) -> AppendInfo | None:
     """Append the leader's batches unchanged. None if ``records`` contains no complete batch.
 
     An incomplete last batch is ignored. An empty log accepts a first batch that starts below the log start
-    offset: the leader's log start offset may be inside it (KAFKA-6975).
+    offset: the leader's log start offset may be inside it (KAFKA-6975). Raises UnexpectedAppendOffset,
+    CorruptBatch, LogFenced.
     """
     log.check_may_grow()
     updates: ProducerUpdates | None = None
@@ -147,16 +155,16 @@ def append_as_follower(log: LocalLog, records: Bytes, *, wall_ms: int) -> Append
     return AppendInfo(first_offset, offset - 1, newest, NO_TIMESTAMP, log.log_start_offset, end)
 
 
-def _straddles_start(log: LocalLog, header: BatchHeader) -> bool:
+def _straddles_start(log: LogState, header: BatchHeader) -> bool:
     return log.is_empty and log.size == 0 and header.last_offset >= log.log_start_offset
 
 
-def _find_duplicate(log: LocalLog, header: BatchHeader) -> BatchMetadata | None:
+def _find_duplicate(log: LogState, header: BatchHeader) -> BatchMetadata | None:
     entry = log.producers.producers.get(header.producer_id)
     return entry.find_duplicate(header) if entry is not None else None
 
 
-def _duplicate_info(log: LocalLog, original: BatchMetadata) -> AppendInfo:
+def _duplicate_info(log: LogState, original: BatchMetadata) -> AppendInfo:
     append_time = original.timestamp if log.config.is_log_append_time else NO_TIMESTAMP
     return AppendInfo(
         original.first_offset,
@@ -200,7 +208,7 @@ def _bounded(buffers: list[Buffer]) -> Sequence[Buffer]:
 
 
 def _maybe_roll(
-    log: LocalLog, size: int, newest: int, first_offset: int, last_offset: int, wall_ms: int
+    log: LogState, size: int, newest: int, first_offset: int, last_offset: int, wall_ms: int
 ) -> LogSegment:
     """Return the segment to append to: the active one, or a new one if it is full, too old, or the offsets
     are too far from its base offset.
@@ -220,7 +228,7 @@ def _maybe_roll(
     return segment
 
 
-def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms: int) -> LogSegment:
+def _replace_empty(log: LogState, segment: LogSegment, base_offset: int, wall_ms: int) -> LogSegment:
     """Replace the log's only segment, which is empty, by one that starts at ``base_offset``.
 
     ``base_offset`` is that of a batch that contains the log start offset.
@@ -234,7 +242,7 @@ def _replace_empty(log: LocalLog, segment: LogSegment, base_offset: int, wall_ms
 
 
 def _apply_append(
-    log: LocalLog,
+    log: LogState,
     segment: LogSegment,
     new_size: int,
     updates: ProducerUpdates | None,
@@ -246,7 +254,7 @@ def _apply_append(
     The log end offset is set first, so that no offset is used twice if a later step fails; then the segment's
     size, so that a reader on another thread never sees a batch above the log end offset.
     """
-    log.extended_to(next_offset, wall_ms)
+    log.extend_to(next_offset, wall_ms)
     segment.size = new_size
     if updates is not None:
         aborted = log.producers.apply(updates)

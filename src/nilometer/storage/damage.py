@@ -99,7 +99,7 @@ def _holds_valid_batch(data: bytes, next_offset: int) -> bool:
 #
 # Compaction may remove the records at the end of a segment, which leaves a gap before the next one. A power
 # failure may leave one, too: the end of a segment is lost, the segment after it is not. The files look the
-# same. So a marker file in the folder (``LocalLog.may_have_gaps``) is created before the first record is
+# same. So a marker file in the folder (``LogState.may_have_gaps``) is created before the first record is
 # removed, whether by this replica or by the leader that it follows, and it stays when the topic's policy
 # changes. With the marker gaps are valid. Without it a gap is a loss of data: the log is ended before it, and
 # the segments after it are kept as ``.corrupt`` files, since readers would not notice the missing records.

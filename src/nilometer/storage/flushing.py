@@ -14,7 +14,7 @@ import posixpath
 import msgspec
 
 from nilometer.runtime import Disk
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.producers import DeferredSnapshot
 
 
@@ -57,7 +57,7 @@ class FlushPlan(msgspec.Struct, frozen=True):
                 self.disk.sync_directory(folder)
 
 
-def plan_flush(log: LocalLog) -> FlushPlan:
+def plan_flush(log: LogState) -> FlushPlan:
     """Return a plan that makes all records appended so far durable. Raises OSError."""
     paths: list[str] = []
     for segment in log.unsynced_sealed.values():
@@ -86,31 +86,43 @@ def plan_flush(log: LocalLog) -> FlushPlan:
     )
 
 
-def mark_flushed(log: LocalLog, plan: FlushPlan, wall_ms: int) -> None:
+def mark_flushed(log: LogState, plan: FlushPlan, *, wall_ms: int) -> None:
     """Advance ``flushed_offset`` and the recovery point after ``plan.run()``; ignored after a truncation.
 
-    Raises OSError.
+    If that raised, fence the log instead. Raises OSError.
     """
     if plan.snapshot is not None:
         segment = log.segments.floor(plan.snapshot.offset)
         is_base = segment is not None and segment.base_offset == plan.snapshot.offset
-        log.snapshot_written(plan.snapshot, is_wanted=is_base and plan.truncations == log.truncations)
+        log.publish_snapshot(plan.snapshot, is_wanted=is_base and plan.truncations == log.truncations)
     if plan.truncations != log.truncations:
         return
-    log.segments_synced(plan.sealed)
-    log.flushed_up_to(
+    log.note_synced(plan.sealed)
+    log.advance_flushed(
         plan.offset, name_changes=plan.name_changes, epoch_writes=plan.epoch_writes, wall_ms=wall_ms
     )
 
 
-def is_flush_due(log: LocalLog, wall_ms: int) -> bool:
+def is_flush_due(log: LogState, wall_ms: int) -> bool:
     """Return whether ``flush.messages`` or ``flush.ms`` requires a sync now."""
     if log.log_end_offset - log.flushed_offset >= log.config.flush_messages:
         return True
     return log.first_unflushed_ms is not None and wall_ms - log.first_unflushed_ms >= log.config.flush_ms
 
 
-def flush_all(log: LocalLog, wall_ms: int) -> None:
+def close(log: LogState, *, wall_ms: int) -> None:
+    """Flush and close all files. A log that is fenced, or that has a gap, is not flushed.
+
+    Blocks on the disk. Raises OSError.
+    """
+    try:
+        if log.is_in_order:
+            flush_all(log, wall_ms)
+    finally:
+        log.files.pool.forget_folder(log.folder)
+
+
+def flush_all(log: LogState, wall_ms: int) -> None:
     """Complete the active segment's indexes, write a producer snapshot, and make everything durable.
 
     So that the log can be opened without recovery. Does nothing if nothing was written since it was opened,
@@ -123,14 +135,14 @@ def flush_all(log: LocalLog, wall_ms: int) -> None:
     if log.log_end_offset and log.log_end_offset not in log.producers.snapshot_offsets:
         log.producers.map_end_offset = log.log_end_offset
         log.producers.take_snapshot(sync=True)
-    log.segment_sealed(active)
+    log.note_sealed(active)
     plan = plan_flush(log)
     plan.run()
-    mark_flushed(log, plan, wall_ms)
-    log.segments_synced([active.base_offset])
+    mark_flushed(log, plan, wall_ms=wall_ms)
+    log.note_synced([active.base_offset])
 
 
-def _is_all_durable(log: LocalLog) -> bool:
+def _is_all_durable(log: LogState) -> bool:
     return (
         log.recovery_point == log.log_end_offset
         and log.log_end_offset in log.producers.snapshot_offsets
@@ -139,7 +151,7 @@ def _is_all_durable(log: LocalLog) -> bool:
     )
 
 
-def _folders(log: LocalLog, has_epochs: bool) -> tuple[str, ...]:
+def _folders(log: LogState, has_epochs: bool) -> tuple[str, ...]:
     """Return the folders to sync: the log's, if names in it changed; at the first flush its parent, too,
     since the folder's own name may not be durable yet."""
     if not log.name_changes_durable:

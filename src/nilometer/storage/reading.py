@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from nilometer.storage.errors import CorruptRecordFound, OffsetOutOfRange
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.indexes import CorruptIndex, SegmentIndexes
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.segments.transaction_index import AbortedTxn, collect
@@ -35,7 +35,7 @@ from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, 
 T = TypeVar("T")
 
 
-def read_apart(log: LocalLog, work: Callable[[], T]) -> T:
+def read_apart(log: LogState, work: Callable[[], T]) -> T:
     """Call ``work`` until no replacement or truncation met it; return its result or raise its error."""
     while True:
         before = log.replacements, log.truncations
@@ -49,7 +49,7 @@ def read_apart(log: LocalLog, work: Callable[[], T]) -> T:
                 return found
 
 
-def steps_apart(log: LocalLog, work: Callable[[], Generator[int, None, T]]) -> Generator[int, None, T]:
+def steps_apart(log: LogState, work: Callable[[], Generator[int, None, T]]) -> Generator[int, None, T]:
     """As :func:`read_apart`, for a read in steps, which ``work`` begins; each repetition begins it again."""
     while True:
         before = log.replacements, log.truncations
@@ -63,7 +63,7 @@ def steps_apart(log: LocalLog, work: Callable[[], Generator[int, None, T]]) -> G
                 return found
 
 
-def _is_quiet(log: LocalLog, before: tuple[int, int]) -> bool:
+def _is_quiet(log: LogState, before: tuple[int, int]) -> bool:
     return before[0] % 2 == 0 and (log.replacements, log.truncations) == before
 
 
@@ -276,8 +276,19 @@ class LogSlice(NamedTuple):
 
 
 def read(
-    log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, *, min_one: bool, only_cached: bool
+    log: LogState,
+    offset: int,
+    max_bytes: int,
+    upper_bound_offset: int,
+    *,
+    min_one: bool = True,
+    only_cached: bool = False,
 ) -> LogSlice | None:
+    """Return complete batches, from the one that contains ``offset``, all below ``upper_bound_offset``.
+
+    With ``min_one`` the first batch may exceed ``max_bytes``. With ``only_cached`` the result is None if the
+    bytes are not in memory. Raises OffsetOutOfRange, CorruptRecordFound.
+    """
     if only_cached:
         found = _read_kept(log, offset, max_bytes, upper_bound_offset)
         if found is None:
@@ -288,7 +299,7 @@ def read(
     return read_apart(log, lambda: _read(log, offset, max_bytes, upper_bound_offset, min_one, only_cached))
 
 
-def _read_kept(log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int) -> LogSlice | None:
+def _read_kept(log: LogState, offset: int, max_bytes: int, upper_bound_offset: int) -> LogSlice | None:
     """Return the batches of the append that is being answered, if they are what this read is about."""
     kept = log.kept
     if kept is None or kept.first_offset != offset or log.log_start_offset > offset:
@@ -300,7 +311,7 @@ def _read_kept(log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: i
     return LogSlice(kept.records, kept.next_offset, kept.segment.log_path, kept.position)
 
 
-def _read_on(log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int) -> LogSlice | None:
+def _read_on(log: LogState, offset: int, max_bytes: int, upper_bound_offset: int) -> LogSlice | None:
     """Continue where an earlier read ended, without a search. None if that gives no batch, for any reason:
     :func:`_read` finds it.
 
@@ -327,7 +338,7 @@ def _read_on(log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int
 
 
 def _read(
-    log: LocalLog, offset: int, max_bytes: int, upper_bound_offset: int, min_one: bool, only_cached: bool
+    log: LogState, offset: int, max_bytes: int, upper_bound_offset: int, min_one: bool, only_cached: bool
 ) -> LogSlice | None:
     log_end_offset = log.log_end_offset
     if not log.log_start_offset <= offset <= log_end_offset:
@@ -354,7 +365,7 @@ def _read(
 
 
 def _read_segment(
-    log: LocalLog,
+    log: LogState,
     segment: LogSegment,
     higher: LogSegment | None,
     offset: int,
@@ -398,7 +409,7 @@ def _read_segment(
         return _take(log, segment, window, max(max_bytes, first.size), upper, offset)
 
 
-def _locate(log: LocalLog, search: Search, *, only_cached: bool) -> Window | Outcome:
+def _locate(log: LogState, search: Search, *, only_cached: bool) -> Window | Outcome:
     """Find the wanted batch, starting where an earlier read ended at this offset, or else by the index."""
     hint = log.read_hints.get(search.offset)
     if hint is not None and hint[0] is search.segment:
@@ -413,7 +424,7 @@ def _locate(log: LocalLog, search: Search, *, only_cached: bool) -> Window | Out
 
 
 def _take(
-    log: LocalLog, segment: LogSegment, window: Window, max_bytes: int, upper: int, offset: int
+    log: LogState, segment: LogSegment, window: Window, max_bytes: int, upper: int, offset: int
 ) -> LogSlice:
     """Return the complete, valid batches from the window's first on, within ``max_bytes``, below ``upper``.
 
@@ -465,7 +476,7 @@ def _is_followed(buffer: Bytes, position: int, header: BatchHeader) -> bool:
         return False
 
 
-def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: int) -> None:
+def _remember(log: LogState, next_offset: int, segment: LogSegment, position: int) -> None:
     """Store the position where a read ended: the next read usually starts at ``next_offset``."""
     hints = log.read_hints
     if len(hints) >= READ_HINTS_MAX:
@@ -473,7 +484,7 @@ def _remember(log: LocalLog, next_offset: int, segment: LogSegment, position: in
     hints[next_offset] = (segment, position)
 
 
-def find_indexes(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> SegmentIndexes | None:
+def find_indexes(log: LogState, segment: LogSegment, *, only_cached: bool) -> SegmentIndexes | None:
     """Return a segment's indexes; None if ``only_cached`` and they are not in memory.
 
     If the index files are unusable the result is empty indexes: they only make the search shorter.
@@ -485,7 +496,7 @@ def find_indexes(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Se
 
 
 @contextmanager
-def bytes_of(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Generator[ReadBytes, None, None]:
+def bytes_of(log: LogState, segment: LogSegment, *, only_cached: bool) -> Generator[ReadBytes, None, None]:
     """Give a function that reads the segment's log file: from the pool, or a file opened for this use."""
     if only_cached:
         yield segment.open_log().read_at_if_cached
@@ -497,7 +508,7 @@ def bytes_of(log: LocalLog, segment: LogSegment, *, only_cached: bool) -> Genera
         file.close()
 
 
-def aborted_transactions(log: LocalLog, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
+def aborted_transactions(log: LogState, from_offset: int, upper_bound_offset: int) -> list[AbortedTxn]:
     """Return the aborted transactions that overlap ``[from_offset, upper_bound_offset)``.
 
     A read-committed consumer skips their records. Raises KafkaError if a transaction index is damaged.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.storage.errors import LogFenced
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> list[str]:
+def delete_old_segments(log: LogState, high_watermark: int, wall_ms: int) -> list[str]:
     """Apply the retention policy; return the renamed files, which the caller removes. Raises LogFenced."""
     if log.failure is not None:
         return []
@@ -28,7 +28,7 @@ def delete_old_segments(log: LocalLog, high_watermark: int, wall_ms: int) -> lis
     return removable
 
 
-def advance_log_start_offset(log: LocalLog, offset: int, high_watermark: int) -> bool:
+def advance_log_start_offset(log: LogState, offset: int, high_watermark: int) -> bool:
     """Make records below ``offset`` unreadable; return whether the log start offset moved.
 
     ``offset`` may be inside a batch. Raises KafkaError if it is above the high watermark, LogFenced.
@@ -50,11 +50,11 @@ def advance_log_start_offset(log: LocalLog, offset: int, high_watermark: int) ->
 IsDue = Callable[[LogSegment, LogSegment | None], bool]
 
 
-def _below_log_start(log: LocalLog) -> IsDue:
+def _below_log_start(log: LogState) -> IsDue:
     return lambda _, following: following is not None and following.base_offset <= log.log_start_offset
 
 
-def _beyond_size(log: LocalLog) -> IsDue:
+def _beyond_size(log: LogState) -> IsDue:
     excess = log.size - log.config.retention_bytes
 
     def is_due(segment: LogSegment, _: LogSegment | None) -> bool:
@@ -65,11 +65,11 @@ def _beyond_size(log: LocalLog) -> IsDue:
     return is_due
 
 
-def _beyond_age(log: LocalLog, wall_ms: int) -> IsDue:
+def _beyond_age(log: LogState, wall_ms: int) -> IsDue:
     return lambda segment, _: wall_ms - segment.largest_timestamp() > log.config.retention_ms
 
 
-def _delete_while(log: LocalLog, high_watermark: int, wall_ms: int, is_due: IsDue) -> list[str]:
+def _delete_while(log: LogState, high_watermark: int, wall_ms: int, is_due: IsDue) -> list[str]:
     due: list[LogSegment] = []
     segments = tuple(log.segments)
     for segment, following in zip(segments, (*segments[1:], None), strict=True):
@@ -89,12 +89,12 @@ def _delete_while(log: LocalLog, high_watermark: int, wall_ms: int, is_due: IsDu
         raise LogFenced(log.name, error) from error
 
 
-def _delete(log: LocalLog, due: list[LogSegment]) -> list[str]:
+def _delete(log: LogState, due: list[LogSegment]) -> list[str]:
     following = log.segments.higher(due[-1].base_offset)
     assert following is not None, "the active segment is never deleted"
     log.move_log_start(following.base_offset)
     log.segments.remove(due)
-    log.segments_deleted(due)
+    log.forget_deleted(due)
     removable: list[str] = []
     for segment in due:
         removable += segment.mark_deleted()

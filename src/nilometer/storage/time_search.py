@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from nilometer.runtime import File
 from nilometer.storage.errors import CorruptRecordFound
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.reading import find_indexes, steps_apart
 from nilometer.storage.segments.batch_scan import ScannedBatch, in_offset_order, scan
 from nilometer.storage.segments.indexes import SegmentIndexes
@@ -36,17 +36,23 @@ _STEP_BATCHES = 100
 """How many headers of batches one step reads."""
 
 
-def offset_for_timestamp(log: LocalLog, timestamp: int) -> SearchSteps:
-    """Find the first record, from the log start offset on, with a timestamp of at least ``timestamp``."""
+def offset_for_timestamp(log: LogState, timestamp: int) -> SearchSteps:
+    """Find the first record, from the log start offset on, with a timestamp of at least ``timestamp``.
+
+    Each step may block.
+    """
     return _beside_deletions(log, lambda segments: _first_not_before(log, segments, timestamp))
 
 
-def offset_of_max_timestamp(log: LocalLog) -> SearchSteps:
-    """Find the first record with the log's largest timestamp; None if no record has a timestamp."""
+def offset_of_max_timestamp(log: LogState) -> SearchSteps:
+    """Find the first record with the log's largest timestamp; None if no record has a timestamp.
+
+    Each step may block.
+    """
     return _beside_deletions(log, lambda segments: _first_of_newest(log, segments))
 
 
-def _beside_deletions(log: LocalLog, search: Callable[[Sequence[LogSegment]], SearchSteps]) -> SearchSteps:
+def _beside_deletions(log: LogState, search: Callable[[Sequence[LogSegment]], SearchSteps]) -> SearchSteps:
     """Run ``search`` on the log's segments, and again if one of them was removed or replaced meanwhile."""
     segments: Sequence[LogSegment] = ()
 
@@ -63,7 +69,7 @@ def _beside_deletions(log: LocalLog, search: Callable[[Sequence[LogSegment]], Se
                 raise
 
 
-def _first_not_before(log: LocalLog, segments: Sequence[LogSegment], timestamp: int) -> SearchSteps:
+def _first_not_before(log: LogState, segments: Sequence[LogSegment], timestamp: int) -> SearchSteps:
     for segment in segments:
         if segment.largest_timestamp() < timestamp or not segment.size:
             continue
@@ -86,7 +92,7 @@ def _first_not_before(log: LocalLog, segments: Sequence[LogSegment], timestamp: 
     return None
 
 
-def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> SearchSteps:
+def _first_of_newest(log: LogState, segments: Sequence[LogSegment]) -> SearchSteps:
     segment = max(segments, key=lambda segment: segment.max_timestamp)
     newest = segment.max_timestamp
     if newest < 0:
@@ -100,7 +106,7 @@ def _first_of_newest(log: LocalLog, segments: Sequence[LogSegment]) -> SearchSte
     return found
 
 
-def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> SearchSteps:
+def _look_at_all(log: LogState, segments: Sequence[LogSegment]) -> SearchSteps:
     """Find the record by reading all headers of the log.
 
     Needed if the batch with the largest timestamp has no records: compaction kept only its header.
@@ -119,7 +125,7 @@ def _look_at_all(log: LocalLog, segments: Sequence[LogSegment]) -> SearchSteps:
     return (yield from _first_with(log, holder, 0, newest))
 
 
-def _first_with(log: LocalLog, segment: LogSegment, position: int, newest: int) -> SearchSteps:
+def _first_with(log: LogState, segment: LogSegment, position: int, newest: int) -> SearchSteps:
     """Find the first record with timestamp ``newest`` from byte ``position`` of the segment on."""
     with _batches(log, segment, position) as batches:
         for number, batch in enumerate(batches, 1):
@@ -135,7 +141,7 @@ def _first_with(log: LocalLog, segment: LogSegment, position: int, newest: int) 
 
 
 def _first_in(
-    log: LocalLog,
+    log: LogState,
     segment: LogSegment,
     batch: ScannedBatch,
     is_wanted: Callable[[int], bool],
@@ -160,7 +166,7 @@ def _first_in(
     return None
 
 
-def _start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, timestamp: int) -> int:
+def _start(log: LogState, segment: LogSegment, indexes: SegmentIndexes, timestamp: int) -> int:
     """Return a byte position at which to start the search for ``timestamp``.
 
     0, the segment's start, if the indexes contradict the log.
@@ -186,14 +192,14 @@ def _start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, timestam
     return 0
 
 
-def _log_start(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes) -> int:
+def _log_start(log: LogState, segment: LogSegment, indexes: SegmentIndexes) -> int:
     """Return a byte position in the segment with no offset at or above the log start offset before it."""
     if log.log_start_offset <= segment.base_offset:
         return 0
     return _before(log, segment, indexes, log.log_start_offset - 1)
 
 
-def _before(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, offset: int) -> int:
+def _before(log: LogState, segment: LogSegment, indexes: SegmentIndexes, offset: int) -> int:
     """Return a byte position at or before the batch that contains ``offset``, by the offset index.
 
     0, the segment's start, if the index has no entry or contradicts the log.
@@ -211,7 +217,7 @@ def _before(log: LocalLog, segment: LogSegment, indexes: SegmentIndexes, offset:
 
 @contextmanager
 def _batches(
-    log: LocalLog, segment: LogSegment, position: int
+    log: LogState, segment: LogSegment, position: int
 ) -> Generator[Iterator[ScannedBatch], None, None]:
     file = log.files.disk.open(segment.log_path, writable=False)
     try:
@@ -221,7 +227,7 @@ def _batches(
 
 
 def _in_order(
-    log: LocalLog, segment: LogSegment, file: File, position: int, size: int
+    log: LogState, segment: LogSegment, file: File, position: int, size: int
 ) -> Iterator[ScannedBatch]:
     """Yield the batches in bytes ``[position, size)``; each has the offsets that its header says.
 

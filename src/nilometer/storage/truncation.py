@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nilometer.storage import names
-from nilometer.storage.damage import SegmentGap
+from nilometer.storage.damage import Damage
 from nilometer.storage.errors import LogFenced
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.batch_scan import scan
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import KafkaError
@@ -26,7 +26,7 @@ class Truncation(NamedTuple):
     removable: list[str]
 
 
-def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
+def truncate_to(log: LogState, offset: int, *, wall_ms: int) -> Truncation:
     """Remove every batch that contains ``offset`` or a higher offset.
 
     Raises LogFenced, ValueError if ``offset`` is negative.
@@ -37,18 +37,18 @@ def truncate_to(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
     if offset >= log.log_end_offset:
         # An epoch that starts at the log end offset has no record; it may contradict the leader (KAFKA-10706)
         log.epochs.truncate_from_end(log.log_end_offset)
-        log.epochs_written()
+        log.note_epochs_written()
         return Truncation(log.log_end_offset, [])
     try:
         if offset < log.segments.first.base_offset:
-            return truncate_fully_and_start_at(log, offset, wall_ms)
+            return truncate_fully_and_start_at(log, offset, wall_ms=wall_ms)
         return _cut(log, offset, wall_ms)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
 
 
-def truncate_fully_and_start_at(log: LocalLog, offset: int, wall_ms: int) -> Truncation:
+def truncate_fully_and_start_at(log: LogState, offset: int, *, wall_ms: int) -> Truncation:
     """Remove all records; the next record gets ``offset``, which is the log start offset, too.
 
     For a follower whose log end offset is no longer in the leader's log. Rare; syncs the folder, so it may
@@ -56,14 +56,14 @@ def truncate_fully_and_start_at(log: LocalLog, offset: int, wall_ms: int) -> Tru
     """
     log.check_writable()
     try:
-        log.truncation_begins()
+        log.begin_truncation()
         removable: list[str] = []
         for segment in reversed(tuple(log.segments)):
             log.segments.remove([segment])
             removable += segment.mark_deleted()
         log.epochs.clear()
         log.producers.truncate_fully(offset)
-        log.emptied_at(offset)
+        log.empty_at(offset)
         log.new_segment(offset, wall_ms)
         log.files.disk.sync_directory(log.folder)  # or a power failure could bring the old segments back
         return Truncation(offset, removable)
@@ -72,30 +72,39 @@ def truncate_fully_and_start_at(log: LocalLog, offset: int, wall_ms: int) -> Tru
         raise LogFenced(log.name, error) from error
 
 
-def cut_at_gap(log: LocalLog, gap: SegmentGap, wall_ms: int) -> list[str]:
-    """End the log before the gap; return the files after it, renamed to ``.corrupt``. Raises LogFenced."""
+def resolve_gap(log: LogState, *, wall_ms: int) -> Damage | None:
+    """End the log before the gap that was found when it was opened; return the damage, None without gap.
+
+    Called when the caller has decided that the gap is a loss of data. The files after it are renamed to
+    ``.corrupt``. Raises LogFenced.
+    """
+    gap = log.take_gap()
+    if gap is None:
+        return None
     log.check_writable()
     try:
-        return _cut(log, gap.offset, wall_ms, names.CORRUPT_SUFFIX).removable
+        damage = gap.as_damage(_cut(log, gap.offset, wall_ms, names.CORRUPT_SUFFIX).removable)
     except OSError as error:
         log.fence(error)
         raise LogFenced(log.name, error) from error
+    log.note_damage(damage)
+    return damage
 
 
-def _cut(log: LocalLog, offset: int, wall_ms: int, suffix: str = names.DELETED_SUFFIX) -> Truncation:
-    log.truncation_begins()
+def _cut(log: LogState, offset: int, wall_ms: int, suffix: str = names.DELETED_SUFFIX) -> Truncation:
+    log.begin_truncation()
     removable: list[str] = []
     gone = [segment for segment in log.segments if segment.base_offset > offset]
     for segment in reversed(gone):
         log.segments.remove([segment])
-        log.segments_synced([segment.base_offset])
+        log.note_synced([segment.base_offset])
         removable += segment.mark_deleted(suffix)
     log.producers.remove_snapshots([segment.base_offset for segment in gone])
     active = log.segments.active
     position, end_offset = _find_cut(active, offset, log.may_have_gaps)
     active.truncate_to(end_offset, position)
-    log.segments_synced([active.base_offset])
-    log.shortened_to(end_offset)
+    log.note_synced([active.base_offset])
+    log.shorten_to(end_offset)
     log.epochs.truncate_from_end(end_offset)
     replay_producers(log, wall_ms)
     return Truncation(end_offset, removable)
@@ -136,7 +145,7 @@ def _before_damage(segment: LogSegment) -> tuple[int, int]:
     return position, end_offset
 
 
-def replay_producers(log: LocalLog, wall_ms: int) -> None:
+def replay_producers(log: LogState, wall_ms: int) -> None:
     """Rebuild the producer state at the log end offset: newest valid snapshot, then the batches after it."""
     producers = log.producers
     producers.load_latest(log.log_start_offset, log.log_end_offset, wall_ms)

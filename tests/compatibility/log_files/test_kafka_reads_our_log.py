@@ -51,7 +51,7 @@ def _write(folder: Path) -> tuple[int, int]:
     for number in range(ROUNDS):
         epoch = number // 10
         if number % 10 == 0:
-            log.assign_epoch_start(epoch, log.log_end_offset)
+            log.epochs.begin(epoch, log.log_end_offset)
         sequence = number * RECORDS_PER_BATCH
         plain = _batch(Codec(number % 5), number)
         numbered = _batch(Codec.NONE, number, producer_id=4000, producer_epoch=1, base_sequence=sequence)

@@ -147,7 +147,7 @@ def test_times_epochs_and_aborted_transactions_are_found(theirs: Theirs, tmp_pat
     assert len(started) >= 2
     ends = [start for _, start in started[1:]] + [theirs.end]
     for (epoch, _), end in zip(started, ends, strict=True):
-        assert log.state.end_offset_for_epoch(epoch) == (epoch, end)
+        assert log.end_offset_for_epoch(epoch) == (epoch, end)
     aborted = {
         offset
         for each in log.aborted_transactions(0, theirs.end)
@@ -170,7 +170,7 @@ def test_producers_go_on_where_they_were(theirs: Theirs, tmp_path: Path) -> None
     )
     again = _as_produced(batch)
     log = _open(theirs.stopped, tmp_path, clean=True)
-    info = log.append_as_leader(again, leader_epoch=log.state.latest_epoch, wall_ms=START_MS)
+    info = log.append_as_leader(again, leader_epoch=log.latest_epoch, wall_ms=START_MS)
     assert (info.first_offset, info.last_offset) == (batch.base_offset, batch.last_offset)
     assert log.log_end_offset == theirs.end
     log.close(wall_ms=START_MS)
@@ -184,7 +184,7 @@ def test_it_can_be_cut_and_continued(theirs: Theirs, tmp_path: Path) -> None:
     assert kept <= middle
     plain = next(each for each in stored_batches(theirs.stopped.parent, TOPIC, 0) if each.producer_id < 0)
     records = _as_produced(plain)
-    info = log.append_as_leader(records, leader_epoch=log.state.latest_epoch + 1, wall_ms=START_MS)
+    info = log.append_as_leader(records, leader_epoch=log.latest_epoch + 1, wall_ms=START_MS)
     assert info.first_offset == kept
     log.close(wall_ms=START_MS)
     reopened = Log.open(

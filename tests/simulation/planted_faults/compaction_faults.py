@@ -8,7 +8,7 @@ from nilometer.simulation.plan import Kind
 from nilometer.storage.cleaning.batch_cleaner import BatchCleaner, BatchRecords
 from nilometer.storage.cleaning.offset_map import DROP, KEEP
 from nilometer.storage.cleaning.record_layout import read_keys
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 
 
 def drop_a_newest_value(patch: Patch) -> None:
@@ -45,7 +45,7 @@ def drop_tombstones_before_what_they_delete(patch: Patch) -> None:
 
 
 def forget_that_gaps_are_lawful(patch: Patch) -> None:
-    patch.setattr(LocalLog, "allow_gaps", lambda self: None)
+    patch.setattr(LogState, "allow_gaps", lambda self: None)
 
 
 FAULTS = (

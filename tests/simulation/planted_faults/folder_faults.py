@@ -72,7 +72,7 @@ def take_over_earlier_logs(patch: Patch) -> None:
     def adopt(self: HostedLogs, wanted: Any) -> None:
         log = self._manager.get(wanted.name)
         if log is not None:
-            log.state.topic_id = wanted.topic_id
+            log.topic_id = wanted.topic_id
 
     patch.setattr(HostedLogs, "_remove_earlier", adopt)
     patch.setattr(HostedLogs, "_is_missing", lambda self, wanted: self._manager.get(wanted.name) is None)
@@ -94,7 +94,7 @@ def take_over_records_without_topic_id(patch: Patch) -> None:
         if log is not None and log.topic_id is None:
             checkpoints.write_partition_metadata(self._runtime.disk, log.folder, wanted.topic_id)
             checkpoints.sync_partition_metadata(self._runtime.disk, log.folder)
-            log.state.topic_id = wanted.topic_id
+            log.topic_id = wanted.topic_id
         make_stray(self, wanted)
 
     def is_missing_unless_adopted(self: HostedLogs, wanted: Any) -> bool:

@@ -17,7 +17,7 @@ from nilometer.cluster.controller.decision import OK, Decision
 from nilometer.replication.shell_interface import AdvanceLogStart, ReleaseProduce
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.membership import MembershipPlan
-from nilometer.storage import retention
+from nilometer.storage import Log, retention
 from nilometer.storage.segments.segment_files import FilePool
 
 ONE_COMES = MembershipPlan(joins_at_s=4.0, leaves_at_s=None)
@@ -47,7 +47,7 @@ def delete_above_the_high_watermark(patch: Patch) -> None:
     def careless(log: Any, high_watermark: int, wall_ms: int) -> list[str]:
         return careful(log, log.log_end_offset, wall_ms)
 
-    patch.setattr(retention, "delete_old_segments", careless)
+    patch.setattr(Log, "delete_old_segments", careless)
 
 
 def delete_too_much(patch: Patch) -> None:

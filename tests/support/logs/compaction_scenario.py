@@ -60,7 +60,7 @@ class CompactionScenario:
         options = OpenOptions(
             clean=False,
             wall_ms=self.now_ms,
-            recovery_point=0 if not self.records else self.log.state.recovery_point,
+            recovery_point=0 if not self.records else self.log.recovery_point,
         )
         self.log = Log.open(SegmentFiles.on(self.disk), FOLDER, KEY, CONFIG, options)
         return self.log
@@ -104,15 +104,15 @@ class CompactionScenario:
 
     def roll(self) -> None:
         if self.log.segments.active.size:
-            self.log.state.roll(self.now_ms)
+            self.log.roll(self.now_ms)
 
     def clean(self, buffer_bytes: int = 1 << 20) -> bool:
         make_durable(self.log)
         before = self.log.log_end_offset, self.log.log_start_offset, self.log.epochs.entries
         done = clean_log(self.log, wall_ms=self.now_ms, buffer_bytes=buffer_bytes) is not None
         assert (self.log.log_end_offset, self.log.log_start_offset, self.log.epochs.entries) == before
-        for offset in self.newest(self.log.state.cleaned_offset).values():
-            if self.records[offset].value is None and offset < self.log.state.cleaned_offset:
+        for offset in self.newest(self.log.cleaned_offset).values():
+            if self.records[offset].value is None and offset < self.log.cleaned_offset:
                 self.tombstone_seen_ms.setdefault(offset, self.now_ms)
         return done
 
@@ -139,7 +139,7 @@ class CompactionScenario:
         found = {record.offset: record for _, records in read_all(self.log) for record in records}
         for offset, record in found.items():
             assert record == self.records[offset], "records stay as they were written"
-        cleaned = self.log.state.cleaned_offset
+        cleaned = self.log.cleaned_offset
         newest = self.newest(cleaned)
         newest_of_all = self.newest(self.log.log_end_offset)
         for offset, record in self.records.items():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from nilometer.storage import Log
 from nilometer.storage.cleaning.cleaning_plan import plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import BUFFER_BYTES, RoundOptions, RoundStatistics
+from nilometer.storage.cleaning.log_cleaning import LogCleaning
 
 
 def make_durable(log: Log) -> None:
@@ -30,12 +31,12 @@ def clean_log(
     are removed.
     """
     bound = log.log_end_offset if high_watermark is None else high_watermark
-    view = log.cleanable_view(high_watermark=bound, durable_recovery_point=log.state.recovery_point)
+    view = log.cleanable_view(high_watermark=bound, durable_recovery_point=log.recovery_point)
     plan = plan_cleaning(view, wall_ms)
     if plan is None:
         return None
     options = RoundOptions(wall_ms=wall_ms, buffer_bytes=buffer_bytes, slice_bytes=slice_bytes)
-    cleaning = log.start_cleaning(plan, options)
+    cleaning = LogCleaning(log, plan, options)
     steps = cleaning.round.steps()
     try:
         for group in steps:
@@ -43,7 +44,7 @@ def clean_log(
             cleaning.check()
             if group is not None:
                 for path in cleaning.replace(group, wall_ms=wall_ms):
-                    log.state.files.disk.remove(path)
+                    log.files.disk.remove(path)
     finally:
         steps.close()
         cleaning.round.discard()

@@ -310,7 +310,7 @@ def test_the_first_flush_of_a_log_created_ahead_makes_its_folder_durable() -> No
         broker = OneBroker(disk, entries)
         await broker.metadata.catch_up()
         log = broker.manager.logs[TopicPartition("t", 7)]
-        log.assign_epoch_start(0, 0)
+        log.epochs.begin(0, 0)
         batch = BatchBuilder()
         batch.append(1, None, b"kept", ())
         log.append_as_leader(batch.build(), leader_epoch=0, wall_ms=1)
@@ -365,7 +365,7 @@ def test_the_marker_of_the_log_decides_what_a_gap_between_segments_is(policy: st
     assert again.manager.has_gaps != is_marked
     found = again.hosted.open(image, wanted)
     assert not again.manager.has_gaps
-    assert found.state.may_have_gaps == (is_marked or policy == "compact")
+    assert found.may_have_gaps == (is_marked or policy == "compact")
     if is_marked:
         assert found.log_end_offset == 9
         part = found.read(second.base_offset, 1, 9)

@@ -96,7 +96,7 @@ def _unbroken(_partition: Partition, broken: AssertionError) -> None:
 
 
 def partition_of(log: Log, host: Host) -> Partition:
-    replica = Replica(log.state, broker_id=1, broker_epoch=1, counts_flushed=log.config.flush_messages <= 1)
+    replica = Replica(log, broker_id=1, broker_epoch=1, counts_flushed=log.config.flush_messages <= 1)
     key = TopicIdPartition(TopicId("x"), 0)
     partition = Partition("t", key, _state(0, 1), log, replica, host.parts, _unbroken)
     partition.add_resume_listener(host.on_resumed)
@@ -138,10 +138,10 @@ def test_a_segment_that_is_full_during_a_flush_gets_a_flush_without_another_reco
     partition.on_metadata(_state(1, 1), {1: 1})
 
     def append_until_full() -> int:
-        before = log.state.segments.active.base_offset
-        while log.state.segments.active.base_offset == before:
+        before = log.segments.active.base_offset
+        while log.segments.active.base_offset == before:
             partition.append(_batch(b"x" * 50), all_replicas=True)
-        return log.state.segments.active.base_offset
+        return log.segments.active.base_offset
 
     append_until_full()
     [ended] = host.wanting.values()
@@ -153,7 +153,7 @@ def test_a_segment_that_is_full_during_a_flush_gets_a_flush_without_another_reco
     log.mark_flushed(plan, wall_ms=1)
     ended(None)
     host.commit()
-    assert log.state.recovery_point >= second_end
+    assert log.recovery_point >= second_end
     assert not host.wanting, "and no more when no segment waits"
 
 
@@ -193,11 +193,11 @@ def test_a_waiting_follower_gets_an_append_from_memory_and_nothing_is_kept_then(
     partition.fetch_waiters[follower] = None
     partition.append(_batch(b"one waits"), all_replicas=True)
     assert (follower.reads, follower.records[-10:-1]) == (0, b"one waits")
-    assert log.state.kept is None
+    assert log.kept is None
     follower.fails = True
     with pytest.raises(RuntimeError):
         partition.append(_batch(b"it fails"), all_replicas=True)
-    assert log.state.kept is None
+    assert log.kept is None
 
 
 def test_a_follower_that_was_restarted_fetches_on() -> None:

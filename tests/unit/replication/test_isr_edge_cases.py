@@ -289,7 +289,7 @@ def test_acks_1_under_min_isr_says_why_it_is_invisible() -> None:
 def test_min_isr_lowered_frees_the_high_watermark() -> None:
     leader = Leading(log_of(), registered(1), min_insync_replicas=2)
     leader.append()
-    assert leader.role.on_min_isr_changed(1, 0) == (MOVED,)
+    assert leader.role.configure(1, counts_flushed=False, flushed_end_offset=0, now_ms=0) == (MOVED,)
     assert leader.role.high_watermark_hold(0) == NotHeld()
 
 

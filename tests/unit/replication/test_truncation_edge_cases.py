@@ -220,7 +220,7 @@ def test_a_partition_without_a_leader_is_not_fetched() -> None:
 def test_what_is_not_flushed_is_not_acknowledged_by_a_fetch() -> None:
     log = log_of(0, 0)
     follower = following(log)
-    follower.counts_flushed, follower.flushed_end_offset = True, 1
+    follower.configure(counts_flushed=True, flushed_end_offset=1)
     assert follower.next_fetch() is NoFetch.UNFLUSHED
     follower.on_flushed(2)
     assert fetch_of(follower).fetch_offset == 2

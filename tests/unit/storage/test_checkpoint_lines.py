@@ -289,7 +289,7 @@ def test_a_write_for_an_earlier_log_of_the_name_does_not_release_a_later_one() -
     log = directory.create()
     append(log, b"b", 20)
     directory.manager.truncate_to(log, 5, wall_ms=1)
-    log.state.await_checkpoint()
+    log.await_checkpoint()
     directory.write(slow)
     with pytest.raises(KafkaError, match="checkpoint"):
         append(log, b"too soon", 1)

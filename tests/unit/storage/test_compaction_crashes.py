@@ -70,7 +70,7 @@ def test_a_round_that_ends_anywhere_loses_and_resurrects_nothing(how: str) -> No
         scenario.reopen()
         assert scenario.log.log_end_offset == end
         assert scenario.log.damages == ()
-        assert scenario.log.state.gap is None
+        assert scenario.log.gap is None
         scenario.check_after_crash()
         left = scenario.disk.list_directory(FOLDER)
         assert not [name for name in left if name.endswith((names.SWAP_SUFFIX, names.CLEANED_SUFFIX))]

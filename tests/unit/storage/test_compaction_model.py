@@ -84,8 +84,8 @@ def play(scenario: CompactionScenario, event: tuple[object, ...]) -> None:
             scenario.clean(buffer_bytes)  # pyright: ignore[reportArgumentType]
             scenario.check()
         case _:
-            cleaned = scenario.log.state.cleaned_offset
-            scenario.reopen().state.cleaned_offset = cleaned
+            cleaned = scenario.log.cleaned_offset
+            scenario.reopen().cleaned_offset = cleaned
             scenario.check()
 
 

@@ -45,14 +45,14 @@ def scenario_of(segments: int, per_segment: int = 1) -> CompactionScenario:
 def view_of(log: Log, bound: int | None = None) -> CleanableView:
     end = log.log_end_offset
     return CleanableView.of(
-        log.state, last_stable_offset=end if bound is None else bound, durable_recovery_point=end
+        log, last_stable_offset=end if bound is None else bound, durable_recovery_point=end
     )
 
 
 def test_the_dirty_ratio_decides_and_max_compaction_lag_overrules_it() -> None:
     scenario = scenario_of(4)
     log = scenario.log
-    log.state.cleaned_offset = 3
+    log.cleaned_offset = 3
     plan = plan_cleaning(view_of(log), scenario.now_ms)
     assert plan is not None
     assert (plan.first_dirty_offset, plan.end_offset) == (3, 4)
@@ -148,7 +148,7 @@ def test_a_round_that_did_not_read_a_whole_batch_sets_no_delete_horizon(is_one_b
         scenario.append(batch)
     scenario.roll()
     scenario.clean(2 * SLOT_BYTES)
-    assert scenario.log.state.cleaned_offset == 1, "only the first key fits into the offset map"
+    assert scenario.log.cleaned_offset == 1, "only the first key fits into the offset map"
     found = read_all(scenario.log)
     assert [record for _, records in found for record in records] == list(scenario.records.values())
     assert not any(header.has_delete_horizon for header, _ in found)
@@ -214,14 +214,14 @@ def test_a_round_is_given_up_when_the_log_changes_under_it(what: str) -> None:
         elif what == "policy":
             log.configure(dataclasses.replace(CONFIG, is_compacted=False))
         elif what == "retention":
-            log.state.move_log_start(1)
+            log.move_log_start(1)
             log.delete_old_segments(4, 1)
         else:
             log.fence(OSError("the partition was deleted"))
 
     with pytest.raises(RoundOvertaken):
         clean_log(log, wall_ms=scenario.now_ms, meanwhile=change)
-    assert log.state.cleaned_offset == 0
+    assert log.cleaned_offset == 0
     assert not [
         name for name in scenario.disk.list_directory(log.folder) if name.endswith(names.CLEANED_SUFFIX)
     ]
@@ -275,22 +275,22 @@ def test_the_cleaned_offset_is_checkpointed_cut_and_dropped_with_its_log() -> No
     directory.checkpoint()
     assert not directory.disk.exists(f"/data/{names.CLEANER_OFFSET_CHECKPOINT}"), "without lines, no file"
     assert clean_log(log, wall_ms=10) is not None
-    cleaned = log.state.cleaned_offset
+    cleaned = log.cleaned_offset
     assert cleaned > 10
     directory.checkpoint()
     assert directory.lines == {KEY: cleaned}
     directory.open()
     log = directory.manager.logs[KEY]
-    assert log.state.cleaned_offset == cleaned
-    assert log.state.may_have_gaps
+    assert log.cleaned_offset == cleaned
+    assert log.may_have_gaps
 
     directory.manager.truncate_to(log, 3, wall_ms=1)
-    assert log.state.cleaned_offset <= 3
+    assert log.cleaned_offset <= 3
     assert log.awaits_checkpoint, "or new records would count as cleaned after a crash"
     with pytest.raises(KafkaError, match="checkpoint"):
         log.append_as_leader(build_batch((b"x",)), leader_epoch=0, wall_ms=1)
     directory.checkpoint()
-    assert directory.lines == ({KEY: log.state.cleaned_offset} if log.state.cleaned_offset else {})
+    assert directory.lines == ({KEY: log.cleaned_offset} if log.cleaned_offset else {})
 
     directory.manager.delete(KEY)
     directory.checkpoint()
@@ -305,21 +305,21 @@ def test_a_cleaned_offset_that_is_out_of_range_is_reset() -> None:
         path = f"/data/{names.CLEANER_OFFSET_CHECKPOINT}"
         checkpoints.write_offsets(directory.disk, path, {KEY: line})
         directory.open()
-        assert directory.manager.logs[KEY].state.cleaned_offset == 0
+        assert directory.manager.logs[KEY].cleaned_offset == 0
 
 
 def test_only_what_every_restart_takes_as_checked_may_be_cleaned() -> None:
     """The line on disk counts, not what is durable by now."""
     directory = Directory()
     log = directory.filled_log()
-    assert directory.manager.durable_recovery_point(KEY) == 0 < log.state.recovery_point
+    assert directory.manager.durable_recovery_point(KEY) == 0 < log.recovery_point
     plans = directory.manager.plan_checkpoints({KEY: 0})
     for plan in plans:
         plan.run()
     assert directory.manager.durable_recovery_point(KEY) == 0, "written, but not known to be"
     for plan in plans:
         directory.manager.note_checkpoint(plan)
-    assert directory.manager.durable_recovery_point(KEY) == log.state.recovery_point
+    assert directory.manager.durable_recovery_point(KEY) == log.recovery_point
 
 
 def test_the_epoch_chain_outlives_a_recovery_of_what_was_cleaned() -> None:
@@ -329,7 +329,7 @@ def test_the_epoch_chain_outlives_a_recovery_of_what_was_cleaned() -> None:
     for epoch in range(4):
         for number in range(5):
             log.append_as_leader(build_batch((b"%d" % number,)), leader_epoch=epoch, wall_ms=1)
-    log.state.roll(1)
+    log.roll(1)
     log.append_as_leader(build_batch((b"last",)), leader_epoch=4, wall_ms=1)
     make_durable(log)
     directory.checkpoint()

@@ -234,7 +234,7 @@ class Filled:
     def fill(self, batch_count: int) -> None:
         for _ in range(batch_count):
             self._append(self.chance.choice([1, 5, 40, 90]))
-        self.log.state.roll(1)
+        self.log.roll(1)
         make_durable(self.log)
 
     def _append(self, count: int) -> None:
@@ -283,7 +283,7 @@ def rounds_of(filled: Filled, buffer_bytes: int) -> list[dict[str, bytes]]:
         clean_log(filled.log, wall_ms=100 * (number + 1), buffer_bytes=buffer_bytes, slice_bytes=1_000)
         found.append(filled.contents())
         if number == 1:
-            filled.log.state.cleaned_offset = 0  # as after a lost checkpoint: gaps are in the dirty part
+            filled.log.cleaned_offset = 0  # as after a lost checkpoint: gaps are in the dirty part
     return found
 
 
@@ -327,8 +327,8 @@ def test_above_the_record_that_did_not_fit_into_the_offset_map_all_records_stay(
     attributes = batch_attributes(delete_horizon=True)
     header = structs.replace(header_of(5, 4), attributes=attributes, base_timestamp=50)
     filled.log.append_as_follower(pack_batch(header, b"".join(records)), wall_ms=1)
-    filled.log.state.roll(1)
+    filled.log.roll(1)
     make_durable(filled.log)
     clean_log(filled.log, wall_ms=100, buffer_bytes=3 * SLOT_BYTES)
-    assert filled.log.state.cleaned_offset == 2
+    assert filled.log.cleaned_offset == 2
     assert [record.offset for record in filled.records()] == [2, 3, 4]

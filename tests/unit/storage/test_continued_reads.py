@@ -57,11 +57,11 @@ def test_an_append_that_is_kept_is_read_from_memory() -> None:
     reads = disk.reads
     assert [read(log, 2), read(log, 2)] == [batches[2]] * 2
     assert disk.reads == reads
-    log.forget_kept()
+    log.keep_records(None)
     assert [read(log, number, upper=number + 1) for number in range(3)] == batches
     assert disk.reads > reads
     batches.append(append(log, 3))
-    log.forget_kept()
+    log.keep_records(None)
     reads = disk.reads
     assert read(log, 3) == batches[3]
     assert disk.reads == reads + 1, "where it is was noted by the read from memory"

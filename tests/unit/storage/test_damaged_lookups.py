@@ -109,7 +109,7 @@ def test_no_bit_of_a_header_makes_a_reader_skip_records(gaps: bool, only_cached:
         data = bytes(disk.read_file(f"{FOLDER}/{name}"))
         log = open_log(disk)
         for place in flips(disk, name, header_positions(data, first=8 if gaps else 0)):
-            log.state.read_hints = {}
+            log.read_hints = {}
             for offset in range(0, END, 2):
                 due = [one for one in whole if one[0] >= offset]
                 found = read_to_end(log, offset, only_cached=only_cached)
@@ -140,7 +140,7 @@ def test_a_check_of_a_segment_finds_what_stops_a_reader(gaps: bool) -> None:
     for name in log_names(disk)[:-1]:  # of the last segment the end may be half written
         data = bytes(disk.read_file(f"{FOLDER}/{name}"))
         for place in flips(disk, name, header_positions(data)):
-            log.state.read_hints = {}
+            log.read_hints = {}
             found = read_to_end(log, 0)
             if found[-1][0] >= 0:
                 continue
@@ -176,7 +176,7 @@ def test_no_bit_of_a_header_or_an_index_makes_a_search_by_time_skip_a_record() -
     log = Log.open(SegmentFiles.on(disk), FOLDER, KEY, config, options)
     for number in range(8):
         log.append_as_leader(build_batch((b"v",), timestamp=1_000 + number), leader_epoch=0, wall_ms=1)
-    log.state.roll(wall_ms=1)
+    log.roll(wall_ms=1)
     first = log.segments.first
     assert first.largest_timestamp() == 1_007
     for name in [name for name in disk.list_directory(FOLDER) if name.startswith("0" * 20)]:
@@ -188,7 +188,7 @@ def test_no_bit_of_a_header_or_an_index_makes_a_search_by_time_skip_a_record() -
         else:
             continue
         for place in flips(disk, name, positions):
-            log.state.files.index_cache.forget(first.log_path)
+            log.files.index_cache.forget(first.log_path)
             for number in range(8):
                 try:
                     found = run_at_once(log.offset_for_timestamp(1_000 + number))

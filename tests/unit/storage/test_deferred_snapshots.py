@@ -53,9 +53,9 @@ def test_many_producers_are_written_by_the_next_flush() -> None:
     log.mark_flushed(plan, wall_ms=1_000)
     assert snapshots(disk) == ["00000000000000002001.snapshot"]
     assert log.flush_plan().snapshot is None
-    again = open_log(disk, log.state.recovery_point)
-    assert sorted(again.state.producers.producers) == list(range(MANY + 1))
-    assert again.state.producers.snapshot_offsets == (MANY,)
+    again = open_log(disk, log.recovery_point)
+    assert sorted(again.producers.producers) == list(range(MANY + 1))
+    assert again.producers.snapshot_offsets == (MANY,)
 
 
 def test_a_snapshot_that_a_crash_left_under_its_temporary_name_is_made_again_from_the_log() -> None:
@@ -64,7 +64,7 @@ def test_a_snapshot_that_a_crash_left_under_its_temporary_name_is_made_again_fro
     log.flush_plan().run()
     again = open_log(disk)
     assert snapshots(disk) == ["00000000000000002001.snapshot"], "recovery writes that of each segment"
-    assert sorted(again.state.producers.producers) == list(range(MANY))
+    assert sorted(again.producers.producers) == list(range(MANY))
 
 
 def test_a_truncation_meanwhile_leaves_no_snapshot_above_the_end() -> None:
@@ -76,8 +76,8 @@ def test_a_truncation_meanwhile_leaves_no_snapshot_above_the_end() -> None:
     log.truncate_to(10, wall_ms=1_000)
     log.mark_flushed(plan, wall_ms=1_000)
     assert snapshots(disk) == []
-    assert log.state.producers.snapshot_offsets == ()
-    assert sorted(log.state.producers.producers) == list(range(10))
+    assert log.producers.snapshot_offsets == ()
+    assert sorted(log.producers.producers) == list(range(10))
 
 
 def test_a_newer_roll_meanwhile_keeps_both() -> None:
@@ -91,4 +91,4 @@ def test_a_newer_roll_meanwhile_keeps_both() -> None:
     plan = log.flush_plan()
     plan.run()
     log.mark_flushed(plan, wall_ms=1_000)
-    assert log.state.producers.snapshot_offsets == (MANY, MANY + 1)
+    assert log.producers.snapshot_offsets == (MANY, MANY + 1)

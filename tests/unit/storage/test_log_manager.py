@@ -67,7 +67,7 @@ def test_a_failed_directory_takes_its_own_logs_offline_and_no_others() -> None:
     append(manager, SECOND, 3)
     descriptions = {each.path: each for each in manager.describe()}
     assert descriptions["/one"].failure is not None
-    assert descriptions["/two"].sizes[SECOND] == manager.logs[SECOND].state.size > 0
+    assert descriptions["/two"].sizes[SECOND] == manager.logs[SECOND].size > 0
     assert manager.create(TopicPartition("c", 0), CONFIG, wall_ms=1).folder == "/two/c-0"
     assert manager.close({}, broker_epoch=4, wall_ms=1) == []
     assert log_directory.read_broker_epoch(disk, "/two/.kafka_cleanshutdown") == 4

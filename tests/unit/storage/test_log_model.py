@@ -69,7 +69,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def enter_epoch(self) -> None:
         self.model.epoch += 1
-        self.log.assign_epoch_start(self.model.epoch, self.model.end)
+        self.log.epochs.begin(self.model.epoch, self.model.end)
 
     @rule(data=st.data())
     def read_anywhere(self, data: st.DataObject) -> None:
@@ -143,7 +143,7 @@ class LogMachine(RuleBasedStateMachine):
         self.disk.crash_process()
         self.reopen()
         assert self.log.log_end_offset == self.model.end
-        assert self.log.state.recovery_point == self.model.end
+        assert self.log.recovery_point == self.model.end
 
     @rule()
     def crash_process(self) -> None:
@@ -189,7 +189,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.log_end_offset == self.model.end
         assert self.log.log_start_offset == self.model.start
         assert self.log.flushed_offset <= self.model.end
-        assert self.log.state.recovery_point <= self.log.flushed_offset
+        assert self.log.recovery_point <= self.log.flushed_offset
         assert self.disk.open_files <= 4
 
     @invariant()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 
 SRC = Path(__file__).resolve().parents[3] / "src/nilometer"
-OWNER = SRC / "storage/local_log.py"
-STATE = {name for name in LocalLog.__slots__ if not name.startswith("_")}
+OWNER = SRC / "storage/log_state.py"
+STATE = {name for name in LogState.__slots__ if not name.startswith("_")}
 LOGS = {"log", "_log", "state", "_state"}
 
 

@@ -95,7 +95,7 @@ def test_bad_batches_are_refused_and_nothing_is_written(
     with pytest.raises(KafkaError) as refusal:
         append(log, records)
     assert refusal.value.code is code
-    assert (log.log_end_offset, log.state.size) == (0, 0)
+    assert (log.log_end_offset, log.size) == (0, 0)
 
 
 def test_timestamps_within_bounds_are_kept() -> None:

@@ -90,7 +90,7 @@ def test_a_log_that_compaction_never_came_through_ends_before_a_gap(policy: LogC
     assert any(path.endswith(f"{found_from:020}.log.corrupt") for path in damage.evidence)
     assert log.log_end_offset == lost_from
     assert records(log) == kept(0, lost_from)
-    assert log.state.recovery_point <= lost_from
+    assert log.recovery_point <= lost_from
     assert log.resolve_gap(wall_ms=1) is None, "it is decided once"
     log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1)
     assert records(log) == [*kept(0, lost_from), (lost_from, b"again")]
@@ -102,7 +102,7 @@ def test_a_gap_that_no_compaction_left_is_damage_to_a_reader() -> None:
     disk = MemoryDisk()
     lost_from, found_from = write_log_with_gap(disk)
     log = open_log(disk, DELETED, recovery_point=END)
-    assert log.state.gap is None
+    assert log.gap is None
     assert read_from(log, 0, lost_from) == kept(0, lost_from)
     with pytest.raises(CorruptRecordFound) as found:
         log.read(lost_from, 1000, END)
@@ -115,11 +115,11 @@ def test_a_follower_marks_a_gap_that_it_copies_before_it_writes_it() -> None:
     disk = MemoryDisk()
     log = open_log(disk, DELETED)
     log.append_as_follower(build_batch((b"0",), base_offset=0, epoch=0), wall_ms=1)
-    assert not log.state.may_have_gaps
+    assert not log.may_have_gaps
     log.append_as_follower(build_batch((b"5",), base_offset=5, epoch=0), wall_ms=1)
-    assert log.state.may_have_gaps
+    assert log.may_have_gaps
     again = open_log(disk, DELETED)
-    assert again.state.may_have_gaps
+    assert again.may_have_gaps
     assert records(again) == [(0, b"0"), (5, b"5")]
 
 
@@ -130,18 +130,18 @@ def test_a_line_of_a_cleaner_marks_the_log() -> None:
     options = OpenOptions(clean=False, wall_ms=1, cleaned_offset=END)
     disk.crash_process()
     log = Log.open(SegmentFiles.on(disk), FOLDER, KEY, DELETED, options)
-    assert log.state.gap is None
-    assert log.state.cleaned_offset == END
-    assert open_log(disk, DELETED).state.may_have_gaps, "and stays when the line goes"
+    assert log.gap is None
+    assert log.cleaned_offset == END
+    assert open_log(disk, DELETED).may_have_gaps, "and stays when the line goes"
 
 
 def test_a_gap_below_the_recovery_point_or_the_log_start_is_no_loss() -> None:
     disk = MemoryDisk()
     lost_from, found_from = write_log_with_gap(disk)
-    assert open_log(disk, DELETED, recovery_point=lost_from).state.gap is not None
-    assert open_log(disk, DELETED, recovery_point=lost_from + 1).state.gap is None
-    assert open_log(disk, DELETED, log_start=found_from - 1).state.gap is not None
-    assert open_log(disk, DELETED, log_start=found_from).state.gap is None
+    assert open_log(disk, DELETED, recovery_point=lost_from).gap is not None
+    assert open_log(disk, DELETED, recovery_point=lost_from + 1).gap is None
+    assert open_log(disk, DELETED, log_start=found_from - 1).gap is not None
+    assert open_log(disk, DELETED, log_start=found_from).gap is None
 
 
 def test_a_log_directory_with_an_undecided_gap_is_not_closed_as_one_in_order() -> None:
@@ -182,7 +182,7 @@ def test_a_power_failure_after_the_cut_brings_back_no_record_behind_the_gap(seed
     manager = open_manager(disk)
     log = manager.logs[KEY]
     manager.resolve_gap(log, wall_ms=1)
-    log.state.checkpoint_written()
+    log.accept_appends()
     log.append_as_leader(build_batch((b"again",)), leader_epoch=1, wall_ms=1)
     plan = log.flush_plan()
     plan.run()

@@ -80,16 +80,16 @@ def test_kafka_7415_an_epoch_below_the_first_known_one_answers_with_the_first_st
 def test_kafka_7415_a_leader_that_never_wrote_is_in_the_cache() -> None:
     log = open_log(MemoryDisk())
     append(log, 2, epoch=1)
-    log.assign_epoch_start(4, log.log_end_offset)
-    assert log.state.end_offset_for_epoch(1) == (1, 2)
-    assert log.state.end_offset_for_epoch(4) == (4, 2)
+    log.epochs.begin(4, log.log_end_offset)
+    assert log.end_offset_for_epoch(1) == (1, 2)
+    assert log.end_offset_for_epoch(4) == (4, 2)
 
 
 def test_kafka_7415_of_two_epochs_that_begin_at_one_offset_the_later_is_kept() -> None:
     log = open_log(MemoryDisk())
     append(log, 2, epoch=1)
     for epoch in (4, 5):
-        log.assign_epoch_start(epoch, log.log_end_offset)
+        log.epochs.begin(epoch, log.log_end_offset)
     assert log.epochs.entries == ((1, 0), (5, 2))
 
 
@@ -131,7 +131,7 @@ def test_kafka_10432_epoch_zero_is_rebuilt_by_recovery() -> None:
 def test_kafka_10706_truncating_to_the_end_still_trims_the_epochs() -> None:
     log = open_log(MemoryDisk())
     append(log, 3, epoch=1)
-    log.assign_epoch_start(2, 3)
+    log.epochs.begin(2, 3)
     assert log.truncate_to(3, wall_ms=1).log_end_offset == 3
     assert log.epochs.entries == ((1, 0),)
 
@@ -255,13 +255,13 @@ def test_kafka_7190_a_producer_outlives_its_records(orderly: bool) -> None:
     for sequence in range(10):
         produce(log, (7, 0, sequence))
     log.delete_old_segments(10, 1_000)
-    assert log.state.is_empty
+    assert log.is_empty
     if orderly:
         log.close(wall_ms=1)
     again = open_log(disk, clean=orderly, start=10)
     assert produce(again, (7, 0, 10)) == 10
     refused(ErrorCode.out_of_order_sequence_number, again, build_batch((b"v",), producer=(7, 0, 12)))
-    assert list(again.remove_expired_producers(wall_ms=1_000 + 86_400_000)) == [1]
+    assert list(again.producers.remove_expired(1_000 + 86_400_000)) == [1]
     assert produce(again, (7, 0, 55)) == 11
 
 
@@ -318,7 +318,7 @@ def test_a_transactional_producer_is_kept_while_its_transaction_is_open() -> Non
     produce(log, (8, 0, 0))
 
     def left_after(idle_ms: int) -> list[int]:
-        list(log.remove_expired_producers(wall_ms=1_000 + idle_ms))
+        list(log.producers.remove_expired(1_000 + idle_ms))
         return list(log.producers.producers)
 
     assert left_after(86_400_000 - 1) == [7, 8]
@@ -443,7 +443,7 @@ def test_the_last_stable_offset_is_the_earliest_of_all_unstable_transactions(see
             began.setdefault(producer_id, offset)
         if chance.random() < 0.3:
             high_watermark = chance.randint(high_watermark, log.log_end_offset)
-            log.on_high_watermark(high_watermark)
+            log.producers.on_high_watermark(high_watermark)
         if chance.random() < 0.02:
             log.close(wall_ms=1_000)
             log, high_watermark = open_log(disk), log.log_end_offset

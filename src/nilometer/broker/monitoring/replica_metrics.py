@@ -46,7 +46,7 @@ class ReplicaSurvey:
         of_topic = self.by_topic.get(partition.topic)
         if of_topic is None:
             of_topic = self.by_topic[partition.topic] = TopicSums(TrafficTotals())
-        log_bytes = log.state.size
+        log_bytes = log.size
         for sums in (self.all_topics, of_topic):
             sums.traffic.add_partition(traffic, log.log_end_offset)
             sums.log_bytes += log_bytes
@@ -227,7 +227,7 @@ def _of_partition(name: str, help_text: str) -> Family:
 _PER_PARTITION: tuple[tuple[Family, Callable[[Partition], int]], ...] = (
     (
         _of_partition("kafka_log_log_size", "Bytes of the partition's segments."),
-        lambda partition: partition.log.state.size,
+        lambda partition: partition.log.size,
     ),
     (
         _of_partition("kafka_log_log_logstartoffset", "The log start offset."),

@@ -128,7 +128,7 @@ class Partition(ReadablePartition):
         """
         epoch_before = self.replica.leader_epoch
         self.state = state
-        self.replica.flushed_end_offset = self.log.flushed_offset
+        self.replica.note_flushed(self.log.flushed_offset)
         self._carry_out(self.replica.on_metadata(state, eligible, self._host.clock.monotonic_ms()))
         if self.replica.leader_epoch != epoch_before:
             delayed_requests.role_changed(self)
@@ -165,18 +165,16 @@ class Partition(ReadablePartition):
 
     def configure(self, min_insync_replicas: int) -> None:
         """Apply changed settings of the topic to the replica and its role; the log has its own already."""
-        self.replica.min_insync_replicas = min_insync_replicas
-        self.replica.counts_flushed = self.counts_flushed
+        effects = self.replica.configure(
+            min_insync_replicas=min_insync_replicas,
+            counts_flushed=self.counts_flushed,
+            flushed_end_offset=self.log.flushed_offset,
+            now_ms=self._host.clock.monotonic_ms(),
+        )
+        self._carry_out(effects)
         self._maybe_flush_all()
-        role = self.replica.role
-        if isinstance(role, FollowerRole):
-            role.counts_flushed = self.counts_flushed
-            role.flushed_end_offset = self.log.flushed_offset
+        if isinstance(self.replica.role, FollowerRole):
             self._notify_resumed()
-        if isinstance(role, LeaderRole):
-            role.counts_flushed = self.counts_flushed
-            role.flushed_end_offset = self.log.flushed_offset
-            self._carry_out(role.on_min_isr_changed(min_insync_replicas, self._host.clock.monotonic_ms()))
 
     @property
     def counts_flushed(self) -> bool:
@@ -235,7 +233,7 @@ class Partition(ReadablePartition):
                 self._after_append(leader, info)
             finally:
                 if keeps:
-                    log.forget_kept()
+                    log.keep_records(None)
         return info
 
     def on_failure(self, work: str, error: Exception) -> None:
@@ -272,7 +270,7 @@ class Partition(ReadablePartition):
 
     def _count_unflushed(self, info: AppendInfo) -> None:
         self._unflushed_records += info.last_offset - info.first_offset + 1
-        state = self.log.state
+        state = self.log
         if self._unflushed_records >= state.config.flush_messages:
             self._unflushed_records = 0
             self.request_flush()
@@ -351,7 +349,7 @@ class Partition(ReadablePartition):
         Called after the log's flushed offset has advanced.
         """
         self._is_seal_flush_asked = False
-        if self.log.state.unsynced_sealed:
+        if self.log.unsynced_sealed:
             self._flush_sealed()  # a segment became full during the flush, and no append may follow
         flushed = self.log.flushed_offset
         self._carry_out(self.replica.on_flushed(flushed, self._host.clock.monotonic_ms()))
@@ -372,7 +370,7 @@ class Partition(ReadablePartition):
             if isinstance(effect, AppendBatches):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
-                self.log.on_high_watermark(effect.offset)
+                self.log.producers.on_high_watermark(effect.offset)
                 delayed_requests.high_watermark_advanced(self, len(records))
             elif isinstance(effect, BackOff):
                 backs_off_because = f"{effect.error.name}: {effect.reason}"
@@ -550,7 +548,7 @@ class Partition(ReadablePartition):
                 if (wait := self._produce_waits.pop(ticket, None)) is not None:
                     wait.release(outcome)
             case StartEpoch(epoch, start_offset):
-                self.log.assign_epoch_start(epoch, start_offset)
+                self.log.epochs.begin(epoch, start_offset)
             case SendAlterPartition(request):
                 self._send_alter_partition(request)
             case TruncateTo(offset):
@@ -565,7 +563,7 @@ class Partition(ReadablePartition):
                 assert_never(effect)
 
     def _publish_high_watermark(self) -> None:
-        self.log.on_high_watermark(self.replica.high_watermark)
+        self.log.producers.on_high_watermark(self.replica.high_watermark)
         # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
         published = self.traffic.take_published()
         if self.fetch_waiters:

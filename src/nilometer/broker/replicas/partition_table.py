@@ -39,6 +39,4 @@ class PartitionTable:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Return the high watermarks of all hosted partitions, for the checkpoint files."""
         # Read without the properties of Log and Replica: the event loop waits for all partitions.
-        return {
-            one.log.state.topic_partition: one.replica.role.high_watermark for one in self.by_key.values()
-        }
+        return {one.log.topic_partition: one.replica.role.high_watermark for one in self.by_key.values()}

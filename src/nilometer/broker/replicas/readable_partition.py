@@ -103,7 +103,7 @@ class ReadablePartition:
                 ErrorCode.offset_out_of_range,
                 f"{self} is in leader epoch {self.leader_epoch}; no reader has read in {last_fetched_epoch}",
             )
-        found = diverging_epoch(self.log.state, fetch_offset, last_fetched_epoch)
+        found = diverging_epoch(self.log, fetch_offset, last_fetched_epoch)
         if found.epoch == NO_LEADER_EPOCH and found is not NO_DIVERGENCE:
             # A follower may not have a batch yet of an epoch in which its leader has written already.
             raise KafkaError(

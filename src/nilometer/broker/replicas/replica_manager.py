@@ -436,7 +436,7 @@ class ReplicaManager:
                 self.logs.fail_directory(self.logs.directory_of(name), error)
             return None
         replica = Replica(
-            log.state,
+            log,
             broker_id=self._broker_id,
             broker_epoch=self._broker_epoch,
             checkpointed_high_watermark=self.logs.initial_high_watermark(name),
@@ -497,7 +497,7 @@ class ReplicaManager:
         if own is not None and own.epoch != self._broker_epoch:
             self._broker_epoch = own.epoch
             for partition in self:
-                partition.replica.broker_epoch = own.epoch
+                partition.replica.note_registered(own.epoch)
 
     def _notify_eligible_brokers(self) -> Iterator[None]:
         """Let the leaders see which brokers may join an ISR; yields after each."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.indexes import RELATIVE_OFFSET_MAX
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.storage.topic_config import LogConfig
@@ -41,7 +41,7 @@ class CleanableView(msgspec.Struct, frozen=True):
     """No record at or above this offset may be cleaned, whatever its age."""
 
     @classmethod
-    def of(cls, log: LocalLog, *, last_stable_offset: int, durable_recovery_point: int) -> CleanableView:
+    def of(cls, log: LogState, *, last_stable_offset: int, durable_recovery_point: int) -> CleanableView:
         first_dirty = max(log.cleaned_offset, log.log_start_offset)
         bound = min(
             last_stable_offset,

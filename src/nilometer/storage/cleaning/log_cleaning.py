@@ -4,7 +4,7 @@ The round itself (:mod:`~nilometer.storage.cleaning.cleaning_round`) works on fi
 of the log. This module decides whether the round may continue, and replaces segments by the cleaned segment
 made from them: on disk with :mod:`nilometer.storage.swapping`, in memory by one assignment, so that readers
 have the old segments or the new one. A reader on another thread that combined a file of one with an index of
-the other notices it by :attr:`LocalLog.replacements` and reads again.
+the other notices it by :attr:`LogState.replacements` and reads again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nilometer.storage import swapping
 from nilometer.storage.cleaning.cleaning_plan import CleaningPlan
 from nilometer.storage.cleaning.cleaning_round import CleaningRound, ReadyGroup, RoundOptions
 from nilometer.storage.errors import LogFenced
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.segment import LogSegment
 
 
@@ -24,7 +24,7 @@ class RoundOvertaken(Exception):
 
 
 class LogCleaning:
-    def __init__(self, log: LocalLog, plan: CleaningPlan, options: RoundOptions) -> None:
+    def __init__(self, log: LogState, plan: CleaningPlan, options: RoundOptions) -> None:
         """Start a round, and mark the log as one that may have gaps. Raises OSError, RoundOvertaken."""
         self._log = log
         self._truncations = log.truncations
@@ -83,7 +83,7 @@ class LogCleaning:
             index_interval_bytes=log.config.index_interval_bytes,
         )
         removable: list[str] = []
-        log.replacement_begins()
+        log.begin_replacement()
         try:
             swapping.commit(log.files.disk, replacement)
             for segment in group.inputs:
@@ -95,7 +95,7 @@ class LogCleaning:
             log.fence(error)
             raise LogFenced(log.name, error) from error
         finally:
-            log.replacement_ended()
+            log.end_replacement()
         return removable
 
     def finish(self) -> None:
@@ -104,4 +104,4 @@ class LogCleaning:
         Raises RoundOvertaken.
         """
         self.check()
-        self._log.cleaned_up_to(self.round.end_offset)
+        self._log.advance_cleaned(self.round.end_offset)

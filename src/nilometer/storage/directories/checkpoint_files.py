@@ -21,7 +21,7 @@ import msgspec
 from nilometer.runtime import Disk
 from nilometer.storage import checkpoints, names
 from nilometer.storage.errors import CorruptCheckpoint
-from nilometer.storage.local_log import LocalLog
+from nilometer.storage.log_state import LogState
 from nilometer.storage.names import TopicPartition
 
 # The void marker: a file in a partition's folder that makes its lines in the checkpoint files void.
@@ -77,7 +77,7 @@ FILES = (
 class LogWaiting(msgspec.Struct, frozen=True):
     """A log that accepts no appends before a write of the checkpoint files, when the write was planned."""
 
-    state: LocalLog
+    log: LogState
     truncations: int
     unsynced_folder: str | None
     """The log's folder, if the write must also make its topic id durable."""

@@ -153,19 +153,18 @@ class LogCheckpoints:
         waiting: list[LogWaiting] = []
         # One pass: with tens of thousands of logs, the event loop waits for it.
         for key, log in self._table.logs_in(directory).items():
-            state = log.state
             high_watermark = high_watermarks.get(key)
             if high_watermark is None:
-                high_watermark = known.get(key, state.log_start_offset)
+                high_watermark = known.get(key, log.log_start_offset)
             known[key] = checkpointed[key] = high_watermark
-            recovery_points[key] = state.recovery_point
-            if state.log_start_offset > state.segments.first.base_offset:
-                log_start_offsets[key] = state.log_start_offset  # otherwise the files' names say it
-            if state.cleaned_offset:
-                cleaned_offsets[key] = state.cleaned_offset
-            if state.awaits_checkpoint:
-                folder = None if state.has_durable_topic_id else state.folder
-                waiting.append(LogWaiting(state, state.truncations, folder))
+            recovery_points[key] = log.recovery_point
+            if log.log_start_offset > log.segments.first.base_offset:
+                log_start_offsets[key] = log.log_start_offset  # otherwise the files' names say it
+            if log.cleaned_offset:
+                cleaned_offsets[key] = log.cleaned_offset
+            if log.awaits_checkpoint:
+                folder = None if log.has_durable_topic_id else log.folder
+                waiting.append(LogWaiting(log, log.truncations, folder))
         return directory.plan_checkpoints(
             recovery_points=recovery_points,
             high_watermarks=checkpointed,
@@ -177,9 +176,9 @@ class LogCheckpoints:
     def note_written(self, plan: CheckpointPlan) -> None:
         """Record that ``plan.run()`` returned True: logs that waited for it accept appends again."""
         plan.owner.note_written(plan)
-        for log in plan.waiting:
-            if log.state.truncations == log.truncations:
-                log.state.checkpoint_written()
+        for waiting in plan.waiting:
+            if waiting.log.truncations == waiting.truncations:
+                waiting.log.accept_appends()
 
     def initial_high_watermark(self, key: TopicPartition) -> int:
         """Return the checkpointed high watermark, limited to the log's offset range (KAFKA-16452)."""
@@ -208,14 +207,14 @@ class LogCheckpoints:
         if self._table.logs.get(key) is not log:
             return  # deleted, or offline: it accepts no appends
         bounds = (
-            (names.RECOVERY_POINT_CHECKPOINT, log.state.recovery_point),
+            (names.RECOVERY_POINT_CHECKPOINT, log.recovery_point),
             (names.REPLICATION_OFFSET_CHECKPOINT, log.log_end_offset),
             (names.LOG_START_OFFSET_CHECKPOINT, log.log_start_offset),
-            (names.CLEANER_OFFSET_CHECKPOINT, log.state.cleaned_offset),
+            (names.CLEANER_OFFSET_CHECKPOINT, log.cleaned_offset),
         )
         files = self._table.directory_of(key).checkpoints
         if any(files.may_exceed(key, *bound) for bound in bounds):
-            log.state.await_checkpoint()
+            log.await_checkpoint()
 
 
 # The data types of :class:`LogManager`: options, loading progress, what was found in directories.
@@ -356,7 +355,7 @@ class LogManager:
     @property
     def has_gaps(self) -> bool:
         """Whether some log has a gap of which it is not decided yet if it is a loss of records."""
-        return any(log.state.gap is not None for log in self.logs.values())
+        return any(log.gap is not None for log in self.logs.values())
 
     @property
     def previous_broker_epoch(self) -> int | None:
@@ -432,7 +431,7 @@ class LogManager:
             raise
         self._table.add(target, log)
         if new_id is not None and not sync:
-            log.state.await_checkpoint(syncs_topic_id=True)
+            log.await_checkpoint(syncs_topic_id=True)
         return log
 
     def delete(self, topic_partition: TopicPartition) -> str | None:
@@ -487,7 +486,7 @@ class LogManager:
         except OSError as error:
             self.fail_directory(directory.path, error)
             raise
-        log.state.moved_to(target)
+        log.move_to(target)
         log.fence(OSError(why))
         return target
 

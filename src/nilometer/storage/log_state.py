@@ -2,8 +2,8 @@
 
 The state is offsets, segments, leader epochs, producers and the fence; the operations (append, read,
 truncate, delete, flush, recover) are separate modules that work on it. They change the state through the
-methods here, which keep the invariants; no other module assigns its fields. :class:`~.log.Log` has one and
-offers the operations; the roles of a replica read it as their ``ReplicaLog``.
+methods here, which keep the invariants; no other module assigns its fields. :class:`~.log.Log` adds
+the operations; the roles of a replica read it as their ``ReplicaLog``.
 
 Invariants, checked at each transition (:class:`~nilometer.invariants.InvariantBroken`):
 ``log_start_offset <= log_end_offset``; ``flushed_offset <= log_end_offset``; there is always an
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nilometer.identifiers import LeaderEpoch, Offset
 from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime import Entropy
 from nilometer.storage import names
-from nilometer.storage.damage import SegmentGap
+from nilometer.storage.damage import Damage, SegmentGap
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.leader_epoch_cache import LeaderEpochCache
 from nilometer.storage.names import TopicPartition
@@ -56,12 +56,13 @@ APPENDS_EXTEND = "an append does not shorten the log"
 TRUNCATIONS_SHORTEN = "a truncation does not extend the log"
 
 
-class LocalLog:
+class LogState:
     __slots__ = (
         "_entropy",
         "awaits_checkpoint",
         "cleaned_offset",
         "config",
+        "damages",
         "epoch_writes",
         "epoch_writes_durable",
         "epochs",
@@ -104,6 +105,7 @@ class LocalLog:
         topic_id: uuid.UUID | None = None,
         gap: SegmentGap | None = None,
         cleaned_offset: int = 0,
+        damages: Sequence[Damage] = (),
         entropy: Entropy | None = None,
     ) -> None:
         self.files = files
@@ -123,6 +125,8 @@ class LocalLog:
         self.failure: OSError | None = None
         self.gap = gap
         """A gap between two segments found when the log was opened; not decided yet whether it is damage."""
+        self.damages = tuple(damages)
+        """The damage found when the log was opened."""
         self.awaits_checkpoint = False
         """True after a truncation below the checkpointed offsets, and in a new log whose topic id is not
         durable: no append until the checkpoint files are rewritten, and with them the topic id is synced."""
@@ -189,6 +193,16 @@ class LocalLog:
         """Whether the log may count as cleanly shut down: neither fenced nor with an undecided gap."""
         return self.failure is None and self.gap is None
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the last stable offset: no transaction is open below it; at most ``high_watermark``.
+
+        Never below the log start offset, which may have passed the first record of an open transaction.
+        """
+        unstable = self.producers.first_unstable_offset(high_watermark)
+        if unstable is None:
+            return high_watermark
+        return min(max(unstable, self.log_start_offset), high_watermark)
+
     def fence(self, reason: OSError) -> None:
         """Reject all further writes: the disk failed, and the content above the flushed offset is unknown."""
         if self.failure is None:
@@ -254,11 +268,20 @@ class LocalLog:
         check(base_offset > active.base_offset, SEGMENTS_RISE, base_offset, active.base_offset)
         active.seal()
         self.files.pool.forget(active.log_path)
-        self.segment_sealed(active)
+        self.note_sealed(active)
         self.producers.map_end_offset = max(self.producers.map_end_offset, base_offset)
         self.producers.on_roll()
         self.name_changes += 1
         return self.new_segment(base_offset, wall_ms)
+
+    def roll_now(self, wall_ms: int) -> None:
+        """Roll, whether the active segment is full or not. Raises LogFenced."""
+        self.check_writable()
+        try:
+            self.roll(wall_ms)
+        except OSError as error:
+            self.fence(error)
+            raise LogFenced(self.name, error) from error
 
     def enter_epoch(self, epoch: int, start_offset: int) -> None:
         if self.epochs.assign(epoch, start_offset):
@@ -282,78 +305,81 @@ class LocalLog:
         gap, self.gap = self.gap, None
         return gap
 
-    # -- what an operation did
+    def note_damage(self, damage: Damage) -> None:
+        self.damages = (*self.damages, damage)
 
-    def extended_to(self, next_offset: int, wall_ms: int) -> None:
-        """Records up to ``next_offset`` were appended."""
+    # -- the doors of the operations
+
+    def extend_to(self, next_offset: int, wall_ms: int) -> None:
+        """Raise the log end offset: records up to ``next_offset`` were appended."""
         if next_offset < self.log_end_offset:
             raise InvariantBroken(APPENDS_EXTEND, (next_offset, self.log_end_offset))
         self.log_end_offset = next_offset
         if self.first_unflushed_ms is None:
             self.first_unflushed_ms = wall_ms
 
-    def files_changed(self) -> None:
-        """Files were created, renamed or removed: the folder must be synced before it is durable."""
+    def note_names_changed(self) -> None:
+        """Note that files were created, renamed or removed: the folder must be synced to be durable."""
         self.name_changes += 1
 
-    def epochs_written(self) -> None:
-        """The epoch checkpoint was written, and must be synced before it is durable."""
+    def note_epochs_written(self) -> None:
+        """Note that the epoch checkpoint was written, and must be synced to be durable."""
         self.epoch_writes += 1
 
     def keep_records(self, kept: KeptRecords | None) -> None:
         """Keep the batches of the last append in memory; with None, forget them."""
         self.kept = kept
 
-    def truncation_begins(self) -> None:
-        """The end of the log is about to change: running flushes and cached read positions become invalid."""
+    def begin_truncation(self) -> None:
+        """Make running flushes and cached read positions invalid: the end of the log is about to change."""
         self.kept = None
         self.truncations += 1
-        self.files_changed()
-        self.epochs_written()
+        self.note_names_changed()
+        self.note_epochs_written()
         self.read_hints = {}
 
-    def shortened_to(self, end_offset: int) -> None:
-        """The records from ``end_offset`` on were removed."""
+    def shorten_to(self, end_offset: int) -> None:
+        """Lower the log end offset to ``end_offset``: the records from there on were removed."""
         check(end_offset <= self.log_end_offset, TRUNCATIONS_SHORTEN, end_offset, self.log_end_offset)
         self.log_end_offset = end_offset
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
-    def emptied_at(self, offset: int) -> None:
-        """All records were removed; the next one gets ``offset``."""
+    def empty_at(self, offset: int) -> None:
+        """Restart at ``offset``, which the next record gets: all records were removed."""
         self.unsynced_sealed.clear()
         self.log_end_offset = self.flushed_offset = self.log_start_offset = offset
         self.cleaned_offset = 0
         self.first_unflushed_ms = None
 
-    def segment_sealed(self, segment: LogSegment) -> None:
-        """Nothing is appended to ``segment`` any more; its indexes are not durable yet."""
+    def note_sealed(self, segment: LogSegment) -> None:
+        """Note that nothing is appended to ``segment`` any more; its indexes are not durable yet."""
         self.unsynced_sealed[segment.base_offset] = segment
 
-    def snapshot_written(self, snapshot: DeferredSnapshot, *, is_wanted: bool) -> None:
-        """A flush has written a snapshot of producers. Raises OSError."""
+    def publish_snapshot(self, snapshot: DeferredSnapshot, *, is_wanted: bool) -> None:
+        """Use the snapshot of producers that a flush has written. Raises OSError."""
         if self.producers.publish(snapshot, is_wanted=is_wanted):
             self.name_changes += 1
 
-    def segments_synced(self, base_offsets: Iterable[int]) -> None:
-        """The indexes of these sealed segments are durable, or the segments are not sealed any more."""
+    def note_synced(self, base_offsets: Iterable[int]) -> None:
+        """Note that the indexes of these segments are durable, or the segments not sealed any more."""
         for base_offset in base_offsets:
             self.unsynced_sealed.pop(base_offset, None)
 
-    def flushed_up_to(self, offset: int, *, name_changes: int, epoch_writes: int, wall_ms: int) -> None:
-        """A flush has ended; the counts are those that it has made durable."""
+    def advance_flushed(self, offset: int, *, name_changes: int, epoch_writes: int, wall_ms: int) -> None:
+        """Raise the flushed offset after a flush; the counts are those that it has made durable."""
         check(offset <= self.log_end_offset, FLUSHED_IN_ORDER, offset, self.log_end_offset)
         self.flushed_offset = max(self.flushed_offset, offset)
         self.name_changes_durable = max(self.name_changes_durable, name_changes)
         self.epoch_writes_durable = max(self.epoch_writes_durable, epoch_writes)
         self.first_unflushed_ms = None if self.flushed_offset == self.log_end_offset else wall_ms
 
-    def segments_deleted(self, segments: Iterable[LogSegment]) -> None:
-        """Retention has removed these segments."""
+    def forget_deleted(self, segments: Iterable[LogSegment]) -> None:
+        """Forget these segments, which retention has removed."""
         self.read_hints = {}
-        self.files_changed()
-        self.segments_synced(segment.base_offset for segment in segments)
+        self.note_names_changed()
+        self.note_synced(segment.base_offset for segment in segments)
 
     def halve_read_hints(self) -> dict[int, tuple[LogSegment, int]]:
         """Keep the newer half of the read positions, in a new table; return it.
@@ -364,25 +390,25 @@ class LocalLog:
         self.read_hints = dict(kept)
         return self.read_hints
 
-    def replacement_begins(self) -> None:
-        """Compaction is about to replace segments: a concurrent reader must read again."""
+    def begin_replacement(self) -> None:
+        """Let concurrent readers read again: compaction is about to replace segments."""
         check(not self.replacements % 2, "one replacement of segments at a time", self.replacements)
         self.replacements += 1
 
-    def replacement_ended(self) -> None:
-        """The replacement of segments has succeeded or failed."""
+    def end_replacement(self) -> None:
+        """End the replacement of segments, which has succeeded or failed."""
         check(self.replacements % 2 == 1, "a replacement of segments has begun", self.replacements)
         self.replacements += 1
         self.read_hints = {}
-        self.files_changed()
+        self.note_names_changed()
 
-    def cleaned_up_to(self, offset: int) -> None:
-        """Compaction has processed all records below ``offset``."""
+    def advance_cleaned(self, offset: int) -> None:
+        """Raise the cleaned offset: compaction has processed all records below ``offset``."""
         check(offset <= self.log_end_offset, CLEANED_IN_ORDER, offset, self.log_end_offset)
         self.cleaned_offset = offset
 
     def await_checkpoint(self, *, syncs_topic_id: bool = False) -> None:
-        """Refuse appends until :meth:`checkpoint_written`.
+        """Refuse appends until :meth:`accept_appends`.
 
         With ``syncs_topic_id`` that write makes the topic id durable, too.
         """
@@ -390,12 +416,12 @@ class LocalLog:
         if syncs_topic_id:
             self.has_durable_topic_id = False
 
-    def checkpoint_written(self) -> None:
-        """The checkpoint files have no offset above this log's any more, and its topic id is durable."""
+    def accept_appends(self) -> None:
+        """Accept appends: no checkpoint file has an offset above this log's, and its topic id is durable."""
         self.awaits_checkpoint = False
         self.has_durable_topic_id = True
 
-    def moved_to(self, folder: str) -> None:
+    def move_to(self, folder: str) -> None:
         """Adopt ``folder`` as the new path of the partition's folder, which has been renamed."""
         self.files.pool.forget_folder(self.folder)
         self.folder = folder
