@@ -9,6 +9,7 @@ from nilometer.config.definition import (
     ResolvedValues,
     Settings,
 )
+from nilometer.config.key_table import key_table
 from nilometer.config.properties import parse_properties
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "ConfigRule",
     "ResolvedValues",
     "Settings",
+    "key_table",
     "parse_properties",
 ]

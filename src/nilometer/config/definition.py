@@ -8,6 +8,7 @@ import contextlib
 import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -277,6 +278,12 @@ class Settings:
         """Parse ``texts``. Raises ConfigError, which names the key."""
         self._definition = definition
         self._given = definition.parse(texts)
+
+    def fields_of(self, record: type[Any]) -> dict[str, Any]:
+        """Return the values for those fields of ``record`` that are named as keys, with underscores for
+        dots."""
+        names = {name: name.replace("_", ".") for name in record.__annotations__}
+        return {name: self.value(key) for name, key in names.items() if key in self._definition.keys}
 
     def is_given(self, name: str) -> bool:
         return name in self._given

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
+import msgspec
+
+from nilometer.config import ConfigDefinition, ConfigKey, key_table
 from nilometer.config.definition import ConfigRule, ConfigValue, ConfigValues
 
 LONG_MAX = 2**63 - 1
@@ -24,30 +26,6 @@ WEEK_MS = 7 * 24 * HOUR_MS
 _THROTTLED_REPLICA = re.compile(r"\d+:\d+")
 
 
-def _key(
-    name: str,
-    kind: ConfigKind,
-    default: ConfigValue | None,
-    doc: str,
-    *,
-    synonym: str | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> ConfigKey:
-    return ConfigKey(
-        name=name,
-        kind=kind,
-        default=default,
-        doc=doc,
-        synonym=synonym,
-        minimum=minimum,
-        maximum=maximum,
-        choices=choices,
-        dynamic=True,
-    )
-
-
 def _gzip_level(value: ConfigValue) -> str | None:
     return None if value == -1 or (isinstance(value, int) and 1 <= value <= 9) else "must be -1 or 1 to 9"
 
@@ -57,17 +35,6 @@ def _throttled_replicas(value: ConfigValue) -> str | None:
     if items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(item) for item in items):
         return None
     return "must be * or a list of partition:broker"
-
-
-def _throttle_key(name: str, side: str) -> ConfigKey:
-    return ConfigKey(
-        name=name,
-        kind=ConfigKind.LIST,
-        default=(),
-        doc=f"Replicas (partition:broker, or *) whose replication is throttled on the {side}'s side.",
-        validate=_throttled_replicas,
-        dynamic=True,
-    )
 
 
 def _lags_apart(values: ConfigValues) -> str | None:
@@ -83,305 +50,132 @@ def _lags_apart(values: ConfigValues) -> str | None:
 TOPIC_RULES = (ConfigRule(("min.compaction.lag.ms", "max.compaction.lag.ms"), _lags_apart),)
 
 
-def _absent_feature(name: str, kind: ConfigKind, default: ConfigValue, doc: str, feature: str) -> ConfigKey:
-    """Return a key that accepts only its default, because the feature is not implemented."""
+_KEYS = key_table(
+    f"""
+cleanup.policy: list (compact|delete) by:log.cleanup.policy = delete
+    What happens to old segments: delete removes them by retention.ms and retention.bytes, compact keeps
+    the newest record of every key; both may be given.
+compression.gzip.level: int by:compression.gzip.level = -1
+    Level used when the broker compresses with gzip: 1 to 9, or -1 for the codec's own default.
+compression.lz4.level: int 1..17 by:compression.lz4.level = 9
+    Level used when the broker compresses with lz4.
+compression.type: string (uncompressed|zstd|lz4|snappy|gzip|producer) by:compression.type = producer
+    Codec of the batches in the log. producer keeps what the producer sent; anything else makes the leader
+    recompress batches that differ.
+compression.zstd.level: int -131_072..22 by:compression.zstd.level = 3
+    Level used when the broker compresses with zstd.
+delete.retention.ms: long 0.. by:log.cleaner.delete.retention.ms = {24 * HOUR_MS}
+    How long a compacted topic keeps tombstones, so that consumers from the start see them.
+file.delete.delay.ms: long 0.. by:log.segment.delete.delay.ms = {MINUTE_MS}
+    How long files renamed to .deleted are left before they are removed.
+flush.messages: long 1.. by:log.flush.interval.messages = {LONG_MAX}
+    The log is flushed after this many records. With 1, every acknowledgement waits for a flush.
+flush.ms: long 0.. by:log.flush.interval.ms = {LONG_MAX}
+    The log is flushed when its oldest unflushed record is this old.
+follower.replication.throttled.replicas: list =
+    Replicas (partition:broker, or *) whose replication is throttled on the follower's side.
+index.interval.bytes: int 0.. by:log.index.interval.bytes = 4096
+    Approximate bytes of records between two entries of an index.
+internal.segment.bytes: int 1..
+    Overrides segment.bytes without its lower limit: for tests.
+leader.replication.throttled.replicas: list =
+    Replicas (partition:broker, or *) whose replication is throttled on the leader's side.
+max.compaction.lag.ms: long 1.. by:log.cleaner.max.compaction.lag.ms = {LONG_MAX}
+    The maximum time that a record remains uncompacted.
+max.decompressed.message.bytes: int 1..2_147_483_639 by:max.decompressed.message.bytes = {128 << 20}
+    The maximum decompressed size of a batch whose records the broker has to read: on a compacted topic,
+    with `compression.type`, and to find an offset by time. Of a producer's batch at most 100 times
+    `max.message.bytes` are accepted; a larger one gets `MESSAGE_TOO_LARGE`.
+max.message.bytes: int 0.. by:message.max.bytes = 1_048_588
+    Largest batch that is accepted, in bytes as sent (compressed).
+message.timestamp.after.max.ms: long 0.. by:log.message.timestamp.after.max.ms = {HOUR_MS}
+    How far a record's own timestamp may lie in the future. Not checked with LogAppendTime.
+message.timestamp.before.max.ms: long 0.. by:log.message.timestamp.before.max.ms = {LONG_MAX}
+    How far a record's own timestamp may lie in the past. Not checked with LogAppendTime.
+message.timestamp.type: string (CreateTime|LogAppendTime) by:log.message.timestamp.type = CreateTime
+    Whether a record has the producer's timestamp (CreateTime) or the leader's (LogAppendTime).
+min.cleanable.dirty.ratio: double 0..1 by:log.cleaner.min.cleanable.ratio = 0.5
+    Share of uncompacted bytes from which a log is compacted.
+min.compaction.lag.ms: long 0.. by:log.cleaner.min.compaction.lag.ms = 0
+    The minimum time that a record remains uncompacted.
+min.insync.replicas: int 1.. by:min.insync.replicas = 1
+    The minimum size of the ISR for a produce request with acks=all; otherwise it is rejected.
+retention.bytes: long by:log.retention.bytes = -1
+    Size of a partition's log above which its oldest segments are deleted; negative: no limit.
+retention.ms: long -1.. by:log.retention.ms = {WEEK_MS}
+    Age of a segment's newest record above which the segment is deleted; -1: no limit.
+segment.bytes: int {SEGMENT_BYTES_MIN}.. by:log.segment.bytes = {1 << 30}
+    Size above which a new segment is rolled.
+segment.index.bytes: int 4.. by:log.index.size.max.bytes = {10 << 20}
+    Size of an offset index above which a new segment is rolled.
+segment.jitter.ms: long 0.. by:log.roll.jitter.ms = 0
+    The maximum random reduction of segment.ms, so that segments do not all roll at once.
+segment.ms: long 1.. by:log.roll.ms = {WEEK_MS}
+    Time after which a new segment is rolled even if the active one is not full.
+unclean.leader.election.enable: boolean by:unclean.leader.election.enable = false
+    Whether a replica that may lack records can become leader if no other can. Loses records.
+""",
+    checks={
+        "compression.gzip.level": _gzip_level,
+        "follower.replication.throttled.replicas": _throttled_replicas,
+        "leader.replication.throttled.replicas": _throttled_replicas,
+    },
+)
 
-    def validate(value: ConfigValue) -> str | None:
-        return None if value == default else f"{feature} is not supported"
 
-    return ConfigKey(name=name, kind=kind, default=default, doc=doc, validate=validate, dynamic=True)
+def _absent(feature: str, table: str) -> list[ConfigKey]:
+    """Return keys of a feature that is not implemented: they accept only their defaults."""
+
+    def refused(key: ConfigKey) -> ConfigKey:
+        def why(value: ConfigValue) -> str | None:
+            return None if value == key.default else f"{feature} is not supported"
+
+        return msgspec.structs.replace(key, validate=why)
+
+    return [refused(key) for key in key_table(table)]
 
 
-_TIERED = "tiered storage"
-_K = ConfigKind
-
+_ABSENT_KEYS = (
+    *_absent(
+        "share group",
+        """
+errors.deadletterqueue.group.enable: boolean = false
+    Whether share groups may use the topic as a dead letter queue.
+""",
+    ),
+    *_absent(
+        "preallocation",
+        """
+preallocate: boolean = false
+    Whether to preallocate new segment files. Not supported: files grow as needed.
+""",
+    ),
+    *_absent(
+        "tiered storage",
+        """
+local.retention.bytes: long = -2
+    Retention by size of the local part of a tiered topic; -2: as retention.bytes.
+local.retention.ms: long = -2
+    Retention by time of the local part of a tiered topic; -2: as retention.ms.
+remote.copy.lag.bytes: long = -1
+    Bytes of the newest records that are not copied to remote storage yet.
+remote.copy.lag.ms: long = 0
+    The time for which new records are not copied to remote storage yet.
+remote.log.copy.disable: boolean = false
+    Whether copying to remote storage is stopped.
+remote.log.delete.on.disable: boolean = false
+    Whether the remote part is deleted when tiered storage is disabled.
+remote.storage.enable: boolean = false
+    Whether tiered storage is enabled.
+""",
+    ),
+)
 TOPIC_CONFIG = ConfigDefinition.of(
     "topic",
-    (
-        _key(
-            "cleanup.policy",
-            _K.LIST,
-            ("delete",),
-            "What happens to old segments: delete removes them by retention.ms and retention.bytes, compact"
-            " keeps the newest record of every key; both may be given.",
-            synonym="log.cleanup.policy",
-            choices=("compact", "delete"),
-        ),
-        ConfigKey(
-            name="compression.gzip.level",
-            kind=_K.INT,
-            default=-1,
-            doc="Level used when the broker compresses with gzip: 1 to 9, or -1 for the codec's own default.",
-            validate=_gzip_level,
-            synonym="compression.gzip.level",
-            dynamic=True,
-        ),
-        _key(
-            "compression.lz4.level",
-            _K.INT,
-            9,
-            "Level used when the broker compresses with lz4.",
-            synonym="compression.lz4.level",
-            minimum=1,
-            maximum=17,
-        ),
-        _key(
-            "compression.type",
-            _K.STRING,
-            "producer",
-            "Codec of the batches in the log. producer keeps what the producer sent; anything else makes the"
-            " leader recompress batches that differ.",
-            synonym="compression.type",
-            choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        ),
-        _key(
-            "compression.zstd.level",
-            _K.INT,
-            3,
-            "Level used when the broker compresses with zstd.",
-            synonym="compression.zstd.level",
-            minimum=-131072,
-            maximum=22,
-        ),
-        _key(
-            "delete.retention.ms",
-            _K.LONG,
-            24 * HOUR_MS,
-            "How long a compacted topic keeps tombstones, so that consumers from the start see them.",
-            synonym="log.cleaner.delete.retention.ms",
-            minimum=0,
-        ),
-        _absent_feature(
-            "errors.deadletterqueue.group.enable",
-            _K.BOOLEAN,
-            False,
-            "Whether share groups may use the topic as a dead letter queue.",
-            "share group",
-        ),
-        _key(
-            "file.delete.delay.ms",
-            _K.LONG,
-            MINUTE_MS,
-            "How long files renamed to .deleted are left before they are removed.",
-            synonym="log.segment.delete.delay.ms",
-            minimum=0,
-        ),
-        _key(
-            "flush.messages",
-            _K.LONG,
-            LONG_MAX,
-            "The log is flushed after this many records. With 1, every acknowledgement waits for a flush.",
-            synonym="log.flush.interval.messages",
-            minimum=1,
-        ),
-        _key(
-            "flush.ms",
-            _K.LONG,
-            LONG_MAX,
-            "The log is flushed when its oldest unflushed record is this old.",
-            synonym="log.flush.interval.ms",
-            minimum=0,
-        ),
-        _throttle_key("follower.replication.throttled.replicas", "follower"),
-        _key(
-            "index.interval.bytes",
-            _K.INT,
-            4096,
-            "Approximate bytes of records between two entries of an index.",
-            synonym="log.index.interval.bytes",
-            minimum=0,
-        ),
-        _key(
-            "internal.segment.bytes",
-            _K.INT,
-            None,
-            "Overrides segment.bytes without its lower limit: for tests.",
-            minimum=1,
-        ),
-        _throttle_key("leader.replication.throttled.replicas", "leader"),
-        _absent_feature(
-            "local.retention.bytes",
-            _K.LONG,
-            -2,
-            "Retention by size of the local part of a tiered topic; -2: as retention.bytes.",
-            _TIERED,
-        ),
-        _absent_feature(
-            "local.retention.ms",
-            _K.LONG,
-            -2,
-            "Retention by time of the local part of a tiered topic; -2: as retention.ms.",
-            _TIERED,
-        ),
-        _key(
-            "max.compaction.lag.ms",
-            _K.LONG,
-            LONG_MAX,
-            "The maximum time that a record remains uncompacted.",
-            synonym="log.cleaner.max.compaction.lag.ms",
-            minimum=1,
-        ),
-        _key(
-            "max.decompressed.message.bytes",
-            _K.INT,
-            128 << 20,
-            "The maximum decompressed size of a batch whose records the broker has to read: on a compacted "
-            "topic, with `compression.type`, and to find an offset by time. Of a producer's batch at most "
-            "100 times `max.message.bytes` are accepted; a larger one gets `MESSAGE_TOO_LARGE`.",
-            synonym="max.decompressed.message.bytes",
-            minimum=1,
-            maximum=2147483639,
-        ),
-        _key(
-            "max.message.bytes",
-            _K.INT,
-            1048588,
-            "Largest batch that is accepted, in bytes as sent (compressed).",
-            synonym="message.max.bytes",
-            minimum=0,
-        ),
-        _key(
-            "message.timestamp.after.max.ms",
-            _K.LONG,
-            HOUR_MS,
-            "How far a record's own timestamp may lie in the future. Not checked with LogAppendTime.",
-            synonym="log.message.timestamp.after.max.ms",
-            minimum=0,
-        ),
-        _key(
-            "message.timestamp.before.max.ms",
-            _K.LONG,
-            LONG_MAX,
-            "How far a record's own timestamp may lie in the past. Not checked with LogAppendTime.",
-            synonym="log.message.timestamp.before.max.ms",
-            minimum=0,
-        ),
-        _key(
-            "message.timestamp.type",
-            _K.STRING,
-            "CreateTime",
-            "Whether a record has the producer's timestamp (CreateTime) or the leader's (LogAppendTime).",
-            synonym="log.message.timestamp.type",
-            choices=("CreateTime", "LogAppendTime"),
-        ),
-        _key(
-            "min.cleanable.dirty.ratio",
-            _K.DOUBLE,
-            0.5,
-            "Share of uncompacted bytes from which a log is compacted.",
-            synonym="log.cleaner.min.cleanable.ratio",
-            minimum=0,
-            maximum=1,
-        ),
-        _key(
-            "min.compaction.lag.ms",
-            _K.LONG,
-            0,
-            "The minimum time that a record remains uncompacted.",
-            synonym="log.cleaner.min.compaction.lag.ms",
-            minimum=0,
-        ),
-        _key(
-            "min.insync.replicas",
-            _K.INT,
-            1,
-            "The minimum size of the ISR for a produce request with acks=all; otherwise it is rejected.",
-            synonym="min.insync.replicas",
-            minimum=1,
-        ),
-        _absent_feature(
-            "preallocate",
-            _K.BOOLEAN,
-            False,
-            "Whether to preallocate new segment files. Not supported: files grow as needed.",
-            "preallocation",
-        ),
-        _absent_feature(
-            "remote.copy.lag.bytes",
-            _K.LONG,
-            -1,
-            "Bytes of the newest records that are not copied to remote storage yet.",
-            _TIERED,
-        ),
-        _absent_feature(
-            "remote.copy.lag.ms",
-            _K.LONG,
-            0,
-            "The time for which new records are not copied to remote storage yet.",
-            _TIERED,
-        ),
-        _absent_feature(
-            "remote.log.copy.disable",
-            _K.BOOLEAN,
-            False,
-            "Whether copying to remote storage is stopped.",
-            _TIERED,
-        ),
-        _absent_feature(
-            "remote.log.delete.on.disable",
-            _K.BOOLEAN,
-            False,
-            "Whether the remote part is deleted when tiered storage is disabled.",
-            _TIERED,
-        ),
-        _absent_feature(
-            "remote.storage.enable", _K.BOOLEAN, False, "Whether tiered storage is enabled.", _TIERED
-        ),
-        _key(
-            "retention.bytes",
-            _K.LONG,
-            -1,
-            "Size of a partition's log above which its oldest segments are deleted; negative: no limit.",
-            synonym="log.retention.bytes",
-        ),
-        _key(
-            "retention.ms",
-            _K.LONG,
-            WEEK_MS,
-            "Age of a segment's newest record above which the segment is deleted; -1: no limit.",
-            synonym="log.retention.ms",
-            minimum=-1,
-        ),
-        _key(
-            "segment.bytes",
-            _K.INT,
-            1 << 30,
-            "Size above which a new segment is rolled.",
-            synonym="log.segment.bytes",
-            minimum=SEGMENT_BYTES_MIN,
-        ),
-        _key(
-            "segment.index.bytes",
-            _K.INT,
-            10 << 20,
-            "Size of an offset index above which a new segment is rolled.",
-            synonym="log.index.size.max.bytes",
-            minimum=4,
-        ),
-        _key(
-            "segment.jitter.ms",
-            _K.LONG,
-            0,
-            "The maximum random reduction of segment.ms, so that segments do not all roll at once.",
-            synonym="log.roll.jitter.ms",
-            minimum=0,
-        ),
-        _key(
-            "segment.ms",
-            _K.LONG,
-            WEEK_MS,
-            "Time after which a new segment is rolled even if the active one is not full.",
-            synonym="log.roll.ms",
-            minimum=1,
-        ),
-        _key(
-            "unclean.leader.election.enable",
-            _K.BOOLEAN,
-            False,
-            "Whether a replica that may lack records can become leader if no other can. Loses records.",
-            synonym="unclean.leader.election.enable",
-        ),
-    ),
+    [
+        msgspec.structs.replace(key, dynamic=True)
+        for key in sorted((*_KEYS, *_ABSENT_KEYS), key=lambda key: key.name)
+    ],
     rules=TOPIC_RULES,
 )
 

@@ -23,11 +23,8 @@ from nilometer.groups.settings import GroupConfig
 from nilometer.storage import LogConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG
 
-DECLARE = {
-    *("ConfigKey", "setting", "text_key"),
-    *("_absent_feature", "_count", "_duration", "_key", "_number", "_throttle_key"),
-}
-"""The functions that declare a key: its name and its synonyms there do not read it."""
+DECLARE = {"ConfigKey", "key_table", "_absent"}
+"""The functions that declare keys: their names and synonyms there do not read them."""
 NAME_ONLY = {"ConfigError"}
 SHARED_WITH_CLIENTS = {"settings/client_security.py"}
 OTHER_TEXTS = ("true", "false", "5", "2000000", "*", "0:1", "compact", "gzip", "LogAppendTime", "0.25", "1")

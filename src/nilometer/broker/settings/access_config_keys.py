@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.config import ConfigError, ConfigKey, ConfigKind
+from nilometer.config import ConfigError, key_table
 from nilometer.config.definition import ConfigValue
 from nilometer.quotas.entity import canonical_address
 from nilometer.security.principal import parse_principal
@@ -20,48 +20,23 @@ def _why_not_served(text: ConfigValue) -> str | None:
     return f"only {STANDARD_AUTHORIZER} is served, which Nilometer has built in"
 
 
-AUTHORIZER_KEYS = [
-    ConfigKey(
-        name="authorizer.class.name",
-        kind=ConfigKind.STRING,
-        default="",
-        doc=f"The authorizer: empty (everyone may do everything), or {STANDARD_AUTHORIZER}.",
-        validate=_why_not_served,
-    ),
-    ConfigKey(
-        name="super.users",
-        kind=ConfigKind.STRING,
-        default="",
-        doc="The principals with every right, separated by semicolons: User:admin;User:CN=ops,O=Example.",
-    ),
-    ConfigKey(
-        name="allow.everyone.if.no.acl.found",
-        kind=ConfigKind.BOOLEAN,
-        default=False,
-        doc="Whether everyone has every right on a resource that has no ACL.",
-    ),
-    ConfigKey(
-        name="nilometer.audit.log.dir",
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The folder of the audit log; by default .audit in the first log directory.",
-    ),
-    ConfigKey(
-        name="nilometer.audit.log.max.bytes",
-        kind=ConfigKind.LONG,
-        default=10_485_760,
-        minimum=1024,
-        doc="The size at which a file of the audit log is followed by the next one.",
-    ),
-    ConfigKey(
-        name="nilometer.audit.log.files",
-        kind=ConfigKind.INT,
-        default=5,
-        minimum=1,
-        maximum=1000,
-        doc="How many files of the audit log are kept.",
-    ),
-]
+AUTHORIZER_KEYS = key_table(
+    f"""
+authorizer.class.name: string =
+    The authorizer: empty (everyone may do everything), or {STANDARD_AUTHORIZER}.
+super.users: string =
+    The principals with every right, separated by semicolons: User:admin;User:CN=ops,O=Example.
+allow.everyone.if.no.acl.found: boolean = false
+    Whether everyone has every right on a resource that has no ACL.
+nilometer.audit.log.dir: string
+    The folder of the audit log; by default .audit in the first log directory.
+nilometer.audit.log.max.bytes: long 1024.. = 10_485_760
+    The size at which a file of the audit log is followed by the next one.
+nilometer.audit.log.files: int 1..1000 = 5
+    How many files of the audit log are kept.
+""",
+    checks={"authorizer.class.name": _why_not_served},
+)
 
 
 def super_users(text: str) -> frozenset[str]:
@@ -80,34 +55,18 @@ def super_users(text: str) -> frozenset[str]:
 _DAY_MS = 86_400_000
 
 
-def _duration(name: str, default: int, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.LONG, default=default, doc=doc, minimum=1)
-
-
-TOKEN_KEYS = [
-    ConfigKey(
-        name="delegation.token.secret.key",
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The key that makes delegation tokens, the same on all brokers. Without it there are none.",
-        sensitive=True,
-    ),
-    _duration(
-        "delegation.token.max.lifetime.ms",
-        7 * _DAY_MS,
-        "The longest lifetime of a delegation token, which no renewal extends.",
-    ),
-    _duration(
-        "delegation.token.expiry.time.ms",
-        _DAY_MS,
-        "For how long a delegation token is valid before it must be renewed.",
-    ),
-    _duration(
-        "delegation.token.expiry.check.interval.ms",
-        _DAY_MS // 24,
-        "How often the controller removes expired delegation tokens.",
-    ),
-]
+TOKEN_KEYS = key_table(
+    f"""
+delegation.token.secret.key: string secret
+    The key that makes delegation tokens, the same on all brokers. Without it there are none.
+delegation.token.max.lifetime.ms: long 1.. = {7 * _DAY_MS}
+    The longest lifetime of a delegation token, which no renewal extends.
+delegation.token.expiry.time.ms: long 1.. = {_DAY_MS}
+    For how long a delegation token is valid before it must be renewed.
+delegation.token.expiry.check.interval.ms: long 1.. = {_DAY_MS // 24}
+    How often the controller removes expired delegation tokens.
+"""
+)
 
 
 INT_MAX = 2**31 - 1
@@ -137,42 +96,26 @@ def _why_invalid_overrides(text: ConfigValue) -> str | None:
     return None
 
 
-def _count(name: str, default: int, doc: str, *, minimum: int = 1) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.INT, default=default, doc=doc, minimum=minimum)
-
-
-QUOTA_KEYS = [
-    _count("max.connections", INT_MAX, "The maximum number of open connections.", minimum=0),
-    _count(
-        "max.connections.per.ip",
-        INT_MAX,
-        "The maximum number of open connections from one address; more are closed at once.",
-        minimum=0,
-    ),
-    ConfigKey(
-        name="max.connections.per.ip.overrides",
-        kind=ConfigKind.STRING,
-        default="",
-        doc="Addresses with another maximum, as in 127.0.0.1:100,::1:50.",
-        validate=_why_invalid_overrides,
-    ),
-    _count(
-        "max.connection.creation.rate",
-        INT_MAX,
-        "How many connections per second may be opened, on the broker or on one listener; others wait up to "
-        "5 s before they are read, or are closed.",
-    ),
-    _count(
-        "quota.window.num",
-        11,
-        "The number of windows over which quotas of clients are measured, the begun one included.",
-    ),
-    _count("quota.window.size.seconds", 1, "The length of each of these windows."),
-    _count(
-        "controller.quota.window.num",
-        11,
-        "With the length of the windows: for how many seconds of its controller_mutation_rate a client may "
-        "create and delete partitions at once.",
-    ),
-    _count("controller.quota.window.size.seconds", 1, "The length of each of these windows."),
-]
+QUOTA_KEYS = key_table(
+    f"""
+max.connections: int 0.. = {INT_MAX}
+    The maximum number of open connections.
+max.connections.per.ip: int 0.. = {INT_MAX}
+    The maximum number of open connections from one address; more are closed at once.
+max.connections.per.ip.overrides: string =
+    Addresses with another maximum, as in 127.0.0.1:100,::1:50.
+max.connection.creation.rate: int 1.. = {INT_MAX}
+    How many connections per second may be opened, on the broker or on one listener; others wait up to 5 s
+    before they are read, or are closed.
+quota.window.num: int 1.. = 11
+    The number of windows over which quotas of clients are measured, the begun one included.
+quota.window.size.seconds: int 1.. = 1
+    The length of each of these windows.
+controller.quota.window.num: int 1.. = 11
+    With the length of the windows: for how many seconds of its controller_mutation_rate a client may
+    create and delete partitions at once.
+controller.quota.window.size.seconds: int 1.. = 1
+    The length of each of these windows.
+""",
+    checks={"max.connections.per.ip.overrides": _why_invalid_overrides},
+)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.client.settings.client_security import ClientSecurity
-from nilometer.config import ConfigError, ConfigKey, ConfigKind
+from nilometer.config import ConfigError, key_table
 from nilometer.security.principal import USER, Principal
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.security.scram import ScramMechanism
@@ -45,20 +45,18 @@ class BrokerAuthentication(enum.Enum):
         return self is BrokerAuthentication.SECRET_OR_NOTHING
 
 
-BROKER_AUTHENTICATION_KEYS = [
-    ConfigKey(
-        name=AUTHENTICATION,
-        kind=ConfigKind.STRING,
-        default=BrokerAuthentication.SECRET.value,
-        choices=tuple(how.value for how in BrokerAuthentication),
-        doc="require: a request between brokers needs a proof, made with the cluster's secret, that its "
-        "sender is a broker of this cluster. listener: it needs a user of the listener between brokers, by "
-        "SASL or a certificate, who is in super.users or may perform CLUSTER_ACTION on the cluster; the "
-        "secret is not used. listener-or-secret: one of the two, for the first of two rolling restarts. "
-        "accept: requests without a proof are accepted too, for the first of two rolling restarts from a "
-        "version that has no proofs.",
-    )
-]
+BROKER_AUTHENTICATION_KEYS = key_table(
+    f"""
+{AUTHENTICATION}: string = {BrokerAuthentication.SECRET.value}
+    require: a request between brokers needs a proof, made with the cluster's secret, that its sender is a
+    broker of this cluster. listener: it needs a user of the listener between brokers, by SASL or a
+    certificate, who is in super.users or may perform CLUSTER_ACTION on the cluster; the secret is not
+    used. listener-or-secret: one of the two, for the first of two rolling restarts. accept: requests
+    without a proof are accepted too, for the first of two rolling restarts from a version that has no
+    proofs.
+""",
+    choices={"nilometer.inter.broker.authentication": tuple(how.value for how in BrokerAuthentication)},
+)
 
 
 def check_broker_authentication(

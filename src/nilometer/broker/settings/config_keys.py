@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from nilometer.broker.settings.access_config_keys import AUTHORIZER_KEYS, QUOTA_KEYS, TOKEN_KEYS
 from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
-from nilometer.broker.settings.declaration import BOOLEAN, INT, LIST, LONG, STRING, setting
 from nilometer.broker.settings.groups import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.kafka_keys import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
@@ -17,136 +16,76 @@ from nilometer.broker.settings.log_settings import LOG_KEYS
 from nilometer.broker.settings.replication_config_keys import CLEANER, LOGS, REPLICATION, TOPICS
 from nilometer.broker.settings.transactions import TRANSACTION_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
+from nilometer.config import key_table
 from nilometer.security.protocol import SecurityProtocol
 
-IDENTITY = [
-    setting("node.id", INT, -1, "The id of this broker, unique in its cluster.", minimum=-1),
-    setting("broker.id", INT, -1, "The older name of node.id.", minimum=-1),
-    setting(
-        "process.roles",
-        LIST,
-        (),
-        "The roles of the process: broker, with or without controller, which any broker may become.",
-        choices=("broker", "controller"),
-    ),
-    setting("broker.rack", STRING, None, "The rack of this broker; replicas are spread over racks."),
-]
+IDENTITY = key_table(
+    """
+node.id: int -1.. = -1
+    The id of this broker, unique in its cluster.
+broker.id: int -1.. = -1
+    The older name of node.id.
+process.roles: list (broker|controller) =
+    The roles of the process: broker, with or without controller, which any broker may become.
+broker.rack: string
+    The rack of this broker; replicas are spread over racks.
+"""
+)
 
-NETWORK = [
-    setting(
-        "listeners",
-        LIST,
-        ("PLAINTEXT://127.0.0.1:9092",),
-        "Where to listen, as NAME://host:port,…; one listener for each name.",
-    ),
-    setting(
-        "advertised.listeners",
-        LIST,
-        (),
-        "The addresses that clients connect to, by listener name; by default the listeners.",
-    ),
-    setting(
-        "listener.security.protocol.map",
-        LIST,
-        ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
-        "The security protocol of each listener, as LISTENER:PROTOCOL.",
-    ),
-    setting(
-        "inter.broker.listener.name",
-        STRING,
-        None,
-        "The name of the listener by which brokers connect to each other; by default the one named "
-        "PLAINTEXT, or the only one.",
-    ),
-    setting(
-        "controller.listener.names",
-        LIST,
-        (),
-        "The listeners of controllers. They are not opened: any broker may become the controller.",
-    ),
-    setting(
-        "security.inter.broker.protocol",
-        STRING,
-        "PLAINTEXT",
-        "The name of the listener between brokers, if it is named after its security protocol.",
-        choices=tuple(protocol.value for protocol in SecurityProtocol),
-    ),
-    setting(
-        "socket.request.max.bytes",
-        INT,
-        104_857_600,
-        "The largest request accepted; a connection that sends a larger one is closed.",
-        minimum=1,
-    ),
-    setting(
-        "queued.max.request.bytes",
-        LONG,
-        128 * 1024 * 1024,
-        "The memory for clients' requests that have not been handled yet. Once it is used up, connections "
-        "that hold a part of it are not read on. At least socket.request.max.bytes; -1, the default of "
-        "Apache Kafka: no limit.",
-        minimum=-1,
-    ),
-    setting(
-        "connections.max.idle.ms",
-        LONG,
-        600_000,
-        "A connection that is idle for this long is closed; -1: never.",
-        minimum=-1,
-    ),
-    setting(
-        "max.incremental.fetch.session.cache.slots",
-        INT,
-        1000,
-        "The maximum number of incremental fetch sessions (KIP-227).",
-        minimum=0,
-    ),
-    setting(
-        "fetch.max.bytes",
-        INT,
-        57_671_680,
-        "The maximum bytes of records in one fetch response.",
-        minimum=1024,
-    ),
-]
+_PROTOCOLS = ",".join(f"{one.value}:{one.value}" for one in SecurityProtocol)
 
-COORDINATION = [
-    setting(
-        "nilometer.coordination",
-        STRING,
-        "local",
-        "The coordination store: local (a folder in the first log directory), local:/path, or zookeeper://host:port,…",
-    ),
-    setting(
-        "zookeeper.connect",
-        STRING,
-        None,
-        "ZooKeeper as host:port,…; the older form of nilometer.coordination.",
-    ),
-    setting(
-        "zookeeper.session.timeout.ms",
-        INT,
-        6_000,
-        "A broker whose session has no heartbeat for this long is fenced.",
-        minimum=100,
-    ),
-]
+NETWORK = key_table(
+    f"""
+listeners: list = PLAINTEXT://127.0.0.1:9092
+    Where to listen, as NAME://host:port,…; one listener for each name.
+advertised.listeners: list =
+    The addresses that clients connect to, by listener name; by default the listeners.
+listener.security.protocol.map: list = {_PROTOCOLS}
+    The security protocol of each listener, as LISTENER:PROTOCOL.
+inter.broker.listener.name: string
+    The name of the listener by which brokers connect to each other; by default the one named PLAINTEXT,
+    or the only one.
+controller.listener.names: list =
+    The listeners of controllers. They are not opened: any broker may become the controller.
+security.inter.broker.protocol: string = PLAINTEXT
+    The name of the listener between brokers, if it is named after its security protocol.
+socket.request.max.bytes: int 1.. = 104_857_600
+    The largest request accepted; a connection that sends a larger one is closed.
+queued.max.request.bytes: long -1.. = {128 * 1024 * 1024}
+    The memory for clients' requests that have not been handled yet. Once it is used up, connections that
+    hold a part of it are not read on. At least socket.request.max.bytes; -1, the default of Apache Kafka:
+    no limit.
+connections.max.idle.ms: long -1.. = 600_000
+    A connection that is idle for this long is closed; -1: never.
+max.incremental.fetch.session.cache.slots: int 0.. = 1000
+    The maximum number of incremental fetch sessions (KIP-227).
+fetch.max.bytes: int 1024.. = 57_671_680
+    The maximum bytes of records in one fetch response.
+""",
+    choices={"security.inter.broker.protocol": tuple(protocol.value for protocol in SecurityProtocol)},
+)
 
-MONITORING = [
-    setting(
-        "metrics.listener",
-        STRING,
-        None,
-        "Where metrics and health are served over HTTP, as host:port, or as a port on 127.0.0.1; by default "
-        "nowhere. Paths: /metrics, /healthz, /readyz.",
-    ),
-    setting(
-        "metrics.per.partition.enable",
-        BOOLEAN,
-        False,
-        "Whether /metrics has series of single partitions: about ten for each replica.",
-    ),
-]
+COORDINATION = key_table(
+    """
+nilometer.coordination: string = local
+    The coordination store: local (a folder in the first log directory), local:/path, or
+    zookeeper://host:port,…
+zookeeper.connect: string
+    ZooKeeper as host:port,…; the older form of nilometer.coordination.
+zookeeper.session.timeout.ms: int 100.. = 6000
+    A broker whose session has no heartbeat for this long is fenced.
+"""
+)
+
+MONITORING = key_table(
+    """
+metrics.listener: string
+    Where metrics and health are served over HTTP, as host:port, or as a port on 127.0.0.1; by default
+    nowhere. Paths: /metrics, /healthz, /readyz.
+metrics.per.partition.enable: boolean = false
+    Whether /metrics has series of single partitions: about ten for each replica.
+"""
+)
 
 OWN_KEYS = [
     *SASL_KEYS,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nilometer.config import ConfigKey, ConfigKind, Settings
+from nilometer.config import Settings, key_table
 from nilometer.config.definition import ConfigValue
 
 ROOT = "root"
@@ -36,43 +36,23 @@ def _why_bad_levels(value: ConfigValue) -> str | None:
     return None
 
 
-LOG_KEYS = [
-    ConfigKey(
-        name="nilometer.log.level",
-        kind=ConfigKind.LIST,
-        default=("INFO",),
-        doc="The level of the broker's log, and LOGGER=LEVEL for single loggers, separated by commas. Tools "
-        "change levels while the broker runs (entity type broker-loggers).",
-        validate=_why_bad_levels,
-    ),
-    ConfigKey(
-        name="nilometer.log.format",
-        kind=ConfigKind.STRING,
-        default=TEXT,
-        doc="The format of the broker's log: text, or json (an object for each line).",
-        choices=(TEXT, JSON),
-    ),
-    ConfigKey(
-        name="nilometer.log.file",
-        kind=ConfigKind.STRING,
-        default="",
-        doc="The file of the broker's log. Empty: standard error.",
-    ),
-    ConfigKey(
-        name="nilometer.log.file.max.bytes",
-        kind=ConfigKind.LONG,
-        default=20 * 1024 * 1024,
-        doc="The size at which the file of the broker's log is renamed to FILE.1, and a new one is begun.",
-        minimum=1024,
-    ),
-    ConfigKey(
-        name="nilometer.log.files",
-        kind=ConfigKind.INT,
-        default=5,
-        doc="How many files the broker's log has at most, FILE included; the oldest is removed.",
-        minimum=2,
-    ),
-]
+LOG_KEYS = key_table(
+    f"""
+nilometer.log.level: list = INFO
+    The level of the broker's log, and LOGGER=LEVEL for single loggers, separated by commas. Tools change
+    levels while the broker runs (entity type broker-loggers).
+nilometer.log.format: string = {TEXT}
+    The format of the broker's log: text, or json (an object for each line).
+nilometer.log.file: string =
+    The file of the broker's log. Empty: standard error.
+nilometer.log.file.max.bytes: long 1024.. = {20 * 1024 * 1024}
+    The size at which the file of the broker's log is renamed to FILE.1, and a new one is begun.
+nilometer.log.files: int 2.. = 5
+    How many files the broker's log has at most, FILE included; the oldest is removed.
+""",
+    choices={"nilometer.log.format": (TEXT, JSON)},
+    checks={"nilometer.log.level": _why_bad_levels},
+)
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):

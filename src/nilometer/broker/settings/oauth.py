@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.client.settings.client_security import FILE_PREFIX, file_path, oauth_tls
-from nilometer.config import ConfigError, ConfigKey, ConfigKind, Settings
+from nilometer.config import ConfigError, Settings, key_table
 from nilometer.config.definition import ConfigValue
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.invariants import check
@@ -33,86 +33,38 @@ def _why_no_handler(value: ConfigValue) -> str | None:
     return None if value == CALLBACK_HANDLER else f"only {CALLBACK_HANDLER} is built in: tokens are verified"
 
 
-OAUTH_KEYS = [
-    ConfigKey(
-        name="sasl.oauthbearer.jwks.endpoint.url",
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="Where the public keys of the tokens' issuer are (JWKS): a URL of https, http or file.",
-    ),
-    ConfigKey(
-        name="org.apache.kafka.sasl.oauthbearer.allowed.urls",
-        kind=ConfigKind.LIST,
-        default=(),
-        doc="The URLs that sasl.oauthbearer.*.url may be set to; in Kafka a property of the Java machine.",
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        kind=ConfigKind.LONG,
-        default=3_600_000,
-        doc="How often the public keys are read again.",
-        minimum=1000,
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-        kind=ConfigKind.LONG,
-        default=100,
-        doc="The first pause after the public keys could not be read; it doubles with each attempt.",
-        minimum=1,
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        kind=ConfigKind.LONG,
-        default=10_000,
-        doc="The longest pause between two attempts to read the public keys.",
-        minimum=1,
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.expected.audience",
-        kind=ConfigKind.LIST,
-        default=(),
-        doc="A token must be for one of these audiences (aud); without any, it must not name an audience.",
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.expected.issuer",
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The issuer (iss) that a token must have.",
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.scope.claim.name",
-        kind=ConfigKind.STRING,
-        default="scope",
-        doc="The claim with the token's scopes, which must be texts.",
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.sub.claim.name",
-        kind=ConfigKind.STRING,
-        default="sub",
-        doc="The claim with the name of the user.",
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.clock.skew.seconds",
-        kind=ConfigKind.INT,
-        default=30,
-        doc="By how much the clocks of the issuer and of this broker may differ.",
-        minimum=0,
-    ),
-    ConfigKey(
-        name="sasl.oauthbearer.jwt.validator.class",
-        kind=ConfigKind.STRING,
-        default=VALIDATORS[0],
-        doc="How tokens are validated: Kafka's default, which is built in.",
-        validate=_why_no_validator,
-    ),
-    ConfigKey(
-        name="sasl.server.callback.handler.class",
-        kind=ConfigKind.STRING,
-        default=CALLBACK_HANDLER,
-        doc="How tokens are validated, as Kafka calls it; only for OAUTHBEARER.",
-        validate=_why_no_handler,
-    ),
-]
+OAUTH_KEYS = key_table(
+    f"""
+sasl.oauthbearer.jwks.endpoint.url: string
+    Where the public keys of the tokens' issuer are (JWKS): a URL of https, http or file.
+org.apache.kafka.sasl.oauthbearer.allowed.urls: list =
+    The URLs that sasl.oauthbearer.*.url may be set to; in Kafka a property of the Java machine.
+sasl.oauthbearer.jwks.endpoint.refresh.ms: long 1000.. = 3_600_000
+    How often the public keys are read again.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: long 1.. = 100
+    The first pause after the public keys could not be read; it doubles with each attempt.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: long 1.. = 10_000
+    The longest pause between two attempts to read the public keys.
+sasl.oauthbearer.expected.audience: list =
+    A token must be for one of these audiences (aud); without any, it must not name an audience.
+sasl.oauthbearer.expected.issuer: string
+    The issuer (iss) that a token must have.
+sasl.oauthbearer.scope.claim.name: string = scope
+    The claim with the token's scopes, which must be texts.
+sasl.oauthbearer.sub.claim.name: string = sub
+    The claim with the name of the user.
+sasl.oauthbearer.clock.skew.seconds: int 0.. = 30
+    By how much the clocks of the issuer and of this broker may differ.
+sasl.oauthbearer.jwt.validator.class: string = {VALIDATORS[0]}
+    How tokens are validated: Kafka's default, which is built in.
+sasl.server.callback.handler.class: string = {CALLBACK_HANDLER}
+    How tokens are validated, as Kafka calls it; only for OAUTHBEARER.
+""",
+    checks={
+        "sasl.oauthbearer.jwt.validator.class": _why_no_validator,
+        "sasl.server.callback.handler.class": _why_no_handler,
+    },
+)
 
 
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"

@@ -4,76 +4,39 @@ for ``transactions``.
 
 from __future__ import annotations
 
-from nilometer.broker.settings.declaration import BOOLEAN, INT, SHORT
-from nilometer.config import ConfigKey, ConfigKind, Settings
+from nilometer.config import Settings, key_table
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 from nilometer.transactions.config import TransactionConfig
 
-
-def _number(name: str, default: int, doc: str, *, kind: ConfigKind = INT, minimum: int = 1) -> ConfigKey:
-    return ConfigKey(name=name, kind=kind, default=default, doc=doc, minimum=minimum)
-
-
-TRANSACTION_KEYS = [
-    _number(
-        "transaction.max.timeout.ms",
-        900_000,
-        "The longest timeout that a transactional producer may request.",
-    ),
-    _number(
-        "transactional.id.expiration.ms",
-        604_800_000,
-        "After this long without a transaction a transactional id is removed.",
-    ),
-    _number(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        10_000,
-        "How often the coordinator checks for transactions that have timed out.",
-    ),
-    _number(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        3_600_000,
-        "How often the coordinator checks for transactional ids that have expired.",
-    ),
-    ConfigKey(
-        name="transaction.partition.verification.enable",
-        kind=BOOLEAN,
-        default=True,
-        doc="Whether the leader verifies with the coordinator before it appends the first batch of a "
-        "transaction.",
-    ),
-    _number(
-        "add.partitions.to.txn.retry.backoff.ms",
-        20,
-        "How long the leader waits before it asks the coordinator again to add a partition, while the end of "
-        "the producer's previous transaction is still being written.",
-    ),
-    _number(
-        "add.partitions.to.txn.retry.backoff.max.ms",
-        100,
-        "After this long the producer gets CONCURRENT_TRANSACTIONS.",
-        minimum=0,
-    ),
-    _number("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state."),
-    _number(
-        "transaction.state.log.replication.factor",
-        3,
-        "Replicas of __transaction_state; fewer if the cluster has fewer brokers.",
-        kind=SHORT,
-    ),
-    _number("transaction.state.log.min.isr", 2, "min.insync.replicas of __transaction_state."),
-    _number(
-        "transaction.state.log.segment.bytes",
-        104_857_600,
-        "segment.bytes of __transaction_state.",
-        minimum=SEGMENT_BYTES_MIN,
-    ),
-    _number(
-        "transaction.state.log.load.buffer.size",
-        5_242_880,
-        "Bytes of a partition of __transaction_state that are read at once when its coordinator is loaded.",
-    ),
-]
+TRANSACTION_KEYS = key_table(
+    f"""
+transaction.max.timeout.ms: int 1.. = 900_000
+    The longest timeout that a transactional producer may request.
+transactional.id.expiration.ms: int 1.. = 604_800_000
+    After this long without a transaction a transactional id is removed.
+transaction.abort.timed.out.transaction.cleanup.interval.ms: int 1.. = 10_000
+    How often the coordinator checks for transactions that have timed out.
+transaction.remove.expired.transaction.cleanup.interval.ms: int 1.. = 3_600_000
+    How often the coordinator checks for transactional ids that have expired.
+transaction.partition.verification.enable: boolean = true
+    Whether the leader verifies with the coordinator before it appends the first batch of a transaction.
+add.partitions.to.txn.retry.backoff.ms: int 1.. = 20
+    How long the leader waits before it asks the coordinator again to add a partition, while the end of
+    the producer's previous transaction is still being written.
+add.partitions.to.txn.retry.backoff.max.ms: int 0.. = 100
+    After this long the producer gets CONCURRENT_TRANSACTIONS.
+transaction.state.log.num.partitions: int 1.. = 50
+    Partitions of __transaction_state.
+transaction.state.log.replication.factor: short 1.. = 3
+    Replicas of __transaction_state; fewer if the cluster has fewer brokers.
+transaction.state.log.min.isr: int 1.. = 2
+    min.insync.replicas of __transaction_state.
+transaction.state.log.segment.bytes: int {SEGMENT_BYTES_MIN}.. = 104_857_600
+    segment.bytes of __transaction_state.
+transaction.state.log.load.buffer.size: int 1.. = 5_242_880
+    Bytes of a partition of __transaction_state that are read at once when its coordinator is loaded.
+"""
+)
 
 
 def transaction_config(config: Settings) -> TransactionConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind, Settings
+from nilometer.config import ConfigDefinition, ConfigError, Settings, key_table
 from nilometer.config.definition import ConfigValue
 from nilometer.coordination.zookeeper.connect import ZooKeeperSecurity
 from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
@@ -24,43 +24,38 @@ FORMATS = {"PEM": PEM, "PKCS12": PKCS12, "P12": PKCS12, "PFX": PKCS12}
 """The formats by their names, and by the endings of file names."""
 
 
-def _text(name: str, doc: str, *, secret: bool = False) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.STRING, default=None, doc=doc, sensitive=secret)
-
-
-def _flag(name: str, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.BOOLEAN, default=False, doc=doc)
-
-
 def _why_no_algorithm(value: ConfigValue) -> str | None:
     return None if str(value).lower() in (HTTPS, "") else f"must be {HTTPS}, or empty"
 
 
-ZOOKEEPER_SECURITY_KEYS = (
-    _flag(SET_ACL, "Whether nodes in ZooKeeper get an ACL: only nilometer.zookeeper.user may use them."),
-    _text(USER, "The user of ZooKeeper's authentication scheme digest."),
-    _text(PASSWORD, "The password of nilometer.zookeeper.user.", secret=True),
-    _flag(TLS_ENABLE, "Whether to connect to ZooKeeper by TLS."),
-    _text(f"{KEYSTORE}.location", "The file with the own key and certificate chain, for ZooKeeper."),
-    _text(f"{KEYSTORE}.type", "PEM or PKCS12; by default as the file's name ends: .pem, .p12, .pfx."),
-    _text(f"{KEYSTORE}.password", "The password of the key's file for ZooKeeper.", secret=True),
-    _text(f"{TRUSTSTORE}.location", "The file with the certificates of ZooKeeper's authorities."),
-    _text(f"{TRUSTSTORE}.type", "PEM or PKCS12; by default as the file's name ends: .pem, .p12, .pfx."),
-    _text(f"{TRUSTSTORE}.password", "The password of a PKCS12 trust store for ZooKeeper.", secret=True),
-    ConfigKey(
-        name=VERSIONS,
-        kind=ConfigKind.LIST,
-        default=("TLSv1.2", "TLSv1.3"),
-        choices=("TLSv1.2", "TLSv1.3"),
-        doc="The versions of TLS for connections to ZooKeeper.",
-    ),
-    ConfigKey(
-        name=IDENTIFICATION,
-        kind=ConfigKind.STRING,
-        default="HTTPS",
-        validate=_why_no_algorithm,
-        doc="https: the certificate of a ZooKeeper server must be for its host. Empty: not checked.",
-    ),
+ZOOKEEPER_SECURITY_KEYS = key_table(
+    f"""
+{SET_ACL}: boolean = false
+    Whether nodes in ZooKeeper get an ACL: only nilometer.zookeeper.user may use them.
+{USER}: string
+    The user of ZooKeeper's authentication scheme digest.
+{PASSWORD}: string secret
+    The password of nilometer.zookeeper.user.
+{TLS_ENABLE}: boolean = false
+    Whether to connect to ZooKeeper by TLS.
+{KEYSTORE}.location: string
+    The file with the own key and certificate chain, for ZooKeeper.
+{KEYSTORE}.type: string
+    PEM or PKCS12; by default as the file's name ends: .pem, .p12, .pfx.
+{KEYSTORE}.password: string secret
+    The password of the key's file for ZooKeeper.
+{TRUSTSTORE}.location: string
+    The file with the certificates of ZooKeeper's authorities.
+{TRUSTSTORE}.type: string
+    PEM or PKCS12; by default as the file's name ends: .pem, .p12, .pfx.
+{TRUSTSTORE}.password: string secret
+    The password of a PKCS12 trust store for ZooKeeper.
+{VERSIONS}: list (TLSv1.2|TLSv1.3) = TLSv1.2,TLSv1.3
+    The versions of TLS for connections to ZooKeeper.
+{IDENTIFICATION}: string = HTTPS
+    https: the certificate of a ZooKeeper server must be for its host. Empty: not checked.
+""",
+    checks={"zookeeper.ssl.endpoint.identification.algorithm": _why_no_algorithm},
 )
 ZOOKEEPER_CONFIG = ConfigDefinition.of("ZooKeeper", ZOOKEEPER_SECURITY_KEYS)
 

@@ -10,9 +10,9 @@ from nilometer.client.consumer.fetch_exchange import FetchLimits
 from nilometer.client.group.group_settings import GROUP_KEYS
 from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMITTED
 from nilometer.client.offsets.positions import OffsetReset, parse_offset_reset
-from nilometer.client.settings.client_settings import ClientSettings, boolean_key, choice_key, int_key
+from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import API_TIMEOUT, COMMON_KEYS
-from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
+from nilometer.config import ConfigDefinition, key_table
 from nilometer.config.definition import ConfigValue
 
 
@@ -24,51 +24,34 @@ def _offset_reset(value: ConfigValue) -> str | None:
     return None
 
 
-CONSUMER_KEYS: tuple[ConfigKey, ...] = (
+CONSUMER_KEYS = (
     *COMMON_KEYS,
     API_TIMEOUT,
-    int_key(
-        "fetch.min.bytes",
-        1,
-        "The broker responds to a fetch once it has this many bytes, or after fetch.max.wait.ms.",
-    ),
-    int_key(
-        "fetch.max.bytes",
-        52_428_800,
-        "The largest response to one fetch, in bytes (one batch may exceed it).",
-    ),
-    int_key("fetch.max.wait.ms", 500, "How long the broker may wait for fetch.min.bytes."),
-    int_key(
-        "max.partition.fetch.bytes",
-        1_048_576,
-        "The maximum number of bytes of one partition in a fetch response.",
-    ),
-    int_key("max.poll.records", 500, "The maximum number of records that one poll returns.", 1),
-    ConfigKey(
-        name="auto.offset.reset",
-        kind=ConfigKind.STRING,
-        default="latest",
-        doc="Where to read from when there is no position, or it is not in the log any more: earliest, "
-        "latest, none (that is an error), or by_duration:PT1H (the records of the last hour).",
-        validate=_offset_reset,
-    ),
-    choice_key(
-        "isolation.level",
-        "read_uncommitted",
-        ("read_uncommitted", "read_committed"),
-        "Whether records of open and aborted transactions are returned.",
-    ),
-    boolean_key("check.crcs", True, "Verify the checksum of every batch that is read."),
-    ConfigKey(
-        name="client.rack",
-        kind=ConfigKind.STRING,
-        default="",
-        doc="The rack of this client. It then fetches from the closest replica (KIP-392).",
-    ),
-    boolean_key(
-        "allow.auto.create.topics",
-        True,
-        "Let the broker create a topic that this consumer reads and that does not exist.",
+    *key_table(
+        """
+fetch.min.bytes: int 0.. = 1
+    The broker responds to a fetch once it has this many bytes, or after fetch.max.wait.ms.
+fetch.max.bytes: int 0.. = 52_428_800
+    The largest response to one fetch, in bytes (one batch may exceed it).
+fetch.max.wait.ms: int 0.. = 500
+    How long the broker may wait for fetch.min.bytes.
+max.partition.fetch.bytes: int 0.. = 1_048_576
+    The maximum number of bytes of one partition in a fetch response.
+max.poll.records: int 1.. = 500
+    The maximum number of records that one poll returns.
+auto.offset.reset: string = latest
+    Where to read from when there is no position, or it is not in the log any more: earliest, latest, none
+    (that is an error), or by_duration:PT1H (the records of the last hour).
+isolation.level: string (read_uncommitted|read_committed) = read_uncommitted
+    Whether records of open and aborted transactions are returned.
+check.crcs: boolean = true
+    Verify the checksum of every batch that is read.
+client.rack: string =
+    The rack of this client. It then fetches from the closest replica (KIP-392).
+allow.auto.create.topics: boolean = true
+    Let the broker create a topic that this consumer reads and that does not exist.
+""",
+        checks={"auto.offset.reset": _offset_reset},
     ),
     *GROUP_KEYS,
 )

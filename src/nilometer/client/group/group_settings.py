@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nilometer.client.group.assignors import ASSIGNOR_NAMES, Assignor, assignor_by_name, common_protocol
-from nilometer.client.settings.client_settings import ClientSettings, boolean_key, choice_key, int_key
-from nilometer.config import ConfigError, ConfigKey, ConfigKind
+from nilometer.client.settings.client_settings import ClientSettings
+from nilometer.config import ConfigError, key_table
 from nilometer.config.definition import ConfigValue
 
 
@@ -20,54 +20,33 @@ def _assignors(value: ConfigValue) -> str | None:
     return "names one of them twice" if len(set(value)) < len(value) else None
 
 
-GROUP_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey(name="group.id", kind=ConfigKind.STRING, default=None, doc="The id of the consumer group."),
-    ConfigKey(
-        name="group.instance.id",
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="Makes the consumer a static member: it keeps its partitions over restarts that are quicker than "
-        "session.timeout.ms (KIP-345).",
-    ),
-    choice_key(
-        "group.protocol",
-        "classic",
-        ("classic", "consumer"),
-        "classic: members assign the partitions; consumer: the coordinator does (KIP-848).",
-    ),
-    ConfigKey(
-        name="group.remote.assignor",
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The coordinator's assignor, for group.protocol=consumer; by default the coordinator chooses.",
-    ),
-    int_key(
-        "session.timeout.ms",
-        45_000,
-        "The coordinator removes a member that sends no heartbeat for this time.",
-        1,
-    ),
-    int_key("heartbeat.interval.ms", 3_000, "The time between two heartbeats of a member.", 1),
-    int_key(
-        "max.poll.interval.ms",
-        300_000,
-        "A consumer that does not poll for this time leaves its group, so that others get its partitions.",
-        1,
-    ),
-    ConfigKey(
-        name="partition.assignment.strategy",
-        kind=ConfigKind.LIST,
-        default=("range", "cooperative-sticky"),
-        doc="The assignors that this consumer supports. A classic group uses one that all members support.",
-        validate=_assignors,
-    ),
-    boolean_key(
-        "enable.auto.commit",
-        True,
-        "Commit the positions of polled records in the background, and before a rebalance.",
-    ),
-    int_key("auto.commit.interval.ms", 5_000, "The time between two automatic commits."),
-    boolean_key("exclude.internal.topics", True, "Exclude internal topics from subscriptions by pattern."),
+GROUP_KEYS = key_table(
+    """
+group.id: string
+    The id of the consumer group.
+group.instance.id: string
+    Makes the consumer a static member: it keeps its partitions over restarts that are quicker than
+    session.timeout.ms (KIP-345).
+group.protocol: string (classic|consumer) = classic
+    classic: members assign the partitions; consumer: the coordinator does (KIP-848).
+group.remote.assignor: string
+    The coordinator's assignor, for group.protocol=consumer; by default the coordinator chooses.
+session.timeout.ms: int 1.. = 45_000
+    The coordinator removes a member that sends no heartbeat for this time.
+heartbeat.interval.ms: int 1.. = 3000
+    The time between two heartbeats of a member.
+max.poll.interval.ms: int 1.. = 300_000
+    A consumer that does not poll for this time leaves its group, so that others get its partitions.
+partition.assignment.strategy: list = range,cooperative-sticky
+    The assignors that this consumer supports. A classic group uses one that all members support.
+enable.auto.commit: boolean = true
+    Commit the positions of polled records in the background, and before a rebalance.
+auto.commit.interval.ms: int 0.. = 5000
+    The time between two automatic commits.
+exclude.internal.topics: boolean = true
+    Exclude internal topics from subscriptions by pattern.
+""",
+    checks={"partition.assignment.strategy": _assignors},
 )
 
 
@@ -99,7 +78,7 @@ class GroupConfig:
 
         Raises ConfigError if keys contradict each other.
         """
-        if not (group_id := _text(settings, "group.id")):
+        if not settings.optional_string("group.id"):
             if settings.is_given("enable.auto.commit") and settings.boolean("enable.auto.commit"):
                 raise ConfigError("enable.auto.commit", "enable.auto.commit needs a group.id")
             return None
@@ -113,32 +92,19 @@ class GroupConfig:
             raise ConfigError(
                 "group.remote.assignor", "group.remote.assignor has no effect with group.protocol=classic"
             )
-        session_timeout_ms = settings.integer("session.timeout.ms")
-        if settings.integer("heartbeat.interval.ms") >= session_timeout_ms:
+        if settings.integer("heartbeat.interval.ms") >= settings.integer("session.timeout.ms"):
             raise ConfigError(
                 "heartbeat.interval.ms", "heartbeat.interval.ms must be below session.timeout.ms"
             )
         assignors = tuple(assignor_by_name(name) for name in names)
         common_protocol(assignors)
         return cls(
-            group_id=group_id,
-            instance_id=_text(settings, "group.instance.id"),
+            instance_id=settings.optional_string("group.instance.id"),
             uses_consumer_protocol=consumer,
-            remote_assignor=_text(settings, "group.remote.assignor"),
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=settings.integer("heartbeat.interval.ms"),
-            max_poll_interval_ms=settings.integer("max.poll.interval.ms"),
+            remote_assignor=settings.optional_string("group.remote.assignor"),
             assignors=assignors,
             auto_commit=settings.boolean("enable.auto.commit"),
-            auto_commit_interval_ms=settings.integer("auto.commit.interval.ms"),
-            exclude_internal_topics=settings.boolean("exclude.internal.topics"),
             rack=settings.string("client.rack") or None,
-            request_timeout_ms=settings.integer("request.timeout.ms"),
             api_timeout_ms=settings.integer("default.api.timeout.ms"),
+            **settings.fields_of(cls),
         )
-
-
-def _text(settings: ClientSettings, key: str) -> str | None:
-    value = settings.value(key)
-    assert value is None or isinstance(value, str), key
-    return value

@@ -7,16 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX
-from nilometer.client.settings.client_settings import (
-    INT_MAX,
-    ClientSettings,
-    boolean_key,
-    choice_key,
-    int_key,
-    long_key,
-)
+from nilometer.client.settings.client_settings import INT_MAX, ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS
-from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind
+from nilometer.config import ConfigDefinition, ConfigError, key_table
 from nilometer.wire.compression import Codec
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -24,69 +17,53 @@ PARTITIONER_CLASSES = ("default", "round_robin", "uniform_sticky")
 
 ACKS_ALL = -1
 
-PRODUCER_KEYS: tuple[ConfigKey, ...] = (
+PRODUCER_KEYS = (
     *COMMON_KEYS,
-    choice_key(
-        "acks",
-        "all",
-        ("all", "-1", "0", "1"),
-        "Which replicas acknowledge a record. all: the in-sync ones, 1: the leader, 0: none.",
-    ),
-    int_key(
-        "batch.size", 16_384, "A batch of one partition is sent at this size, in bytes before compression."
-    ),
-    long_key("linger.ms", 5, "How long a batch that is not full waits for more records."),
-    long_key(
-        "buffer.memory",
-        33_554_432,
-        "The maximum number of bytes of records that are not sent yet. send() waits for room.",
-    ),
-    long_key("max.block.ms", 60_000, "How long send() may wait for metadata or for room in the buffer."),
-    int_key("max.request.size", 1_048_576, "The largest request, and so the largest record, in bytes."),
-    int_key("delivery.timeout.ms", 120_000, "The time after which a record that is not acknowledged fails."),
-    int_key("retries", INT_MAX, "How often a batch is sent again after a retriable error."),
-    int_key(
-        "max.in.flight.requests.per.connection",
-        5,
-        "The maximum number of in-flight requests per connection.",
-        1,
-    ),
-    boolean_key(
-        "enable.idempotence", True, "Number the batches, so that retries neither repeat nor reorder records."
-    ),
-    ConfigKey(
-        name="transactional.id",
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The id of a transactional producer. Starting a producer fences earlier ones with its id.",
-        validate=lambda value: None if value else "must not be empty",
-    ),
-    int_key(
-        "transaction.timeout.ms",
-        60_000,
-        "The time after which the coordinator aborts a transaction that is still open.",
-        1,
-    ),
-    choice_key("compression.type", "none", COMPRESSION_TYPES, "The codec that batches are compressed with."),
-    int_key("compression.gzip.level", -1, "The level for gzip; -1 is the codec's own default.", -1, 9),
-    int_key("compression.lz4.level", 9, "The level for lz4.", 1, 17),
-    int_key("compression.zstd.level", 3, "The level for zstd.", -131_072, 22),
-    choice_key(
-        "partitioner.class",
-        "default",
-        PARTITIONER_CLASSES,
-        "default: hash of the key, else sticky; uniform_sticky: sticky, keys ignored; round_robin: in turn.",
-    ),
-    boolean_key("partitioner.ignore.keys", False, "Do not use keys to choose partitions."),
-    boolean_key(
-        "partitioner.adaptive.partitioning.enable",
-        True,
-        "Send more records to partitions with shorter queues.",
-    ),
-    boolean_key(
-        "allow.auto.create.topics",
-        True,
-        "Let the broker create a topic that this producer writes to and that does not exist.",
+    *key_table(
+        f"""
+acks: string (all|-1|0|1) = all
+    Which replicas acknowledge a record. all: the in-sync ones, 1: the leader, 0: none.
+batch.size: int 0.. = 16_384
+    A batch of one partition is sent at this size, in bytes before compression.
+linger.ms: long 0.. = 5
+    How long a batch that is not full waits for more records.
+buffer.memory: long 0.. = 33_554_432
+    The maximum number of bytes of records that are not sent yet. send() waits for room.
+max.block.ms: long 0.. = 60_000
+    How long send() may wait for metadata or for room in the buffer.
+max.request.size: int 0.. = 1_048_576
+    The largest request, and so the largest record, in bytes.
+delivery.timeout.ms: int 0.. = 120_000
+    The time after which a record that is not acknowledged fails.
+retries: int 0.. = {INT_MAX}
+    How often a batch is sent again after a retriable error.
+max.in.flight.requests.per.connection: int 1.. = 5
+    The maximum number of in-flight requests per connection.
+enable.idempotence: boolean = true
+    Number the batches, so that retries neither repeat nor reorder records.
+transactional.id: string
+    The id of a transactional producer. Starting a producer fences earlier ones with its id.
+transaction.timeout.ms: int 1.. = 60_000
+    The time after which the coordinator aborts a transaction that is still open.
+compression.type: string = none
+    The codec that batches are compressed with.
+compression.gzip.level: int -1..9 = -1
+    The level for gzip; -1 is the codec's own default.
+compression.lz4.level: int 1..17 = 9
+    The level for lz4.
+compression.zstd.level: int -131_072..22 = 3
+    The level for zstd.
+partitioner.class: string = default
+    default: hash of the key, else sticky; uniform_sticky: sticky, keys ignored; round_robin: in turn.
+partitioner.ignore.keys: boolean = false
+    Do not use keys to choose partitions.
+partitioner.adaptive.partitioning.enable: boolean = true
+    Send more records to partitions with shorter queues.
+allow.auto.create.topics: boolean = true
+    Let the broker create a topic that this producer writes to and that does not exist.
+""",
+        choices={"compression.type": COMPRESSION_TYPES, "partitioner.class": PARTITIONER_CLASSES},
+        checks={"transactional.id": lambda value: None if value else "must not be empty"},
     ),
 )
 
@@ -120,25 +97,19 @@ class ProducerConfig:
         codec = Codec[settings.string("compression.type").upper()]
         acks_text = settings.string("acks")
         acks = ACKS_ALL if acks_text == "all" else int(acks_text)
+        named = settings.fields_of(cls)
+        named["acks"] = acks
+        named["delivery_timeout_ms"] = _delivery_timeout_ms(settings)
+        named["transactional_id"] = _transactional_id(settings, acks)
         return cls(
-            acks=acks,
-            batch_size=settings.integer("batch.size"),
-            linger_ms=settings.integer("linger.ms"),
-            buffer_memory=settings.integer("buffer.memory"),
-            max_block_ms=settings.integer("max.block.ms"),
-            max_request_size=settings.integer("max.request.size"),
-            delivery_timeout_ms=_delivery_timeout_ms(settings),
-            request_timeout_ms=settings.integer("request.timeout.ms"),
-            retries=settings.integer("retries"),
             max_in_flight=settings.integer("max.in.flight.requests.per.connection"),
             idempotent=_is_idempotent(settings, acks),
-            transactional_id=_transactional_id(settings, acks),
-            transaction_timeout_ms=settings.integer("transaction.timeout.ms"),
             codec=codec,
             level=_level(settings, codec),
             partitioner=settings.string("partitioner.class"),
             ignore_keys=settings.boolean("partitioner.ignore.keys"),
             adaptive=settings.boolean("partitioner.adaptive.partitioning.enable"),
+            **named,
         )
 
 

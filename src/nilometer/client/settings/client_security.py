@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nilometer.client.settings.client_settings import boolean_key, text_key
-from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigKind, Settings
+from nilometer.config import ConfigDefinition, ConfigError, Settings, key_table
 from nilometer.config.definition import ConfigValue
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
@@ -35,37 +34,35 @@ def _why_no_store(value: ConfigValue) -> str | None:
     return None if known else "must be PEM or PKCS12: convert JKS stores with keytool -importkeystore"
 
 
-def _store_type(name: str, doc: str) -> ConfigKey:
-    return ConfigKey(name=name, kind=ConfigKind.STRING, default="JKS", validate=_why_no_store, doc=doc)
-
-
-STORE_KEYS: tuple[ConfigKey, ...] = (
-    text_key("ssl.keystore.location", "The file with the own private key and certificate chain."),
-    _store_type("ssl.keystore.type", "The format of ssl.keystore.location, PEM or PKCS12: must be given."),
-    text_key("ssl.keystore.password", "The password of a PKCS12 key store.", secret=True),
-    text_key("ssl.key.password", "The password of the private key in a PEM file.", secret=True),
-    text_key("ssl.keystore.key", "The private key as PEM text, in place of a file.", secret=True),
-    text_key("ssl.keystore.certificate.chain", "The certificate chain of ssl.keystore.key, as PEM text."),
-    text_key("ssl.truststore.location", "The file with the certificates of trusted authorities."),
-    _store_type(
-        "ssl.truststore.type", "The format of ssl.truststore.location, PEM or PKCS12: must be given."
-    ),
-    text_key("ssl.truststore.password", "The password of a PKCS12 trust store.", secret=True),
-    text_key("ssl.truststore.certificates", "The certificates of trusted authorities, as PEM text."),
-    ConfigKey(
-        name="ssl.enabled.protocols",
-        kind=ConfigKind.LIST,
-        default=("TLSv1.2", "TLSv1.3"),
-        choices=("TLSv1.2", "TLSv1.3"),
-        doc="The versions of TLS that are accepted.",
-    ),
-    ConfigKey(
-        name="ssl.endpoint.identification.algorithm",
-        kind=ConfigKind.STRING,
-        default=HTTPS,
-        choices=(HTTPS, ""),
-        doc="https: the certificate of a broker that is connected to must be for its host.",
-    ),
+STORE_KEYS = key_table(
+    f"""
+ssl.keystore.location: string
+    The file with the own private key and certificate chain.
+ssl.keystore.type: string = JKS
+    The format of ssl.keystore.location, PEM or PKCS12: must be given.
+ssl.keystore.password: string secret
+    The password of a PKCS12 key store.
+ssl.key.password: string secret
+    The password of the private key in a PEM file.
+ssl.keystore.key: string secret
+    The private key as PEM text, in place of a file.
+ssl.keystore.certificate.chain: string
+    The certificate chain of ssl.keystore.key, as PEM text.
+ssl.truststore.location: string
+    The file with the certificates of trusted authorities.
+ssl.truststore.type: string = JKS
+    The format of ssl.truststore.location, PEM or PKCS12: must be given.
+ssl.truststore.password: string secret
+    The password of a PKCS12 trust store.
+ssl.truststore.certificates: string
+    The certificates of trusted authorities, as PEM text.
+ssl.enabled.protocols: list (TLSv1.2|TLSv1.3) = TLSv1.2,TLSv1.3
+    The versions of TLS that are accepted.
+ssl.endpoint.identification.algorithm: string = {HTTPS}
+    https: the certificate of a broker that is connected to must be for its host.
+""",
+    choices={"ssl.endpoint.identification.algorithm": (HTTPS, "")},
+    checks={"ssl.keystore.type": _why_no_store, "ssl.truststore.type": _why_no_store},
 )
 
 
@@ -152,18 +149,19 @@ URL_ENCODE = "sasl.oauthbearer.header.urlencode"
 FILE_PREFIX = "file://"
 _TLS_OPTIONS = ConfigDefinition.of("option of OAuthBearerLoginModule", STORE_KEYS)
 
-OAUTH_LOGIN_KEYS: tuple[ConfigKey, ...] = (
-    text_key(
-        TOKEN_URL, "Where a client of OAUTHBEARER gets its token: a URL of https or http, or file:///path."
-    ),
-    text_key(CLIENT_ID, "The client's id at the token endpoint."),
-    text_key(CLIENT_SECRET, "The client's secret at the token endpoint.", secret=True),
-    text_key(SCOPE, "The scope that the token endpoint is asked for."),
-    boolean_key(
-        URL_ENCODE,
-        False,
-        "Whether id and secret are URL-encoded in the header Authorization, as RFC 6749 demands.",
-    ),
+OAUTH_LOGIN_KEYS = key_table(
+    f"""
+{TOKEN_URL}: string
+    Where a client of OAUTHBEARER gets its token: a URL of https or http, or file:///path.
+{CLIENT_ID}: string
+    The client's id at the token endpoint.
+{CLIENT_SECRET}: string secret
+    The client's secret at the token endpoint.
+{SCOPE}: string
+    The scope that the token endpoint is asked for.
+{URL_ENCODE}: boolean = false
+    Whether id and secret are URL-encoded in the header Authorization, as RFC 6749 demands.
+"""
 )
 
 
@@ -246,26 +244,17 @@ MODULES = {
 }
 """The login module of each mechanism that clients support."""
 
-SECURITY_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey(
-        name=PROTOCOL,
-        kind=ConfigKind.STRING,
-        default=SecurityProtocol.PLAINTEXT.value,
-        choices=tuple(protocol.value for protocol in SecurityProtocol),
-        doc="The protocol of the brokers' listener.",
-    ),
-    ConfigKey(
-        name=MECHANISM,
-        kind=ConfigKind.STRING,
-        default="GSSAPI",
-        doc=f"The SASL mechanism: {', '.join(MODULES)}.",
-    ),
-    ConfigKey(
-        name=JAAS,
-        kind=ConfigKind.STRING,
-        default=None,
-        doc="The login module, with the user's name and password.",
-        sensitive=True,
+SECURITY_KEYS = (
+    *key_table(
+        f"""
+{PROTOCOL}: string = {SecurityProtocol.PLAINTEXT.value}
+    The protocol of the brokers' listener.
+{MECHANISM}: string = GSSAPI
+    The SASL mechanism: {", ".join(MODULES)}.
+{JAAS}: string secret
+    The login module, with the user's name and password.
+""",
+        choices={"security.protocol": tuple(protocol.value for protocol in SecurityProtocol)},
     ),
     *OAUTH_LOGIN_KEYS,
     *STORE_KEYS,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from nilometer.client.settings.client_security import SECURITY_KEYS
-from nilometer.client.settings.client_settings import int_key, long_key
-from nilometer.config import ConfigError, ConfigKey, ConfigKind
+from nilometer.config import ConfigError, key_table
 from nilometer.config.definition import ConfigValue
 
 
@@ -32,39 +31,37 @@ def _servers(value: ConfigValue) -> str | None:
     return None
 
 
-COMMON_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey(
-        name="bootstrap.servers",
-        kind=ConfigKind.LIST,
-        default=None,
-        doc="Brokers to connect to first, as host:port. The client learns the others from them.",
-        validate=_servers,
+COMMON_KEYS = (
+    *key_table(
+        """
+bootstrap.servers: list
+    Brokers to connect to first, as host:port. The client learns the others from them.
+client.id: string = nilometer
+    The client id sent with each request; it appears in the brokers' logs.
+request.timeout.ms: int 1.. = 30_000
+    How long to wait for the response to one request.
+retry.backoff.ms: long 0.. = 100
+    The pause before the first retry; it doubles with each further failure.
+retry.backoff.max.ms: long 0.. = 1000
+    The longest pause between retries.
+reconnect.backoff.ms: long 0.. = 50
+    The pause before connecting again to a broker; it doubles with each failure.
+reconnect.backoff.max.ms: long 0.. = 1000
+    The longest pause between attempts to connect to a broker.
+socket.connection.setup.timeout.ms: long 1.. = 10_000
+    How long to wait for a connection to be set up.
+metadata.max.age.ms: long 0.. = 300_000
+    The age after which metadata is fetched again.
+""",
+        checks={"bootstrap.servers": _servers},
     ),
-    ConfigKey(
-        name="client.id",
-        kind=ConfigKind.STRING,
-        default="nilometer",
-        doc="The client id sent with each request; it appears in the brokers' logs.",
-    ),
-    int_key("request.timeout.ms", 30_000, "How long to wait for the response to one request.", 1),
-    long_key(
-        "retry.backoff.ms", 100, "The pause before the first retry; it doubles with each further failure."
-    ),
-    long_key("retry.backoff.max.ms", 1_000, "The longest pause between retries."),
-    long_key(
-        "reconnect.backoff.ms",
-        50,
-        "The pause before connecting again to a broker; it doubles with each failure.",
-    ),
-    long_key("reconnect.backoff.max.ms", 1_000, "The longest pause between attempts to connect to a broker."),
-    long_key(
-        "socket.connection.setup.timeout.ms", 10_000, "How long to wait for a connection to be set up.", 1
-    ),
-    long_key("metadata.max.age.ms", 300_000, "The age after which metadata is fetched again."),
     *SECURITY_KEYS,
 )
 
-API_TIMEOUT: ConfigKey = int_key(
-    "default.api.timeout.ms", 60_000, "How long an operation may take, all its retries included."
+(API_TIMEOUT,) = key_table(
+    """
+default.api.timeout.ms: int 0.. = 60_000
+    How long an operation may take, all its retries included.
+"""
 )
 """A key of the clients that retry whole operations: consumer and admin."""
