@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TypeVar
 
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_clients import admin_of
+from nilometer.cli.cluster_clients import run_admin
 from nilometer.cli.cluster_options import (
     F,
     confirm,
@@ -18,7 +18,6 @@ from nilometer.cli.cluster_options import (
     json_option,
     print_json,
     print_table,
-    run_async,
     yes_option,
 )
 from nilometer.client.admin.security_admin import AclAdmin
@@ -34,8 +33,6 @@ from nilometer.cluster.acl import (
 )
 from nilometer.security.principal import parse_principal
 
-TIMEOUT_MS = 15_000
-T = TypeVar("T")
 E = TypeVar("E", bound=enum.IntEnum)
 
 _COLUMNS = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
@@ -46,6 +43,8 @@ _RESOURCES = (
     ("--delegation-token", ResourceType.DELEGATION_TOKEN, "TOKEN"),
     ("--user", ResourceType.USER, "PRINCIPAL"),
 )
+
+T = TypeVar("T")
 
 
 @commands.group()
@@ -118,14 +117,6 @@ def _operations(
     return _each_once([_parse(Operation, name) for text in given for name in text.split(",")])
 
 
-def _run(bootstrap: str, work: Callable[[AclAdmin], Awaitable[T]]) -> T:
-    async def main() -> T:
-        async with admin_of(bootstrap) as admin:
-            return await work(AclAdmin(admin.client, TIMEOUT_MS))
-
-    return run_async(main())
-
-
 @acl.command("list")
 @_acl_options
 @_resource_options
@@ -143,7 +134,7 @@ def list_acls(
     """List ACLs; options restrict the list. A name selects literal and prefixed ACLs with this name."""
     pattern = PatternType.PREFIXED if prefixed else PatternType.ANY
     wanted = _filters(principals, hosts, operations, pattern, resources)
-    _show(_run(bootstrap, lambda admin: _selected(admin, wanted)), as_json)
+    _show(run_admin(bootstrap, AclAdmin, lambda admin: _selected(admin, wanted)), as_json)
 
 
 @acl.command()
@@ -178,7 +169,7 @@ def add(
     ]
     if not acls:
         raise click.UsageError("name a resource: --topic, --group, --transactional-id, --cluster …")
-    _run(bootstrap, lambda admin: admin.create_acls(acls))
+    run_admin(bootstrap, AclAdmin, lambda admin: admin.create_acls(acls))
     _show(acls, as_json)
 
 
@@ -209,13 +200,13 @@ def remove(
     wanted = _filters(principals, hosts, operations, PatternType.PREFIXED if prefixed else named, resources)
     if (wanted == [AclFilter()]) != everything:
         raise click.UsageError("say which ACLs to remove, or give --all")
-    found = _run(bootstrap, lambda admin: _selected(admin, wanted))
+    found = run_admin(bootstrap, AclAdmin, lambda admin: _selected(admin, wanted))
     if not found:
         raise click.ClickException(
             "no ACL is selected, and nothing was removed. `nilometer acl list` shows the ACLs."
         )
     confirm("Remove these ACLs?", [" ".join(_row(each)) for each in found], yes=yes)
-    _show(_run(bootstrap, lambda admin: admin.delete_acls(wanted)), as_json)
+    _show(run_admin(bootstrap, AclAdmin, lambda admin: admin.delete_acls(wanted)), as_json)
 
 
 async def _selected(admin: AclAdmin, wanted: Sequence[AclFilter]) -> list[Acl]:

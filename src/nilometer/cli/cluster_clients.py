@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 import click
 
-from nilometer.cli.cluster_options import COMMON_CONFIG, client_config
+from nilometer.cli.cluster_options import COMMON_CONFIG, client_config, run_async
 from nilometer.client.admin.admin import Admin
+from nilometer.client.network.client import Client
 from nilometer.client.replicas.replica_survey import DEFAULT_TIMEOUT_MS, ReplicaSurvey
 from nilometer.client.settings.client_security import client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 
+ADMIN_TIMEOUT_MS = 15_000
+"""How long a request of an administrator is repeated."""
+A = TypeVar("A")
+T = TypeVar("T")
+
 
 def admin_of(bootstrap: str) -> Admin:
     return Admin(Runtime.system(), client_config(bootstrap))
+
+
+def run_admin(bootstrap: str, make: Callable[[Client, int], A], work: Callable[[A], Awaitable[T]]) -> T:
+    """Run ``work`` with the administration that ``make`` returns."""
+
+    async def main() -> T:
+        async with admin_of(bootstrap) as admin:
+            return await work(make(admin.client, ADMIN_TIMEOUT_MS))
+
+    return run_async(main())
 
 
 def survey_of(bootstrap: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> ReplicaSurvey:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_clients import admin_of
+from nilometer.cli.cluster_clients import run_admin
 from nilometer.cli.cluster_options import (
     F,
     connection_options,
     json_option,
     print_json,
     print_table,
-    run_async,
 )
 from nilometer.client.admin.quota_admin import EntityQuotas, QuotaAdmin
 from nilometer.quotas.entity import ADDRESS_KEYS, CLIENT_ID, CLIENT_KEYS, IP, USER, QuotaEntity, entity_of
 
-TIMEOUT_MS = 15_000
 KEYS = (*CLIENT_KEYS, *ADDRESS_KEYS)
 DEFAULT = "<default>"
 """How a default entity is shown."""
-T = TypeVar("T")
 
 _TYPES = (
     (USER, "user", "NAME", "user"),
@@ -52,14 +48,6 @@ def _entity_options(command: F) -> F:
     return command
 
 
-def _run(bootstrap: str, work: Callable[[QuotaAdmin], Awaitable[T]]) -> T:
-    async def main() -> T:
-        async with admin_of(bootstrap) as admin:
-            return await work(QuotaAdmin(admin.client, TIMEOUT_MS))
-
-    return run_async(main())
-
-
 @quota.command("list")
 @_entity_options
 @json_option
@@ -67,7 +55,7 @@ def _run(bootstrap: str, work: Callable[[QuotaAdmin], Awaitable[T]]) -> T:
 def list_quotas(as_json: bool, bootstrap: str, **names: str | bool | None) -> None:
     """List quotas: all, or those of the entities with the given names."""
     entity = _entity(names)
-    _show(_run(bootstrap, lambda admin: admin.list_quotas(entity)), as_json)
+    _show(run_admin(bootstrap, QuotaAdmin, lambda admin: admin.list_quotas(entity)), as_json)
 
 
 @quota.command("set")
@@ -88,7 +76,7 @@ def set_quotas(quotas: tuple[str, ...], as_json: bool, bootstrap: str, **names: 
         await admin.alter(entity, values)
         return await admin.list_quotas(entity, exactly=True)
 
-    _show(_run(bootstrap, work), as_json)
+    _show(run_admin(bootstrap, QuotaAdmin, work), as_json)
 
 
 @quota.command()
@@ -118,7 +106,7 @@ def remove(keys: tuple[str, ...], as_json: bool, bootstrap: str, **names: str | 
         await admin.alter(entity, dict.fromkeys(removed))
         return [EntityQuotas(entity, removed)]
 
-    _show(_run(bootstrap, work), as_json)
+    _show(run_admin(bootstrap, QuotaAdmin, work), as_json)
 
 
 def _entity(names: dict[str, str | bool | None]) -> QuotaEntity:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
 
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_clients import admin_of
+from nilometer.cli.cluster_clients import run_admin
 from nilometer.cli.cluster_options import (
     confirm,
     connection_options,
     json_option,
     print_json,
     print_table,
-    run_async,
     yes_option,
 )
 from nilometer.client.admin.security_admin import IssuedToken, TokenAdmin
 from nilometer.client.settings.durations import parse_duration_ms
 from nilometer.security.principal import Principal, parse_principal
 
-TIMEOUT_MS = 15_000
 COLUMNS = ("id", "owner", "requester", "renewers", "issued", "expires", "max")
-T = TypeVar("T")
 
 
 @commands.group()
@@ -64,14 +60,6 @@ class _DurationType(click.ParamType[int]):
 PRINCIPAL, DURATION = _PrincipalType(), _DurationType()
 
 
-def _run(bootstrap: str, work: Callable[[TokenAdmin], Awaitable[T]]) -> T:
-    async def main() -> T:
-        async with admin_of(bootstrap) as admin:
-            return await work(TokenAdmin(admin.client, TIMEOUT_MS))
-
-    return run_async(main())
-
-
 @token.command()
 @click.option(
     "--owner",
@@ -105,8 +93,9 @@ def create(
 ) -> None:
     """Create a token, and print it with its HMAC, which is a password: keep it secret."""
     lifetime_ms = -1 if max_lifetime is None else max(1, max_lifetime)
-    created = _run(
+    created = run_admin(
         bootstrap,
+        TokenAdmin,
         lambda admin: admin.create(owner=owner, renewers=renewers, max_lifetime_ms=lifetime_ms),
     )
     if as_json:
@@ -138,7 +127,7 @@ def describe(
         found = await admin.describe(owners or None)
         return _named(found, ids) if ids else found
 
-    tokens = _run(bootstrap, work)
+    tokens = run_admin(bootstrap, TokenAdmin, work)
     if as_json:
         print_json({"tokens": [_fields(each, with_hmac=show_hmac) for each in tokens]})
         return
@@ -167,7 +156,7 @@ def renew(token_id: str, period: int | None, as_json: bool, bootstrap: str) -> N
         [found] = _named(await admin.describe(), [token_id])
         return await admin.renew(found.hmac, period_ms)
 
-    _show_expiry(token_id, _run(bootstrap, work), as_json)
+    _show_expiry(token_id, run_admin(bootstrap, TokenAdmin, work), as_json)
 
 
 @token.command()
@@ -189,10 +178,10 @@ def expire(token_id: str, after: int | None, yes: bool, as_json: bool, bootstrap
         [found] = _named(await admin.describe(), [token_id])
         return found
 
-    found = _run(bootstrap, look)
+    found = run_admin(bootstrap, TokenAdmin, look)
     if after is None:
         confirm("Remove this token now?", [f"token {token_id} of {found.owner}"], yes=yes)
-    expires_ms = _run(bootstrap, lambda admin: admin.expire(found.hmac, period_ms))
+    expires_ms = run_admin(bootstrap, TokenAdmin, lambda admin: admin.expire(found.hmac, period_ms))
     _show_expiry(token_id, expires_ms, as_json)
 
 

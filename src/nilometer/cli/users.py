@@ -10,13 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_clients import admin_of
+from nilometer.cli.cluster_clients import run_admin
 from nilometer.cli.cluster_options import (
     confirm,
     connection_options,
@@ -24,7 +25,6 @@ from nilometer.cli.cluster_options import (
     json_option,
     print_json,
     print_table,
-    run_async,
     yes_option,
 )
 from nilometer.cli.metadata import (
@@ -91,7 +91,6 @@ def _checked(password: str, where: str) -> str:
 
 # --- the commands
 
-TIMEOUT_MS = 15_000
 _FOR_A_FILE = re.compile(r"""[!#-\[\]-~]+""")
 """Passwords that a file of settings can have: Java and this program read them alike."""
 MECHANISMS = tuple(mechanism.value for mechanism in ScramMechanism)
@@ -118,12 +117,8 @@ def _mechanism_option(text: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def _run(bootstrap: str, work: Callable[[UserAdmin], Awaitable[T]]) -> T:
-    async def main() -> T:
-        async with admin_of(bootstrap) as admin:
-            return await work(UserAdmin(Runtime.system(), admin.client, TIMEOUT_MS))
-
     try:
-        return run_async(main())
+        return run_admin(bootstrap, partial(UserAdmin, Runtime.system()), work)
     except KafkaError as error:
         if error.code is not ErrorCode.resource_not_found:
             raise

@@ -30,12 +30,6 @@ class PartitionTransition(NamedTuple):
     before: PartitionState | None
     after: PartitionState | None
 
-    @property
-    def leader_epoch_changed(self) -> bool:
-        return (
-            self.before is None or self.after is None or self.before.leader_epoch != self.after.leader_epoch
-        )
-
     def concerns(self, broker: BrokerId) -> bool:
         """Whether ``broker`` has a replica of the partition before or after the change."""
         return any(state is not None and broker in state.replicas for state in self)

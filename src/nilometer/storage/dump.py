@@ -93,16 +93,6 @@ _OFFSET_CHECKPOINTS = (
 )
 
 
-def is_dumpable(name: str) -> bool:
-    """Return whether :func:`dump_file` can dump files of this name."""
-    parsed = names.parse_offset_name(name)
-    known = (*names.SEGMENT_SUFFIXES, names.SNAPSHOT_SUFFIX)
-    return (parsed is not None and parsed[1] in known) or name in (
-        names.LEADER_EPOCH_CHECKPOINT,
-        *_OFFSET_CHECKPOINTS,
-    )
-
-
 def dump_file(disk: Disk, path: str, *, deep: bool = False) -> Iterator[DumpLine]:
     """Yield the lines of one file; with ``deep`` the batches of a log include their records.
 

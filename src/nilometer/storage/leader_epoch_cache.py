@@ -96,12 +96,6 @@ class LeaderEpochCache:
         slot = bisect_right(self._entries, offset, key=_start_offset) - 1
         return self._entries[slot][0] if slot >= 0 else NO_LEADER_EPOCH
 
-    def start_offset_of(self, epoch: int) -> int | None:
-        slot = bisect_left(self._entries, epoch, key=_epoch)
-        if slot < len(self._entries) and self._entries[slot][0] == epoch:
-            return self._entries[slot][1]
-        return None
-
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that start at ``end_offset`` or above, because the log was truncated there."""
         keep = bisect_left(self._entries, end_offset, key=_start_offset)

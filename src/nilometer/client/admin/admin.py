@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from nilometer.client.admin.requests import raise_error
 from nilometer.client.network.client import Client, controller_knows, no_such_topic
 from nilometer.client.network.cluster_metadata import (
     BrokerNode,
@@ -246,7 +247,7 @@ class Admin:
             response = await self.client.send_to_any(
                 ApiKey.DESCRIBE_CLUSTER, lambda api: api.request(endpoint_type=1)
             )
-            _raise(response.error_code, response.error_message)
+            raise_error(response.error_code, response.error_message)
             nodes = [BrokerNode(node.broker_id, node.host, node.port, node.rack) for node in response.brokers]
             return ClusterDescription(
                 response.cluster_id,
@@ -264,7 +265,7 @@ class Admin:
                 ApiKey.DESCRIBE_CLUSTER,
                 lambda api: api.request(endpoint_type=1, include_cluster_authorized_operations=True),
             )
-            _raise(response.error_code, response.error_message)
+            raise_error(response.error_code, response.error_message)
             return bool(response.cluster_authorized_operations >> operation & 1)
 
         return await self.client.retry(ask, self.timeout_ms)
@@ -298,7 +299,7 @@ class Admin:
                 self.client, name, self.timeout_ms
             ):
                 return None
-            _raise(result.error_code, result.error_message)
+            raise_error(result.error_code, result.error_message)
             return {entry.name: _config_entry(entry) for entry in result.configs}
 
         found = await self.client.retry(ask, self.timeout_ms)
@@ -335,7 +336,7 @@ class Admin:
             (result,) = response.responses
             if result.error_code == ErrorCode.unknown_topic_or_partition:
                 return False
-            _raise(result.error_code, result.error_message)
+            raise_error(result.error_code, result.error_message)
             return True
 
         if not await self.client.retry(ask, self.timeout_ms):
@@ -351,7 +352,7 @@ class Admin:
             response = await self.client.send_to(
                 broker_id, ApiKey.DESCRIBE_LOG_DIRS, lambda api: api.request(topics=None)
             )
-            _raise(getattr(response, "error_code", ErrorCode.none), None)
+            raise_error(getattr(response, "error_code", ErrorCode.none), None)
             return [_log_dir(broker_id, result) for result in response.results]
 
         async def ask_all() -> list[LogDirDescription]:
@@ -457,11 +458,6 @@ def _log_dir(broker_id: int, result: Message) -> LogDirDescription:
 
 def _error(code: ErrorCode, message: str | None, subject: str) -> KafkaError | None:
     return None if code == ErrorCode.none else KafkaError(code, message or subject)
-
-
-def _raise(code: ErrorCode, message: str | None) -> None:
-    if code != ErrorCode.none:
-        raise KafkaError(code, message or "")
 
 
 def _raise_first(outcomes: Outcomes) -> None:

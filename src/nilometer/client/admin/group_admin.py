@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from nilometer.client.admin.requests import AdminRequests
 from nilometer.client.group.committer import Committer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
@@ -86,10 +87,9 @@ class GroupDescription:
         return next((member for member in self.members if partition in member.assignment), None)
 
 
-class GroupAdmin:
+class GroupAdmin(AdminRequests):
     def __init__(self, client: Client, timeout_ms: int) -> None:
-        self._client = client
-        self._timeout_ms = timeout_ms
+        super().__init__(client, timeout_ms)
         self._coordinators: dict[str, Coordinator] = {}
 
     async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
@@ -118,12 +118,7 @@ class GroupAdmin:
                 for group in response.groups
             ]
 
-        async def ask_all() -> list[GroupListing]:
-            brokers = sorted(self._client.metadata.brokers)
-            found = await asyncio.gather(*(ask(broker_id) for broker_id in brokers))
-            return [one for several in found for one in several]
-
-        listed = {group.group_id: group for group in await self._client.retry(ask_all, self._timeout_ms)}
+        listed = {group.group_id: group for group in await self._all(ask)}
         return [
             group
             for _, group in sorted(listed.items())

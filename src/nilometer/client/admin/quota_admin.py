@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nilometer.client.network.client import Client
-from nilometer.client.network.connection import MakeRequest
+from nilometer.client.admin.requests import AdminRequests, raise_error
 from nilometer.cluster.client_quotas import MATCH_DEFAULT, MATCH_EXACT
 from nilometer.quotas.entity import QuotaEntity, entity_of
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.messages import Api, Message
 
 
@@ -19,12 +17,7 @@ class EntityQuotas(NamedTuple):
     values: Mapping[str, float]
 
 
-class QuotaAdmin:
-    def __init__(self, client: Client, timeout_ms: int) -> None:
-        """``timeout_ms``: how long a request is repeated when it fails with a retriable error."""
-        self._client = client
-        self._timeout_ms = timeout_ms
-
+class QuotaAdmin(AdminRequests):
     async def list_quotas(self, entity: QuotaEntity = (), *, exactly: bool = False) -> list[EntityQuotas]:
         """Return the quotas of all entities that have the names of ``entity``; ``exactly``: and no others.
 
@@ -44,7 +37,7 @@ class QuotaAdmin:
             return api.request(components=components, strict=exactly)
 
         response = await self._any(ApiKey.DESCRIBE_CLIENT_QUOTAS, make)
-        _check(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         return [
             EntityQuotas(
                 entity_of({each.entity_type: each.entity_name for each in entry.entity}),
@@ -71,12 +64,4 @@ class QuotaAdmin:
             return api.request(entries=(entry,), validate_only=False)
 
         for entry in (await self._any(ApiKey.ALTER_CLIENT_QUOTAS, make)).entries:
-            _check(entry.error_code, entry.error_message)
-
-    async def _any(self, key: ApiKey, make: MakeRequest) -> Message:
-        return await self._client.retry(lambda: self._client.send_to_any(key, make), self._timeout_ms)
-
-
-def _check(error: ErrorCode, message: str | None) -> None:
-    if error is not ErrorCode.none:
-        raise KafkaError(error, message or "")
+            raise_error(entry.error_code, entry.error_message)

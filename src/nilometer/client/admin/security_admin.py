@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
+from nilometer.client.admin.requests import AdminRequests, raise_error
 from nilometer.client.network.client import Client
 from nilometer.client.network.connection import MakeRequest
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
@@ -36,12 +37,11 @@ class _Salted(NamedTuple):
     password: bytes
 
 
-class UserAdmin:
+class UserAdmin(AdminRequests):
     def __init__(self, runtime: Runtime, client: Client, timeout_ms: int) -> None:
         """``timeout_ms``: how long a request is repeated when it fails with a retriable error."""
+        super().__init__(client, timeout_ms)
         self._runtime = runtime
-        self._client = client
-        self._timeout_ms = timeout_ms
 
     async def list_credentials(self, users: Sequence[str] = ()) -> list[UserCredential]:
         """Return the credentials of ``users``, by default of all, sorted.
@@ -54,9 +54,9 @@ class UserAdmin:
             return api.request(users=names or None)
 
         response = await self._any(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, make)
-        _check(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         for result in response.results:
-            _check(result.error_code, result.error_message)
+            raise_error(result.error_code, result.error_message)
         return sorted(
             UserCredential(result.user, _name_of(info.mechanism), info.iterations)
             for result in response.results
@@ -114,20 +114,12 @@ class UserAdmin:
     async def _alter(self, make: MakeRequest) -> None:
         response = await self._any(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, make)
         for result in response.results:
-            _check(result.error_code, result.error_message)
-
-    async def _any(self, key: ApiKey, make: MakeRequest) -> Message:
-        return await self._client.retry(lambda: self._client.send_to_any(key, make), self._timeout_ms)
+            raise_error(result.error_code, result.error_message)
 
 
 def _name_of(number: int) -> str:
     mechanism = ScramMechanism.numbered(number)
     return f"mechanism {number}" if mechanism is None else mechanism.value
-
-
-def _check(error: ErrorCode, message: str | None) -> None:
-    if error is not ErrorCode.none:
-        raise KafkaError(error, message or "")
 
 
 # The admin client for delegation tokens (KIP-48, KIP-373); ``nilometer token`` uses it.
@@ -164,12 +156,7 @@ class IssuedToken:
     max_ms: int
 
 
-class TokenAdmin:
-    def __init__(self, client: Client, timeout_ms: int) -> None:
-        """``timeout_ms``: how long a request is repeated when it fails with a retriable error."""
-        self._client = client
-        self._timeout_ms = timeout_ms
-
+class TokenAdmin(AdminRequests):
     async def create(
         self,
         *,
@@ -253,9 +240,9 @@ class TokenAdmin:
         answer = await self._any(ApiKey.DESCRIBE_DELEGATION_TOKEN, make)
         return sorted(map(_described, answer.tokens), key=lambda token: (token.owner, token.id))
 
-    async def _any(self, key: ApiKey, make: MakeRequest) -> Message:
+    async def _any(self, api_key: int, make: MakeRequest) -> Message:
         async def ask() -> Message:
-            answer = await self._client.send_to_any(key, make)
+            answer = await self._client.send_to_any(api_key, make)
             if answer.error_code is not ErrorCode.none:
                 _refuse(answer.error_code)
             return answer
@@ -290,17 +277,12 @@ def _refuse(error: ErrorCode) -> NoReturn:
 # The admin client for ACLs; ``nilometer acl`` uses it.
 
 
-class AclAdmin:
-    def __init__(self, client: Client, timeout_ms: int) -> None:
-        """``timeout_ms``: how long a request is repeated when it fails with a retriable error."""
-        self._client = client
-        self._timeout_ms = timeout_ms
-
+class AclAdmin(AdminRequests):
     async def list_acls(self, wanted: AclFilter) -> list[Acl]:
         """Return the ACLs that ``wanted`` selects, sorted. Raises KafkaError."""
         fields = _fields_of(wanted)
         response = await self._any(ApiKey.DESCRIBE_ACLS, lambda api: api.request(**fields))
-        _check(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         return sorted(_acl(resource, acl) for resource in response.resources for acl in resource.acls)
 
     async def create_acls(self, acls: Sequence[Acl]) -> None:
@@ -311,7 +293,7 @@ class AclAdmin:
 
         response = await self._any(ApiKey.CREATE_ACLS, make)
         for result in response.results:
-            _check(result.error_code, result.error_message)
+            raise_error(result.error_code, result.error_message)
 
     async def delete_acls(self, wanted: Sequence[AclFilter]) -> list[Acl]:
         """Delete the ACLs that any of ``wanted`` selects, and return them, sorted. Raises KafkaError."""
@@ -322,12 +304,9 @@ class AclAdmin:
 
         deleted: set[Acl] = set()
         for result in (await self._any(ApiKey.DELETE_ACLS, make)).filter_results:
-            _check(result.error_code, result.error_message)
+            raise_error(result.error_code, result.error_message)
             deleted.update(_acl(acl, acl) for acl in result.matching_acls)
         return sorted(deleted)
-
-    async def _any(self, key: ApiKey, make: MakeRequest) -> Message:
-        return await self._client.retry(lambda: self._client.send_to_any(key, make), self._timeout_ms)
 
 
 def _creation(api: Api, acl: Acl) -> Message:

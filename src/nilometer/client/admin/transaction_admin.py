@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from nilometer.client.admin.requests import AdminRequests
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType
-from nilometer.client.network.client import Client
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import milliseconds_since_epoch
@@ -81,11 +81,7 @@ class OpenTransaction:
         return self.partition, self.producer.producer_id, self.producer.start_offset
 
 
-class TransactionAdmin:
-    def __init__(self, client: Client, timeout_ms: int) -> None:
-        self._client = client
-        self._timeout_ms = timeout_ms
-
+class TransactionAdmin(AdminRequests):
     async def list_transactions(
         self,
         states: Sequence[str] = (),
@@ -123,12 +119,7 @@ class TransactionAdmin:
                 for one in response.transaction_states
             ]
 
-        async def ask_all() -> list[TransactionListing]:
-            brokers = sorted(self._client.metadata.brokers)
-            found = await asyncio.gather(*(ask(broker_id) for broker_id in brokers))
-            return [one for several in found for one in several]
-
-        listed = {one.transactional_id: one for one in await self._client.retry(ask_all, self._timeout_ms)}
+        listed = {one.transactional_id: one for one in await self._all(ask)}
         return [
             one
             for _, one in sorted(listed.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from nilometer.client.network.cluster_metadata import BrokerNode, TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.api import Api
 from nilometer.wire.building import Message
@@ -28,16 +28,6 @@ from nilometer.wire.records import Header, Record, decode_records
 NO_SESSION = 0
 FULL_FETCH_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
-
-SESSION_ERRORS = frozenset(
-    {
-        ErrorCode.fetch_session_id_not_found,
-        ErrorCode.invalid_fetch_session_epoch,
-        ErrorCode.fetch_session_topic_id_error,
-        ErrorCode.inconsistent_topic_id,
-        ErrorCode.unknown_topic_id,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,11 +335,3 @@ def read_fetch_response(response: Message, names: Mapping[UUID, str]) -> list[Fe
                 )
             )
     return answers
-
-
-def nodes_named(response: Message) -> list[BrokerNode]:
-    """Return the addresses of the leaders that a response names (KIP-951)."""
-    return [
-        BrokerNode(node.node_id, node.host, node.port, node.rack)
-        for node in getattr(response, "node_endpoints", ())
-    ]

@@ -30,12 +30,11 @@ from nilometer.client.consumer.fetch_exchange import (
     WantedPartition,
     damaged,
     fetch_request,
-    nodes_named,
     read_fetch_response,
 )
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.client import STALE_METADATA, Client, Jobs
-from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.network.cluster_metadata import TopicPartition, nodes_named
 from nilometer.client.network.connection import ConnectionLost
 from nilometer.client.network.connection_pool import FETCH_CHANNEL, Backoff
 from nilometer.client.offsets.offset_queries import ListedOffset, epoch_ends, list_offsets

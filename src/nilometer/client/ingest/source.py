@@ -92,9 +92,6 @@ class Source:
     def read_to(self, fingerprint: Fingerprint, lines: int) -> Source:
         return replace(self, fingerprint=fingerprint, lines=lines)
 
-    def as_finished(self) -> Source:
-        return replace(self, finished=True)
-
     def found_as(self, device: int, inode: int, birth_ns: int = 0) -> Source:
         return replace(
             self,

@@ -212,3 +212,11 @@ def _topic(topic: Message) -> TopicMetadata:
         partitions=tuple(partitions),
         is_internal=getattr(topic, "is_internal", False),
     )
+
+
+def nodes_named(response: Message) -> list[BrokerNode]:
+    """Return the addresses of the leaders that a response names (KIP-951)."""
+    return [
+        BrokerNode(node.node_id, node.host, node.port, node.rack)
+        for node in getattr(response, "node_endpoints", ())
+    ]

@@ -21,7 +21,7 @@ from datetime import datetime
 from uuid import UUID
 
 from nilometer.client.network.client import STALE_METADATA, Client, Jobs
-from nilometer.client.network.cluster_metadata import BrokerNode, ClusterMetadata, TopicPartition
+from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition, nodes_named
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.client.network.connection_pool import Backoff
 from nilometer.client.producer.accumulator import RecordAccumulator
@@ -120,14 +120,6 @@ def read_produce_response(response: Message, ids: dict[str, UUID] | None) -> lis
                 )
             )
     return answers
-
-
-def nodes_named(response: Message) -> list[BrokerNode]:
-    """Return the addresses of the leaders that a response names (KIP-951)."""
-    return [
-        BrokerNode(node.node_id, node.host, node.port, node.rack)
-        for node in getattr(response, "node_endpoints", ())
-    ]
 
 
 def _milliseconds(moment: datetime | None) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from nilometer.client.admin.admin import Admin, AlterOperation, ConfigChange, ResourceType
+from nilometer.client.admin.requests import raise_error
 from nilometer.client.network.cluster_metadata import (
     MetadataAnswer,
     TopicMetadata,
@@ -70,7 +71,7 @@ async def elect_leaders(
 
     async def ask() -> PartitionOutcomes:
         response = await admin.client.send_to_controller(ApiKey.ELECT_LEADERS, make)
-        _raise(getattr(response, "error_code", ErrorCode.none), None)
+        raise_error(getattr(response, "error_code", ErrorCode.none), None)
         return {
             TopicPartition(topic.topic, part.partition_id): _error(part.error_code, part.error_message)
             for topic in response.replica_election_results
@@ -109,7 +110,7 @@ async def alter_reassignments(
 
     async def ask() -> PartitionOutcomes:
         response = await admin.client.send_to_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, make)
-        _raise(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         return {
             TopicPartition(topic.name, part.partition_index): _error(part.error_code, part.error_message)
             for topic in response.responses
@@ -137,7 +138,7 @@ async def list_reassignments(
 
     async def ask() -> dict[TopicPartition, OngoingMove]:
         response = await admin.client.send_to_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, make)
-        _raise(response.error_code, response.error_message)
+        raise_error(response.error_code, response.error_message)
         return {
             TopicPartition(topic.name, part.partition_index): OngoingMove(
                 tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
@@ -169,11 +170,6 @@ async def describe_by_controller(admin: Admin, topics: Sequence[str]) -> dict[st
 
 def _error(code: ErrorCode, message: str | None) -> KafkaError | None:
     return None if code == ErrorCode.none else KafkaError(code, message or "")
-
-
-def _raise(code: ErrorCode, message: str | None) -> None:
-    if code != ErrorCode.none:
-        raise KafkaError(code, message or "")
 
 
 # Reads and writes the JSON of reassignments, in the format of ``kafka-reassign-partitions``. Pure.

@@ -507,7 +507,3 @@ class ConsumerGroup:
             self._owners,
             self._classic_members,
         )
-
-
-def members_by_id(members: Iterable[Member]) -> list[Member]:
-    return sorted(members, key=lambda member: member.member_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -138,14 +138,6 @@ def _finding(kind: Kind, one: CommittedOffset, what: str) -> Finding:
     return Finding(
         kind, one.part.topic, one.part.partition, f"group {one.group}", one.place, None, one.at, what
     )
-
-
-def committed_by_partition(committed: Iterable[CommittedOffset]) -> Mapping[TopicPartition, int]:
-    """Return the number of groups that have a committed offset, per partition."""
-    counts: dict[TopicPartition, int] = {}
-    for one in committed:
-        counts[one.part] = counts.get(one.part, 0) + 1
-    return counts
 
 
 CONFIRMATIONS = 2

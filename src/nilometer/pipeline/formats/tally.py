@@ -14,8 +14,6 @@ SAMPLES_MAX: Final = 5
 SAMPLE_CHARS_MAX: Final = 200
 FILES_MAX: Final = 500
 OTHER_FILES: Final = "(other files)"
-UNKNOWN_FILE: Final = ""
-"""The source of lines that no file is known of."""
 
 
 class Tally:

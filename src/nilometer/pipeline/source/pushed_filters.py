@@ -9,6 +9,7 @@ of their timestamps, but before the first record at or after a timestamp all are
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,19 @@ class Bounds:
             and self.partition_first <= number
             and (self.partition_last is None or number <= self.partition_last)
         )
+
+
+_PUSH_DOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def pushes_filters() -> bool:
+    """Whether this is the process in which Spark pushes filters down.
+
+    Spark plans a read in a separate process, without the session's settings. But it runs one program for
+    plans with filters, and another for plans without.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSH_DOWN in sys.modules or (main is not None and main.name == _PUSH_DOWN)
 
 
 def bounds_of(filters: Iterable[Any]) -> Bounds:

@@ -58,10 +58,6 @@ class World:
         views = self.views
         return [views[state[broker]] for broker in self._brokers]
 
-    def process_of(self, state: State, broker: int) -> Process:
-        """Return the process of ``broker``, which the caller must not change."""
-        return self._tables.processes.values[state[broker]]
-
     def messages_of(self, state: State, broker: int) -> tuple[tuple[Message, ...], ...]:
         """Return the messages in flight of ``broker``: fetches, replies, requests and replies to these."""
         in_flight = self._tables.in_flight.values[state[self.bounds.brokers + broker]]

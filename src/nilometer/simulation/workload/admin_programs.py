@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from abc import ABC, abstractmethod
-from collections import Counter
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +15,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.cleanup import Retention
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -27,29 +27,18 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 # Errors are only counted: the checkers check the results.
 
 
-class AdminProgram(ABC):
+class AdminProgram(Program):
     gap_s: tuple[float, float]
     """Bounds of the random pause between two steps (seconds)."""
 
     def __init__(self, name: str, host: Host, bootstrap_servers: str) -> None:
-        self.name = name
-        self.error_counts: Counter[str] = Counter()
-        self.process: Process | None = None
-        self._host = host
+        super().__init__(name, host)
         self._settings = {
             "bootstrap.servers": bootstrap_servers,
             "client.id": name,
             "request.timeout.ms": 10_000,
             "default.api.timeout.ms": 20_000,
         }
-        self._stopping = False
-
-    def start(self) -> Process:
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:

@@ -7,7 +7,6 @@ are deleted, a reader continues at the log start offset; the checkers check that
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from nilometer.client.consumer.consumer import Consumer
@@ -15,7 +14,8 @@ from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Entropy, Runtime
 from nilometer.simulation.checkers.history import History, Seen
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 # Look-ups of offsets by time by a consumer: the result must be consistent with the records that it has read.
@@ -92,7 +92,7 @@ TRANSIENT = frozenset(
 """Errors that a reader may get while faults are injected."""
 
 
-class Reader:
+class Reader(Program):
     """One consumer program. ``violations`` are results that it must never get."""
 
     def __init__(
@@ -109,30 +109,18 @@ class Reader:
     ) -> None:
         """``polls_per_incarnation``: restart from the first offset after about so many polls; None: never.
         ``deleted``: whether records are deleted. ``committed``: whether only committed records are read."""
-        self.name = name
+        super().__init__(name, host)
         self.violations: list[str] = []
-        self.error_counts: Counter[str] = Counter()
         self.read = 0
-        self.process: Process | None = None
-        self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._partitions = list(partitions)
         self._history = history
         self._polls_per_incarnation = polls_per_incarnation
         self._deleted = deleted
         self._committed = committed
-        self._stopping = False
         self._latest: dict[TopicPartition, int] = {}
         self._times = TimeLookups(deleted=deleted)
         self.positions: dict[TopicPartition, int] = dict.fromkeys(self._partitions, 0)
-
-    def start(self) -> Process:
-        self._stopping = False
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def read_to_end(self, runtime: Runtime) -> None:
         """Read all records up to the current log ends, and record that in the history (a main function)."""

@@ -20,7 +20,8 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.workload.consumers import RETRY_S, TRANSIENT
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 POLL_MS = 500
@@ -72,7 +73,7 @@ class GroupPlan:
         }
 
 
-class GroupMember:
+class GroupMember(Program):
     def __init__(
         self,
         name: str,
@@ -82,30 +83,18 @@ class GroupMember:
         topics: Sequence[str],
         ledger: GroupLedger,
     ) -> None:
-        self.name = name
-        self.error_counts: Counter[str] = Counter()
+        super().__init__(name, host)
         self.violations: list[str] = []
-        self.process: Process | None = None
         self.consumer: Consumer | None = None
-        self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._plan = plan
         self._topics = list(topics)
         self._ledger = ledger
-        self._stopping = False
         self._undisturbed = False
         self._next: dict[TopicPartition, int] = {}
         """The offset after the last processed record, of this member's current partitions."""
         self._assignment_counts: Counter[TopicPartition] = Counter()
         """How often each partition was assigned to this member."""
-
-    def start(self) -> Process:
-        self._stopping = False
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     def stop_disrupting(self) -> None:
         """Make the member neither exceed the poll interval nor leave the group any more."""

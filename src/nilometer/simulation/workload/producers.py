@@ -8,14 +8,14 @@ added to a batch has certainly failed.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass
 
 from nilometer.client.producer.batch import Delivery
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.history import History, Send
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.wire.errors import KafkaError
 
 RETRY_S = 0.5
@@ -46,22 +46,17 @@ class WriterPlan:
         return not self.idempotent and self.retries
 
 
-class Writer:
+class Writer(Program):
     def __init__(
         self, name: str, host: Host, bootstrap_servers: str, plan: WriterPlan, history: History
     ) -> None:
-        self.name = name
+        super().__init__(name, host)
         self.plan = plan
-        self.error_counts: Counter[str] = Counter()
-        """The errors of sends, by code."""
         self.acknowledged = 0
-        self._host = host
         self._bootstrap_servers = bootstrap_servers
         self._history = history
         self._incarnations = 0
         self._sent = 0
-        self._stopping = False
-        self.process: Process | None = None
 
     @property
     def incarnations(self) -> int:
@@ -71,15 +66,6 @@ class Writer:
     @property
     def sent(self) -> int:
         return self._sent
-
-    def start(self) -> Process:
-        self._stopping = False
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        """Send nothing more; the process ends once every send has an outcome."""
-        self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:

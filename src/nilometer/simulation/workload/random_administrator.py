@@ -24,7 +24,8 @@ from nilometer.client.producer.producer import Producer
 from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -448,24 +449,13 @@ TOPICS = ("random-0", "random-1", "random-2")
 VIOLATIONS_MAX = 10
 
 
-class RandomAdministrator:
+class RandomAdministrator(Program):
     def __init__(self, host: Host, cluster: Cluster) -> None:
-        self.name = "random-admin"
+        super().__init__("random-admin", host)
         self.violations: list[str] = []
         self.answers: Counter[str] = Counter()
         """Number of responses by API and error code."""
-        self.error_counts: Counter[str] = Counter()
-        self.process: Process | None = None
-        self._host = host
         self._cluster = cluster
-        self._stopping = False
-
-    def start(self) -> Process:
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
         chance = random.Random(runtime.entropy.bytes(16))

@@ -25,7 +25,8 @@ from nilometer.runtime import Entropy, Runtime
 from nilometer.security.plain import PLAIN
 from nilometer.simulation.checkers.rights import AclHistory, Judged, RightsLedger
 from nilometer.simulation.cluster import BrokerNode, Cluster, guest_password
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -57,22 +58,11 @@ _OPERATIONS = (
 )
 
 
-class Grantor:
+class Grantor(Program):
     def __init__(self, host: Host, bootstrap_servers: str) -> None:
-        self.name = "grantor"
+        super().__init__("grantor", host)
         self.done: Counter[str] = Counter()
-        self.error_counts: Counter[str] = Counter()
-        self.process: Process | None = None
-        self._host = host
         self._servers = bootstrap_servers
-        self._stopping = False
-
-    def start(self) -> Process:
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:
@@ -149,15 +139,11 @@ class _Session:
 _Ask = Callable[["_Session", str], Awaitable["ErrorCode | None"]]
 
 
-class Guest:
+class Guest(Program):
     def __init__(self, user: str, host: Host, cluster: Cluster, ledger: RightsLedger) -> None:
-        self.name = user
-        self.error_counts: Counter[str] = Counter()
-        self.process: Process | None = None
-        self._host = host
+        super().__init__(user, host)
         self._cluster = cluster
         self._ledger = ledger
-        self._stopping = False
         security = ClientSecurity(mechanism=PLAIN, user=user, password=guest_password(user))
         self._security = security
         self._requests: dict[str, tuple[_Ask, bool]] = {
@@ -168,13 +154,6 @@ class Guest:
             "CREATE": (_create, True),
         }
         """By operation: the request, and whether the controller decides it."""
-
-    def start(self) -> Process:
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._stopping:

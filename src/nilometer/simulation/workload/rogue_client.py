@@ -19,7 +19,8 @@ from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.wire import own_apis
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -42,25 +43,14 @@ class ClaimedIdentity:
     state: PartitionState
 
 
-class RogueClient:
+class RogueClient(Program):
     def __init__(self, host: Host, cluster: Cluster) -> None:
-        self.name = "rogue"
+        super().__init__("rogue", host)
         self.violations: list[str] = []
         self.tried: Counter[str] = Counter()
-        self.error_counts: Counter[str] = Counter()
-        self.process: Process | None = None
-        self._host = host
         self._cluster = cluster
-        self._stopping = False
         self._seen_proofs: list[bytes] = []
         """Proofs that brokers sent earlier, to be replayed and reflected."""
-
-    def start(self) -> Process:
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
         attempts = (

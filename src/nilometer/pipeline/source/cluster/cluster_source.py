@@ -11,7 +11,6 @@ start; with Trigger.AvailableNow no record is read that was written after the st
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartit
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
 from nilometer.pipeline.source.cluster.cluster_reader import ClusterReader
 from nilometer.pipeline.source.positions import OffsetRange, Position, limited, ranges, split
-from nilometer.pipeline.source.pushed_filters import Bounds, bounds_of, narrowed
+from nilometer.pipeline.source.pushed_filters import Bounds, bounds_of, narrowed, pushes_filters
 from nilometer.pipeline.source.source_options import (
     EARLIEST,
     LATEST,
@@ -221,7 +220,6 @@ COLUMNS = (
     ("timestamp", "timestamp"),
     ("timestampType", "int"),
 )
-_PUSH_DOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 HEADERS_COLUMN = ("headers", "array<struct<key:string,value:binary>>")
 
 
@@ -284,17 +282,7 @@ class FilteringBatchReader(BatchReader):
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
     is_enabled = parse_options(options, streaming=False).push_down_filters
-    return (FilteringBatchReader if is_enabled and _pushes_filters() else BatchReader)(options, schema)
-
-
-def _pushes_filters() -> bool:
-    """Whether this is the process in which Spark pushes filters down.
-
-    Spark plans a read in a separate process, without the session's settings. But it runs one program for
-    plans with filters, and another for plans without.
-    """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSH_DOWN in sys.modules or (main is not None and main.name == _PUSH_DOWN)
+    return (FilteringBatchReader if is_enabled and pushes_filters() else BatchReader)(options, schema)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

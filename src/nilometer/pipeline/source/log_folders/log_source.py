@@ -7,7 +7,6 @@ does not pass to a Python source which columns a query uses.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from nilometer.pipeline.errors import OptionError, SourceError
 from nilometer.pipeline.source.log_folders.log_options import LogOptions, parse_log_options
 from nilometer.pipeline.source.log_folders.log_plan import plan
 from nilometer.pipeline.source.log_folders.log_slices import LogSlice, SliceReader
-from nilometer.pipeline.source.pushed_filters import Bounds, bounds_of
+from nilometer.pipeline.source.pushed_filters import Bounds, bounds_of, pushes_filters
 from nilometer.pipeline.source.source_options import includes_headers
 from nilometer.wire.errors import CorruptBatch
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-_PUSH_DOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 _TYPES = {
     "key": "binary",
@@ -56,13 +54,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     ``cluster_source`` for the reason of the option.
     """
     is_enabled = parse_log_options(options).common.push_down_filters
-    return (FilteringLogReader if is_enabled and _pushes_filters() else LogReader)(options, schema)
-
-
-def _pushes_filters() -> bool:
-    """Whether Spark has started this process to plan a read with filters, which has its own program."""
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    return _PUSH_DOWN in sys.modules or (main is not None and main.name == _PUSH_DOWN)
+    return (FilteringLogReader if is_enabled and pushes_filters() else LogReader)(options, schema)
 
 
 class SlicePartition(InputPartition):

@@ -297,15 +297,6 @@ def find_replicas(places: Iterable[str]) -> list[ReplicaFolder]:
     return sorted(found.values(), key=lambda one: (one.part, one.place))
 
 
-def find_directories(places: Iterable[str]) -> list[str]:
-    """Return the log directories at or below ``places``."""
-    found: list[str] = []
-    for place in places:
-        disk, path = _open(place)
-        found += [join(place, *below) for below in _directories_below(disk, path, (), 0)]
-    return found
-
-
 def _replicas_of(place: str) -> list[ReplicaFolder] | None:
     disk, path = _open(place)
     parsed = names.parse_folder_name(posixpath.basename(path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITI
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers.transactions import Fate, LoggedTransaction, TransactionLedger
-from nilometer.simulation.world import Host, Process
+from nilometer.simulation.workload.program import Program
+from nilometer.simulation.world import Host
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
@@ -320,34 +321,22 @@ class TransactionPlan:
         }
 
 
-class TransactionalProgram(ABC):
+class TransactionalProgram(Program):
     """A process with one transactional id. ``violations`` has the responses that no broker may give."""
 
     def __init__(
         self, name: str, host: Host, bootstrap_servers: str, plan: TransactionPlan, ledger: TransactionLedger
     ) -> None:
-        self.name = name
+        super().__init__(name, host)
         self.plan = plan
         self.ledger = ledger
-        self.error_counts: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         """Number of its actions, by name."""
         self.violations: list[str] = []
         self.incarnations = 0
         self._producer_id: int | None = None
         """The one that it had last."""
-        self.process: Process | None = None
-        self._host = host
         self._bootstrap_servers = bootstrap_servers
-        self._stopping = False
-
-    def start(self) -> Process:
-        self._stopping = False
-        self.process = self._host.start(self.name, self._main)
-        return self.process
-
-    def stop(self) -> None:
-        self._stopping = True
 
     async def _main(self, runtime: Runtime) -> None:
         while not self._is_finished():
