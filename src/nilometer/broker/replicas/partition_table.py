@@ -1,12 +1,18 @@
-"""The partitions that this broker hosts, by key, topic name and topic id. Changed by the replica manager."""
+"""The partitions that this broker hosts, by key, topic name and topic id; and those of them in whose logs
+damaged records were found. Changed by the replica manager.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import posixpath
+from collections.abc import Callable, Iterator
 
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
-from nilometer.storage import TopicPartition
+from nilometer.storage import CorruptRecordFound, TopicPartition
+
+logger = logging.getLogger("nilometer.broker.replicas")
 
 
 class PartitionTable:
@@ -40,3 +46,47 @@ class PartitionTable:
         """Return the high watermarks of all hosted partitions, for the checkpoint files."""
         # Read without the properties of Log and Replica: the event loop waits for all partitions.
         return {one.log.topic_partition: one.replica.role.high_watermark for one in self.by_key.values()}
+
+
+class DamagedReplicas:
+    def __init__(self, partitions: PartitionTable) -> None:
+        self._partitions = partitions
+        self._reported: set[tuple[str, int]] = set()
+        """The damaged positions (path, byte position) that have been reported."""
+        self._in_repair: dict[Partition, None] = {}
+        """The partitions under repair: they may lead, if no other replica can, but not follow before the
+        damaged part of their log is truncated."""
+        self._listeners: list[Callable[[Partition, CorruptRecordFound], None]] = []
+
+    def add_listener(self, listener: Callable[[Partition, CorruptRecordFound], None]) -> None:
+        """Call ``listener`` with each damage found in a log that is hosted here."""
+        self._listeners.append(listener)
+
+    def report(self, found: CorruptRecordFound) -> None:
+        """Report damaged records that were found on disk: log an error, and notify the listeners, which begin
+        the repair of the partition. Damage at a position that was reported before is ignored."""
+        if (found.path, found.position) in self._reported:
+            return
+        self._reported.add((found.path, found.position))
+        logger.error("Damage found: %s", found.message)
+        folder = posixpath.dirname(found.path)
+        for partition in self._partitions:
+            if partition.log.folder == folder:
+                for listener in self._listeners:
+                    listener(partition, found)
+                return
+
+    def begin_repair(self, partition: Partition) -> None:
+        """Mark the partition as under repair: it has no role here while another broker leads it, until
+        :meth:`ReplicaManager.end_repair`."""
+        self._in_repair[partition] = None
+
+    def end_repair(self, partition: Partition) -> None:
+        """End the repair: damage found in the partition's log from now on is reported again."""
+        self._in_repair.pop(partition, None)
+        folder = partition.log.folder
+        self._reported = {place for place in self._reported if posixpath.dirname(place[0]) != folder}
+
+    def is_in_repair(self, partition: Partition) -> bool:
+        """Whether damaged records were found in the partition's log and are not truncated yet."""
+        return partition in self._in_repair

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
-from nilometer.broker.replicas.damaged_replicas import DamagedReplicas
 from nilometer.broker.replicas.file_work import LogDisposal
 from nilometer.broker.replicas.hosted_logs import (
     HostedLogs,
@@ -20,7 +19,7 @@ from nilometer.broker.replicas.hosted_logs import (
     required_logs_on,
 )
 from nilometer.broker.replicas.hosted_partition import Partition, PartitionHost
-from nilometer.broker.replicas.partition_table import PartitionTable
+from nilometer.broker.replicas.partition_table import DamagedReplicas, PartitionTable
 from nilometer.broker.replicas.replica_failures import OfflineReplicas, ReplicaFailures, ReplicaFenced
 from nilometer.broker.replicas.replica_fetchers import ReplicaFetchers
 from nilometer.broker.replicas.traffic import BrokerTraffic
