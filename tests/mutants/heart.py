@@ -34,6 +34,11 @@ CONSUMER = (
     "unit/groups/test_consumer_group_commits.py",
     "unit/groups/test_consumer_group_static_members.py",
 )
+CLEANING = (
+    "unit/storage/test_compaction_records.py",
+    "unit/storage/test_compaction_parts.py",
+    "unit/storage/test_compaction_model.py",
+)
 
 HIGH_WATERMARK = (
     Mutant(
@@ -646,6 +651,195 @@ GROUPS = (
     ),
 )
 
+SERVING = (
+    Mutant(
+        "open-transactions-are-read",
+        "read_committed reads above the last stable offset",
+        "return outcome.last_stable_offset if self.identity.read_committed else role.high_watermark",
+        "return role.high_watermark",
+        ("process/client/test_transactions_of_our_client.py",),
+    ),
+    Mutant(
+        "aborted-records-are-read",
+        "a response does not say which transactions were aborted",
+        "        if self.identity.read_committed:\n            outcome.aborted",
+        "        if self._is_replica:\n            outcome.aborted",
+        ("process/client/test_transactions_of_our_client.py",),
+    ),
+    Mutant(
+        "uncommitted-records-are-read",
+        "a consumer reads above the high watermark",
+        "return outcome.last_stable_offset if self.identity.read_committed else role.high_watermark",
+        "return outcome.last_stable_offset if self.identity.read_committed else partition.log.log_end_offset",
+        ("unit/broker/test_fetch_bounds.py",),
+    ),
+    Mutant(
+        "acknowledged-before-the-flush",
+        "acks=1 does not wait for the flush of the last record",
+        "        if self.counts_flushed and self.log.flushed_offset <= info.last_offset:",
+        "        if self.counts_flushed and self.log.flushed_offset < info.last_offset:",
+        ("unit/broker/test_partition_flushing.py",),
+    ),
+    Mutant(
+        "released-before-the-flush",
+        "acks=1 is acknowledged by the flush of what came before",
+        "        while self._flush_waits and self._flush_waits[0][0] <= flushed:",
+        "        while self._flush_waits:",
+        ("unit/broker/test_partition_flushing.py",),
+    ),
+)
+
+COMPACTION = (
+    Mutant(
+        "newest-value-removed",
+        "compaction removes the newest record of a key",
+        "bytearray(map(operator.lt, offsets, newest.offsets.newest(keys)))",
+        "bytearray(map(operator.le, offsets, newest.offsets.newest(keys)))",
+        CLEANING,
+    ),
+    Mutant(
+        "tombstones-removed-early",
+        "a tombstone is removed before its delete horizon",
+        "drops_tombstones = header.has_delete_horizon and self._rules.wall_ms >= header.base_timestamp",
+        "drops_tombstones = header.has_delete_horizon",
+        CLEANING,
+    ),
+    Mutant(
+        "tombstones-of-a-full-map",
+        "a tombstone gets its delete horizon before all it replaces is removed",
+        "        return header.last_offset < self._rules.newest.end_offset",
+        "        return header.base_offset < self._rules.newest.end_offset",
+        CLEANING,
+    ),
+    Mutant(
+        "records-above-a-full-map",
+        "records whose keys were not read are removed",
+        "                if offset >= newest.end_offset:\n",
+        "                if offset > newest.end_offset:\n",
+        CLEANING,
+    ),
+    Mutant(
+        "producers-forgotten-by-compaction",
+        "the last batch of a producer is removed with its records",
+        "        return header.has_producer_id and self._rules.is_last_of_producer(header)",
+        "        return False",
+        CLEANING,
+    ),
+    Mutant(
+        "end-of-the-cleaned-part",
+        "the last batch of the cleaned part is removed, and the log may end before it",
+        "        if header.next_offset == self._rules.round_end:\n            return True\n",
+        "",
+        CLEANING,
+    ),
+    Mutant(
+        "markers-before-their-batches",
+        "a marker is removed although the log has batches of its transaction",
+        "        return not is_met, entry if is_met",
+        "        return True, entry if is_met",
+        CLEANING,
+    ),
+    Mutant(
+        "first-batch-of-an-aborted-transaction",
+        "the first batch of an aborted transaction counts as committed",
+        "        return entry is not None and entry.first_offset <= header.base_offset",
+        "        return entry is not None and entry.first_offset < header.base_offset",
+        CLEANING,
+    ),
+)
+
+CONTROLLERS = (
+    Mutant(
+        "entries-of-a-former-controller",
+        "an entry of a controller that was replaced counts",
+        "        return entry.controllership == self.controllership\n",
+        "        return True\n",
+        ("unit/cluster/test_cluster_controllership.py",),
+    ),
+    Mutant(
+        "controllers-of-an-earlier-epoch",
+        "a controller begins with an epoch that others have had",
+        "first.controller_epoch == self.controllership.controller_epoch + 1\n",
+        "first.controller_epoch <= self.controllership.controller_epoch + 1\n",
+        ("unit/cluster/test_cluster_controllership.py",),
+    ),
+    Mutant(
+        "entries-left-out",
+        "the image goes on although an entry is missing",
+        "        if number != self.number + 1:\n            raise InvariantBroken",
+        "        if number <= self.number:\n            raise InvariantBroken",
+        ("unit/cluster/test_image_all_or_nothing.py", "unit/cluster/test_cluster_entries.py"),
+    ),
+    Mutant(
+        "half-an-entry",
+        "an entry that cannot be applied leaves a part of it",
+        "        except Exception as error:\n            self._roll_back()\n",
+        "        except Exception as error:\n",
+        ("unit/cluster/test_image_all_or_nothing.py",),
+    ),
+    Mutant(
+        "controller-without-a-session",
+        "a broker whose session has ended stays controller",
+        "return holder if holder is not None and holder in files.live() else None",
+        "return holder",
+        ("unit/coordination/test_local_store.py",),
+    ),
+    Mutant(
+        "writes-of-an-ended-session",
+        "a broker whose session has ended appends to the metadata",
+        "    async def append(self, expected_next: int, entry: bytes) -> bool:\n        self._check_live()\n"
+        "        done = await self._entries",
+        "    async def append(self, expected_next: int, entry: bytes) -> bool:\n"
+        "        done = await self._entries",
+        ("unit/coordination/test_local_store.py", "process/coordination/test_store_conformance.py"),
+    ),
+    Mutant(
+        "pauses-end-others",
+        "a broker that was paused ends the sessions of the others",
+        "seen.silent_ms += min(now_ms - seen.checked_ms, self._check_ms_max)",
+        "seen.silent_ms += now_ms - seen.checked_ms",
+        ("unit/coordination/test_local_store.py", "process/coordination/test_store_conformance.py"),
+    ),
+)
+
+OFFSETS = (
+    Mutant(
+        "offsets-of-an-aborted-transaction",
+        "the offsets of an aborted transaction are committed",
+        "            if committed:\n                self._apply(key, value)",
+        "            self._apply(key, value)",
+        ("unit/groups/test_pending_offsets.py",),
+    ),
+    Mutant(
+        "transaction-over-a-later-commit",
+        "the offsets of a transaction replace those of a later commit",
+        "                self._by_producer[producer_id][key] = None\n",
+        "                pass\n",
+        ("unit/groups/test_pending_offsets.py",),
+    ),
+    Mutant(
+        "unstable-offsets-are-read",
+        "a consumer begins at an offset that an open transaction may change",
+        "        return request.require_stable and self.pending.is_pending(",
+        "        return not request.require_stable and self.pending.is_pending(",
+        ("unit/groups/test_pending_offsets.py",),
+    ),
+    Mutant(
+        "offsets-of-an-earlier-topic",
+        "a consumer begins at the offset of a deleted topic of the name",
+        "            elif value is None or _is_of_another(topic, value):",
+        "            elif value is None:",
+        ("unit/groups/test_offsets_of_groups.py", "unit/groups/test_consumer_group_commits.py"),
+    ),
+    Mutant(
+        "commit-to-a-group-that-is-gone",
+        "a member of a group that does not exist commits",
+        "if request.generation_id_or_member_epoch < 0:\n            return ErrorCode.none\n        if",
+        "if not request.is_transactional:\n            return ErrorCode.none\n        if",
+        ("unit/groups/test_offsets_of_groups.py",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *HIGH_WATERMARK,
     *MEMBERSHIP,
@@ -655,4 +849,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *PRODUCERS,
     *TRANSACTIONS,
     *GROUPS,
+    *SERVING,
+    *COMPACTION,
+    *CONTROLLERS,
+    *OFFSETS,
 )

@@ -1,0 +1,55 @@
+"""Up to which offset a leader serves a consumer: not what is not committed, or part of an open transaction."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
+from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
+from nilometer.broker.replicas.replication_quota import ReplicationQuota
+from nilometer.runtime.runtime import SystemClock
+from nilometer.storage import Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from nilometer.wire.record_batch import batches
+from nilometer.wire.records import BatchBuilder
+from support.logs.memory_disk import MemoryDisk
+
+
+def leader(high_watermark: int) -> SimpleNamespace:
+    """Leads a log with six batches of a record; from the third one on they are of an open transaction."""
+    options = OpenOptions(clean=True, wall_ms=1)
+    log = Log.open(SegmentFiles.on(MemoryDisk()), "/t-0", TopicPartition("t", 0), LogConfig(), options)
+    for number in range(6):
+        builder = BatchBuilder()
+        builder.append(1, None, b"%d" % number)
+        records = builder.build(0, 7, 0, number, transactional=number >= 2)
+        log.append_as_leader(records, leader_epoch=0, wall_ms=1)
+    role = SimpleNamespace(high_watermark=high_watermark)
+    return SimpleNamespace(
+        topic="t", key=SimpleNamespace(partition=0), log=log, check_reader=lambda epoch: role
+    )
+
+
+@pytest.mark.parametrize(("high_watermark", "isolated_end"), [(1, 1), (2, 2), (4, 2), (6, 2)])
+@pytest.mark.parametrize("read_committed", [False, True])
+def test_a_consumer_reads_what_is_committed(
+    high_watermark: int, isolated_end: int, read_committed: bool
+) -> None:
+    partition = leader(high_watermark)
+    replicas = SimpleNamespace(serves_from_followers=False, partition=lambda name, index: partition)
+    reader = FetchReader(
+        cast(Any, replicas),
+        ReaderIdentity(-1, -1, read_committed, ""),
+        lambda: [FetchPartition(TopicKey.of("t"), 0, 0, 10_000)],
+        10_000,
+        lambda asked, found: None,
+        ReplicationQuota(SystemClock()),
+    )
+    reader.read()
+    (outcome,) = reader.outcomes
+    read = [header.base_offset for _, header in batches(outcome.records)]
+    assert read == list(range(isolated_end if read_committed else high_watermark))
+    assert (outcome.high_watermark, outcome.last_stable_offset) == (high_watermark, isolated_end)
+    assert outcome.aborted == ([] if read_committed else None)
