@@ -1,4 +1,4 @@
-"""Up to which offset a leader serves a consumer: not what is not committed, or part of an open transaction."""
+"""Up to which offset a leader serves a consumer: below what is not committed or not decided yet."""
 
 from __future__ import annotations
 
