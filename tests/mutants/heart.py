@@ -39,6 +39,7 @@ CLEANING = (
     "unit/storage/test_compaction_parts.py",
     "unit/storage/test_compaction_model.py",
 )
+STORE = "process/coordination/test_store_conformance.py"
 
 HIGH_WATERMARK = (
     Mutant(
@@ -657,7 +658,7 @@ SERVING = (
         "read_committed reads above the last stable offset",
         "return outcome.last_stable_offset if self.identity.read_committed else role.high_watermark",
         "return role.high_watermark",
-        ("process/client/test_transactions_of_our_client.py",),
+        ("unit/broker/test_fetch_bounds.py",),
     ),
     Mutant(
         "aborted-records-are-read",
@@ -782,7 +783,7 @@ CONTROLLERS = (
         "a broker whose session has ended stays controller",
         "return holder if holder is not None and holder in files.live() else None",
         "return holder",
-        ("unit/coordination/test_local_store.py",),
+        (f"{STORE}::test_one_controller__claims_race", f"{STORE}::test_dies_with_owner__killed"),
     ),
     Mutant(
         "writes-of-an-ended-session",
@@ -791,14 +792,14 @@ CONTROLLERS = (
         "        done = await self._entries",
         "    async def append(self, expected_next: int, entry: bytes) -> bool:\n"
         "        done = await self._entries",
-        ("unit/coordination/test_local_store.py", "process/coordination/test_store_conformance.py"),
+        (f"{STORE}::test_dies_with_owner__hung_then_back",),
     ),
     Mutant(
         "pauses-end-others",
         "a broker that was paused ends the sessions of the others",
         "seen.silent_ms += min(now_ms - seen.checked_ms, self._check_ms_max)",
         "seen.silent_ms += now_ms - seen.checked_ms",
-        ("unit/coordination/test_local_store.py", "process/coordination/test_store_conformance.py"),
+        ("unit/coordination/test_local_store.py",),
     ),
 )
 

@@ -250,6 +250,8 @@ def test_what_is_found_in_one_topic_is_written_down(spark, copies):
     result = audit(spark, [str(place) for place in copies], topics=["events"])
     assert str(path) in to_html(result)
     assert {one.topic for one in result.wrong} == {"events"}
+    both = audit(spark, [str(place) for place in copies], topics=["others", "events"])
+    assert {one.topic for one in both.wrong} == {"events", "others"}
     told = json.loads(to_json(result))
     assert told["wrong"] == len(result.wrong) > 0
     assert str(path) in {one["path"] for one in told["findings"]}

@@ -321,3 +321,27 @@ def test_a_request_that_timed_out_waits_nowhere_any_more() -> None:
         assert [outcome.error for outcome in outcomes] == [timed_out, ErrorCode.none, timed_out]
 
     asyncio.run(scenario())
+
+
+def test_an_append_with_acks_1_is_acknowledged_by_the_flush_of_its_records() -> None:
+    async def scenario() -> None:
+        host, log = Host(), open_log(MemoryDisk())
+        partition = partition_of(log, host)
+        partition.on_metadata(_state(1, 1), {1: 1})
+
+        def append() -> None:
+            appended = partition.append(_batch(b"v"), all_replicas=False)
+            partition.acknowledge_when_written(appended, ProduceOutcome(0), DelayedRequest(lambda: None))
+
+        append()
+        assert partition.waiting_produces == 1
+        of_the_first = log.flush_plan()
+        of_the_first.run()
+        append()
+        log.mark_flushed(of_the_first, wall_ms=1)
+        partition.on_flushed()
+        assert partition.waiting_produces == 1, "the second one"
+        host.commit()
+        assert partition.waiting_produces == 0
+
+    asyncio.run(scenario())

@@ -162,6 +162,30 @@ def test_a_round_that_did_not_read_a_whole_batch_sets_no_delete_horizon(is_one_b
     scenario.check()
 
 
+def test_a_tombstone_behind_a_full_map_gets_no_delete_horizon_from_one_before_it() -> None:
+    """One batch has one horizon for both, and the value that the second one deletes is still there."""
+    scenario = CompactionScenario()
+    scenario.append([(b"b", b"1")])
+    scenario.append([(b"a", None), (b"c", b"1"), (b"b", None)])
+    scenario.roll()
+    scenario.clean(3 * SLOT_BYTES)
+    assert scenario.log.state.cleaned_offset == 2, "two keys fit into the offset map"
+    found = read_all(scenario.log)
+    assert [len(records) for _, records in found] == [1, 3]
+    assert not any(header.has_delete_horizon for header, _ in found)
+
+
+def test_the_last_batch_of_the_cleaned_part_stays_without_records() -> None:
+    scenario = CompactionScenario()
+    scenario.append([(b"a", b"1")])
+    without_key = build_batch((b"from before the topic was compacted",), base_offset=1, epoch=0, key=None)
+    scenario.log.append_as_follower(without_key, wall_ms=scenario.now_ms)
+    scenario.roll()
+    scenario.clean()
+    headers = [header for header, _ in read_all(scenario.log)]
+    assert [(each.base_offset, each.records_count) for each in headers] == [(0, 1), (1, 0)]
+
+
 def test_the_search_for_the_newest_record_passes_over_a_batch_without_records() -> None:
     scenario = CompactionScenario()
     scenario.append([(b"a", b"1")], producer=7)
