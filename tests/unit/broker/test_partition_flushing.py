@@ -335,11 +335,10 @@ def test_an_append_with_acks_1_is_acknowledged_by_the_flush_of_its_records() -> 
 
         append()
         assert partition.waiting_produces == 1
-        of_the_first = log.flush_plan()
-        of_the_first.run()
+        of_the_first, ended = _ran(log), host.wanting.pop(log)
         append()
         log.mark_flushed(of_the_first, wall_ms=1)
-        partition.on_flushed()
+        ended(None)
         assert partition.waiting_produces == 1, "the second one"
         host.commit()
         assert partition.waiting_produces == 0

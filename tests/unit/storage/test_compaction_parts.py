@@ -169,7 +169,7 @@ def test_a_tombstone_behind_a_full_map_gets_no_delete_horizon_from_one_before_it
     scenario.append([(b"a", None), (b"c", b"1"), (b"b", None)])
     scenario.roll()
     scenario.clean(3 * SLOT_BYTES)
-    assert scenario.log.state.cleaned_offset == 2, "two keys fit into the offset map"
+    assert scenario.log.cleaned_offset == 2, "two keys fit into the offset map"
     found = read_all(scenario.log)
     assert [len(records) for _, records in found] == [1, 3]
     assert not any(header.has_delete_horizon for header, _ in found)
