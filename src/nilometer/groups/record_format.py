@@ -14,7 +14,6 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.coordinators.record_bytes import Reader, Writer, int32s, nested
 from nilometer.groups.records import (
     AssignedTopicPartitions,
     ClassicMemberMetadata,
@@ -46,6 +45,7 @@ from nilometer.groups.records import (
 )
 from nilometer.groups.requests import TopicPartitions
 from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.value_bytes import Reader, Writer, int32s, nested
 
 _TYPE = b"\x00\x01"
 _LENGTH_BYTES = 2

@@ -9,10 +9,10 @@ from itertools import groupby
 
 import msgspec
 
-from nilometer.coordinators.record_bytes import Reader, Writer
 from nilometer.storage import TopicPartition
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 from nilometer.wire.errors import MalformedMessage
+from nilometer.wire.value_bytes import Reader, Writer
 
 
 class TransactionRecord(msgspec.Struct, frozen=True):

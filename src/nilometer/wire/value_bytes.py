@@ -1,4 +1,5 @@
-"""Reads and writes the primitives of coordinator records: legacy, and compact in flexible versions.
+"""Reads and writes values with a version that no schema describes: the records of coordinators, and what the
+members of a group send to each other. Legacy primitives, and compact ones in flexible versions.
 
 Invariant: reading any bytes ends with a value or with MalformedMessage, and takes memory proportional to
 their length.
@@ -50,6 +51,12 @@ class Writer:
     def blob(self, value: bytes) -> None:
         self._pieces += (bytes_size(len(value), self._flexible), value)
 
+    def nullable_blob(self, value: bytes | None) -> None:
+        if value is None:
+            self._pieces.append(bytes_size(-1, self._flexible))
+        else:
+            self.blob(value)
+
     def array(self, items: Iterable[Item], write: Callable[[Item], None]) -> None:
         listed = list(items)
         self._pieces.append(array_size(len(listed), self._flexible))
@@ -63,7 +70,8 @@ class Writer:
             self.array(items, write)
 
     def int32s(self, values: Iterable[int]) -> None:
-        self.array(values, self.int32)
+        listed = list(values)
+        self._pieces += (array_size(len(listed), self._flexible), struct.pack(f">{len(listed)}i", *listed))
 
     def strings(self, values: Iterable[str]) -> None:
         self.array(values, self.string)
@@ -86,8 +94,7 @@ def nested(write: Callable[[Writer], None]) -> bytes:
 
 
 def int32s(values: Iterable[int]) -> bytes:
-    listed = list(values)
-    return unsigned(len(listed) + 1) + struct.pack(f">{len(listed)}i", *listed)
+    return nested(lambda field: field.int32s(values))
 
 
 class Reader:
@@ -128,7 +135,14 @@ class Reader:
             raise MalformedMessage("a string that is not UTF-8") from None
 
     def blob(self) -> bytes:
-        return self._take(self._unsigned() - 1 if self.flexible else self.int32())
+        value = self.nullable_blob()
+        if value is None:
+            raise MalformedMessage("bytes that must not be null")
+        return value
+
+    def nullable_blob(self) -> bytes | None:
+        size = self._unsigned() - 1 if self.flexible else self.int32()
+        return None if size == -1 else self._take(size)
 
     def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
         items = self.nullable_array(read)
@@ -137,17 +151,23 @@ class Reader:
         return items
 
     def nullable_array(self, read: Callable[[], Item]) -> tuple[Item, ...] | None:
+        count = self._count()
+        return None if count == -1 else tuple(read() for _ in range(count))
+
+    def _count(self) -> int:
+        """Read the number of elements that follow; -1 if there is no array."""
         count = self._unsigned() - 1 if self.flexible else self.int32()
-        if count == -1:
-            return None
-        if not 0 <= count <= len(self._data) - self._position:
+        if not -1 <= count <= len(self._data) - self._position:
             raise MalformedMessage(
                 f"{count} elements where {len(self._data) - self._position} bytes are left"
             )
-        return tuple(read() for _ in range(count))
+        return count
 
     def int32s(self) -> tuple[int, ...]:
-        return self.array(self.int32)
+        count = self._count()
+        if count == -1:
+            raise MalformedMessage("an array that must not be null")
+        return struct.unpack(f">{count}i", self._take(count * _INT32.size))
 
     def strings(self) -> tuple[str, ...]:
         return self.array(self.string)
