@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from nilometer.cli.commands import PARTITION
 from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, SECURITY_KEYS, client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS, parse_server
@@ -124,6 +125,17 @@ always_json_option = click.option(
 )
 
 
+property_option = click.option(
+    "-X",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A producer setting; repeatable.",
+)
+partitions_option = click.option(
+    "--partition", "partitions", type=PARTITION, multiple=True, help="Only this partition; repeatable."
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask first: needed where there is no terminal.")
 
 

@@ -18,10 +18,11 @@ from nilometer.cli.cluster_options import (
     client_config,
     connection_options,
     parse_pairs,
+    partitions_option,
     run_async,
     stop_on_signals,
 )
-from nilometer.cli.commands import PARTITION, parse_time
+from nilometer.cli.commands import parse_time
 from nilometer.cli.process import output_is_closed
 from nilometer.cli.record_format import NULL, BadFormat, Formatter, json_lines, template, value_lines
 from nilometer.client.consumer.consumer import Consumer
@@ -311,13 +312,7 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
     metavar="N",
     help="Print the N newest records of all partitions, by timestamp; then stop, or go on with --follow.",
 )
-@click.option(
-    "--partition",
-    "partitions",
-    type=PARTITION,
-    multiple=True,
-    help="Only this partition; repeatable.",
-)
+@partitions_option
 @click.option(
     "--group", metavar="GROUP", help="Join this consumer group and continue at its committed offsets."
 )

@@ -16,6 +16,7 @@ from nilometer.cli.cluster_options import (
     json_option,
     parse_pairs,
     print_json,
+    property_option,
     run_async,
     stop_on_signals,
 )
@@ -70,14 +71,7 @@ OVERSIZED_DONE = {
     show_default=True,
     help="What to do with a line that is too long for a record of the topic.",
 )
-@click.option(
-    "-X",
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A producer setting; repeatable.",
-)
+@property_option
 @json_option
 @connection_options
 def ingest(

@@ -28,6 +28,7 @@ from nilometer.cli.cluster_options import (
     parse_list,
     parse_pairs,
     print_json,
+    property_option,
     run_async,
 )
 from nilometer.cli.commands import INT32_MAX, INT64_MAX, PARTITION
@@ -471,14 +472,7 @@ async def _create(producer: Producer, topic: str) -> None:
 @click.option("--no-create", is_flag=True, help="Fail if the topic does not exist.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option("--compression", type=click.Choice(COMPRESSION_TYPES), default="none", show_default=True)
-@click.option(
-    "-X",
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A producer setting; repeatable.",
-)
+@property_option
 @json_option
 @connection_options
 def produce(

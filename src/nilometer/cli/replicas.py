@@ -23,11 +23,12 @@ from nilometer.cli.cluster_clients import survey_of
 from nilometer.cli.cluster_options import (
     connection_options,
     json_option,
+    partitions_option,
     print_json,
     run_async,
     stop_on_signals,
 )
-from nilometer.cli.commands import BROKER_ID, PARTITION, watch_options
+from nilometer.cli.commands import BROKER_ID, watch_options
 from nilometer.cli.console import OutputConsole
 from nilometer.client.replicas.replica_survey import BrokerAnswer, ReplicaRow, ReplicaSurvey, Survey
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -218,13 +219,7 @@ def _replica_document(row: ReplicaRow) -> dict[str, Any]:
 
 @commands.command()
 @click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
-@click.option(
-    "--partition",
-    "partitions",
-    type=PARTITION,
-    multiple=True,
-    help="Only this partition; repeatable.",
-)
+@partitions_option
 @click.option(
     "--broker",
     "broker_ids",

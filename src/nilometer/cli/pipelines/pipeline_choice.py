@@ -61,6 +61,21 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def topics_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--topic``, whose values ``named_topics`` takes, and ``--to``."""
+    default = "[default: the name in `pipeline list`]"
+    command = click.option("--to", "to_topic", metavar="TOPIC", help=f"The topic to write to. {default}")(
+        command
+    )
+    return click.option(
+        "--topic",
+        "topics",
+        multiple=True,
+        metavar="TOPIC|INPUT=TOPIC",
+        help=f"The topic to read. {default}",
+    )(command)
+
+
 def find(name: str) -> tuple[Shipped, PipelineModule]:
     """Return a shipped pipeline, or that of a file. Raises UsageError, PipelineError."""
     if name in SHIPPED:

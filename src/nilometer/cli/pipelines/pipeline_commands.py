@@ -16,7 +16,7 @@ from rich.table import Table
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import bootstrap_option, json_option, print_json
 from nilometer.cli.console import pipeline_console
-from nilometer.cli.pipelines.pipeline_choice import named_topics
+from nilometer.cli.pipelines.pipeline_choice import named_topics, topics_options
 from nilometer.cli.pipelines.pipeline_deliver_command import deliver
 from nilometer.cli.pipelines.pipeline_feed_commands import capture, demo, sample
 from nilometer.cli.pipelines.pipeline_formats_commands import formats
@@ -30,16 +30,7 @@ from nilometer.pipeline.run.catalogue import SHIPPED, write_copy
 @commands.command()
 @click.argument("name", metavar="NAME", type=click.Choice(DECLARED))
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC|INPUT=TOPIC",
-    help="The topic to read. [default: the name in `pipeline list`]",
-)
-@click.option(
-    "--to", "to_topic", metavar="TOPIC", help="The topic to write to. [default: the name in `pipeline list`]"
-)
+@topics_options
 @json_option
 @bootstrap_option
 def declare(

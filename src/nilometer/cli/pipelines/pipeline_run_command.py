@@ -22,7 +22,7 @@ from rich.text import Text
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import command_config_option, given_client_config, parse_pairs
 from nilometer.cli.console import OutputConsole
-from nilometer.cli.pipelines.pipeline_choice import choice_options, choose, named_topics
+from nilometer.cli.pipelines.pipeline_choice import choice_options, choose, named_topics, topics_options
 from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_CODE
 from nilometer.cli.pipelines.pipeline_state_commands import home_option, open_page, render_report
 from nilometer.cli.process import exit_on_sigterm, stop_on_signals
@@ -252,16 +252,7 @@ RESULTS_WIDTH = 80
 @click.option(
     "--name", "run_name", metavar="NAME", help="The run's name in HOME.  [default: the pipeline's name]"
 )
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC|INPUT=TOPIC",
-    help="The topic to read. [default: the name in `pipeline list`]",
-)
-@click.option(
-    "--to", "to_topic", metavar="TOPIC", help="The topic to write to. [default: the name in `pipeline list`]"
-)
+@topics_options
 @click.option(
     "--dead-letters",
     metavar="TOPIC",
