@@ -23,6 +23,7 @@ from nilometer.broker.settings.listeners import LOOPBACK, METRICS_LISTENER, Endp
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import admin_of
 from nilometer.cli.cluster_options import (
+    DEFAULT_DATA_DIR,
     connection_options,
     json_option,
     parse_pairs,
@@ -308,7 +309,6 @@ async def _check_broker(admin: Admin, broker_id: int | None) -> int:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_DATA_DIR = ".nilometer/data"
 _data_dir = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),

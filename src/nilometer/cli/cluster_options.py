@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from nilometer.cli.commands import PARTITION
 from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, SECURITY_KEYS, client_security
@@ -24,6 +25,7 @@ from nilometer.security.jaas import client_jaas
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+DEFAULT_DATA_DIR = ".nilometer/data"
 DEFAULT_BOOTSTRAP_SERVER = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "NILOMETER_BOOTSTRAP_SERVER"
 COMMAND_CONFIG_VARIABLE = "NILOMETER_COMMAND_CONFIG"
@@ -31,7 +33,32 @@ COMMON_CONFIG = ConfigDefinition.of("client", COMMON_KEYS)
 SECURITY = frozenset(key.name for key in SECURITY_KEYS)
 
 
+def _servers(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return the servers of the command line; else those of the local cluster that runs here; else those of
+    the environment, or the default. Say so if the local cluster is not what the others name."""
+    if context.get_parameter_source(parameter.name or "") is not ParameterSource.COMMANDLINE:
+        local = _local_servers()
+        if local is not None and not {*value.split(",")} <= {*local.split(",")}:
+            click.echo(f"Connecting to the cluster in {DEFAULT_DATA_DIR}: {local}", err=True)
+        value = local or value
+    return _checked(value)
+
+
+def _local_servers() -> str | None:
+    """Return the addresses of the running brokers of `nilometer up` in this folder; None without any."""
+    if not Path(DEFAULT_DATA_DIR).is_dir():
+        return None
+    from nilometer.local.local_cluster import LocalCluster  # takes long to import, and is rarely needed
+
+    running = [one for one in LocalCluster(Path(DEFAULT_DATA_DIR)).brokers() if one.pid is not None]
+    return ",".join(f"{one.host}:{one.port}" for one in running) or None
+
+
 def _check_servers(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    return _checked(value)
+
+
+def _checked(value: str) -> str:
     for server in value.split(","):
         try:
             parse_server(server)
@@ -40,17 +67,25 @@ def _check_servers(_context: click.Context, _parameter: click.Parameter, value: 
     return value
 
 
-bootstrap_option = click.option(
-    "--bootstrap-server",
-    "bootstrap",
-    metavar="HOST:PORT[,…]",
-    envvar=BOOTSTRAP_VARIABLE,
-    default=DEFAULT_BOOTSTRAP_SERVER,
-    show_default=True,
-    show_envvar=True,
-    callback=_check_servers,
-    help="Brokers to connect to first, as HOST:PORT[,...]. The client learns the others from them.",
-)
+def _bootstrap_option(
+    look: Callable[[click.Context, click.Parameter, str], str], before: str
+) -> Callable[[F], F]:
+    return click.option(
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT[,…]",
+        envvar=BOOTSTRAP_VARIABLE,
+        default=DEFAULT_BOOTSTRAP_SERVER,
+        show_default=f"{before}{DEFAULT_BOOTSTRAP_SERVER}",
+        show_envvar=True,
+        callback=look,
+        help="Brokers to connect to first, as HOST:PORT[,...]. The client learns the others from them.",
+    )
+
+
+bootstrap_option = _bootstrap_option(_servers, f"the cluster that runs in {DEFAULT_DATA_DIR}, or ")
+elsewhere_option = _bootstrap_option(_check_servers, "")
+"""--bootstrap-server of a command that has another option for the cluster in a folder."""
 COMMAND_CONFIG = "command_config"
 """The name of the parameter of ``--command-config``."""
 CLIENT_CONFIG = "nilometer.client"

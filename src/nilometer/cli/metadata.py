@@ -17,6 +17,7 @@ import click
 from nilometer.broker.settings.zookeeper_settings import security_from
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
+    DEFAULT_DATA_DIR,
     always_json_option,
     json_option,
     print_json,
@@ -33,7 +34,6 @@ from nilometer.runtime import Runtime
 
 # Reads the store without a session, so brokers do not notice it and need not run.
 
-DEFAULT_DATA_DIR = ".nilometer/data"
 READ_ENTRIES_MAX = 256
 COORDINATION_CONFIG_VARIABLE = "NILOMETER_COORDINATION_CONFIG"
 FOLLOW_POLL_S = 0.1

@@ -21,8 +21,10 @@ from rich.text import Text
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     COMMAND_CONFIG,
+    DEFAULT_DATA_DIR,
     client_config,
-    connection_options,
+    command_config_option,
+    elsewhere_option,
     json_option,
     print_json,
     run_async,
@@ -211,7 +213,6 @@ def _partition_documents(found: Sequence[PartitionHealth]) -> list[dict[str, Any
 # Exit codes: 0 healthy; 1 degraded, or there is no cluster; 3 unavailable; 4 the brokers refuse to say.
 # (2 is wrong usage.)
 
-DEFAULT_DATA_DIR = ".nilometer/data"
 EXIT_CODES = {Grade.HEALTHY: 0, Grade.DEGRADED: 1, Grade.UNAVAILABLE: 3, Grade.UNKNOWN: 4}
 NO_CLUSTER = 1
 
@@ -224,7 +225,8 @@ NO_CLUSTER = 1
     show_default=True,
     help="The folder of `nilometer up`: shows its processes too.",
 )
-@connection_options
+@elsewhere_option
+@command_config_option
 @json_option
 @watch_options(
     interval_s=2.0,

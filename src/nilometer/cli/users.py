@@ -19,6 +19,7 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_clients import run_admin
 from nilometer.cli.cluster_options import (
+    DEFAULT_DATA_DIR,
     confirm,
     connection_options,
     given_client_config,
@@ -28,7 +29,6 @@ from nilometer.cli.cluster_options import (
     yes_option,
 )
 from nilometer.cli.metadata import (
-    DEFAULT_DATA_DIR,
     coordination_config_option,
     coordination_option,
     data_dir_option,

@@ -52,6 +52,32 @@ def test_one_broker_up_and_down(shell: Shell, tmp_path: Path, monkeypatch: pytes
     assert shell.run("down").stdout == "Stopped 0 brokers.\n"
 
 
+def test_commands_find_the_cluster_that_runs_in_their_folder(tmp_path: Path) -> None:
+    here, elsewhere = free_ports(2)
+
+    def nilometer(*arguments: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "nilometer.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "NILOMETER_BOOTSTRAP_SERVER": f"{HOST}:{elsewhere}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert nilometer("up", "--port", str(here), "--detach")[0] == 0
+    try:
+        code, _, said = nilometer("topic", "create", "found")
+        assert (code, said) == (0, f"Connecting to the cluster in .nilometer/data: {HOST}:{here}\n")
+        code, _, said = nilometer("topic", "list", "--bootstrap-server", f"{HOST}:{here}")
+        assert (code, said) == (0, "")
+    finally:
+        nilometer("down")
+    code, _, said = nilometer("topic", "list")
+    assert code != 0 and str(elsewhere) in said, "the variable counts where no cluster runs"
+
+
 def test_up_starts_just_what_is_down(shell: Shell) -> None:
     port = neighbouring_ports(3)
     up = shell.run("up", "--brokers", "3", "--port", str(port), "--detach")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from nilometer.cli import commands
-from nilometer.cli.brokers import DEFAULT_DATA_DIR
-from nilometer.cli.cluster_options import json_option, parse_pairs, print_json, print_table
+from nilometer.cli.cluster_options import DEFAULT_DATA_DIR, json_option, parse_pairs, print_json, print_table
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.local.local_cluster import LocalCluster

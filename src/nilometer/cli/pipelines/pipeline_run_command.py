@@ -20,7 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from nilometer.cli import commands
-from nilometer.cli.cluster_options import command_config_option, given_client_config, parse_pairs
+from nilometer.cli.cluster_options import (
+    bootstrap_option,
+    command_config_option,
+    given_client_config,
+    parse_pairs,
+)
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_choice import choice_options, choose, named_topics, topics_options
 from nilometer.cli.pipelines.pipeline_formats_commands import UNRECOGNISED_EXIT_CODE
@@ -269,14 +274,7 @@ RESULTS_WIDTH = 80
 )
 @home_option
 @click.option("--output", metavar="DIR", help="The folder for tables and checkpoint.  [default: HOME/NAME]")
-@click.option(
-    "--bootstrap-server",
-    envvar="NILOMETER_BOOTSTRAP_SERVER",
-    default="127.0.0.1:9092",
-    show_default=True,
-    metavar="HOST:PORT[,...]",
-    help="Brokers to connect to first, as HOST:PORT[,...].",
-)
+@bootstrap_option
 @command_config_option
 @choice_options
 @click.option(
@@ -364,7 +362,7 @@ def run(
     table_format: str | None,
     home: str,
     output: str | None,
-    bootstrap_server: str,
+    bootstrap: str,
     format_files: tuple[Path, ...],
     pairs: tuple[str, ...],
     settings_files: tuple[Path, ...],
@@ -409,7 +407,7 @@ def run(
     job = runner.Job(
         topic=",".join(named_topics(shipped, topics).values()),
         output=output,
-        bootstrap_servers=bootstrap_server,
+        bootstrap_servers=bootstrap,
         connector=connector,
         available_now=available_now,
         seconds=seconds,
