@@ -34,13 +34,23 @@ Data = bytes | str | None
 Headers = Mapping[str, Data] | Sequence[tuple[str, Data]]
 
 
-def to_bytes(data: Data) -> bytes | None:
-    return data.encode() if isinstance(data, str) else data
+def to_bytes(data: object, topic: str, field: str) -> bytes | None:
+    """Return a key or a value as bytes. Raises TypeError, which names the topic and the field."""
+    if isinstance(data, str):
+        return data.encode()
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, (bytearray, memoryview)):
+        return bytes(data)
+    raise TypeError(
+        f"the {field} of a record for {topic} is of type {type(data).__name__}: give bytes, text or None, "
+        "for example json.dumps(...)"
+    )
 
 
-def to_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+def to_headers(headers: Headers, topic: str) -> list[tuple[str, bytes | None]]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, to_bytes(value)) for name, value in pairs]
+    return [(name, to_bytes(value, topic, f"header {name!r}")) for name, value in pairs]
 
 
 # The settings of one connection, under Kafka's keys, for the producer, consumers and admin that it makes.
@@ -116,9 +126,9 @@ class Transaction:
         """
         return await self._producer.send(
             topic,
-            to_bytes(value),
-            key=to_bytes(key),
-            headers=to_headers(headers),
+            to_bytes(value, topic, "value"),
+            key=to_bytes(key, topic, "key"),
+            headers=to_headers(headers, topic),
             partition=partition,
             timestamp=timestamp,
         )
@@ -214,7 +224,8 @@ class Kafka:
         """Send a record, and return its partition and offset once it is acknowledged by all in-sync replicas.
 
         Records with the same key go to the same partition, if no ``partition`` is given. ``timestamp`` is in
-        milliseconds since 1970 (None: now). Raises KafkaError.
+        milliseconds since 1970 (None: now). Raises KafkaError; TypeError for a key, value or header that is not
+        bytes, text or None.
         """
         delivery = await self.enqueue(
             topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
@@ -239,9 +250,9 @@ class Kafka:
         producer = self._producer or await self._started_producer()
         return await producer.send(
             topic,
-            to_bytes(value),
-            key=to_bytes(key),
-            headers=to_headers(headers),
+            to_bytes(value, topic, "value"),
+            key=to_bytes(key, topic, "key"),
+            headers=to_headers(headers, topic),
             partition=partition,
             timestamp=timestamp,
         )

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 import nilometer
+import nilometer.kafka.errors
 from nilometer.kafka import Kafka, OffsetRange, Record, Records, TopicPartition
 from nilometer.kafka.errors import (
     ConnectionLost,
@@ -84,6 +85,30 @@ def test_what_is_sent_is_read(connected: Run, topic: str):
         assert (two.key, two.value, two.timestamp) == (b"k", None, 1_000)
 
     connected(work)
+
+
+def test_a_record_that_is_not_bytes_is_refused_by_name(connected: Run, topic: str):
+    async def refuse(kafka: Kafka) -> None:
+        for given, named in (
+            ({"value": {"a": 1}}, f"the value of a record for {topic} is of type dict"),
+            ({"key": 7}, f"the key of a record for {topic} is of type int"),
+            ({"headers": {"size": 1.5}}, f"the header 'size' of a record for {topic} is of type float"),
+        ):
+            with pytest.raises(TypeError, match=named):
+                await kafka.send(topic, **given)  # type: ignore[arg-type]
+        await kafka.send(topic, bytearray(b"as bytes"), headers=[("n", "1"), ("m", None), ("n", "2")])  # type: ignore[arg-type]
+        [record] = [record async for record in kafka.consume(topic, until_end=True)]
+        assert (record.value, record.header("n"), record.header("m")) == (b"as bytes", b"2", None)
+        assert record.header_values("n") == [b"1", b"2"]
+        assert record.header_values("none") == []
+
+    connected(refuse)
+
+
+def test_all_errors_are_names_of_the_package():
+    for name in nilometer.kafka.errors.__all__:
+        assert getattr(nilometer, name) is getattr(nilometer.kafka.errors, name)
+        assert name in nilometer.__all__
 
 
 def test_what_is_enqueued_is_sent_when_the_connection_is_closed(connected: Run, topic: str):

@@ -115,6 +115,15 @@ class ConsumerRecord(NamedTuple):
     headers: tuple[Header, ...]
     leader_epoch: int
 
+    def header(self, name: str) -> bytes | None:
+        """Return the value of the last header of this name; None if it is null, or there is none."""
+        values = self.header_values(name)
+        return values[-1] if values else None
+
+    def header_values(self, name: str) -> list[bytes | None]:
+        """Return the values of all headers of this name, in their order: a name may be repeated."""
+        return [value for header, value in self.headers if header == name]
+
 
 class FetchedRecords:
     def __init__(
