@@ -40,7 +40,7 @@ def to_bytes(data: object, topic: str, field: str) -> bytes | None:
         return data.encode()
     if data is None or isinstance(data, bytes):
         return data
-    if isinstance(data, (bytearray, memoryview)):
+    if isinstance(data, bytearray):
         return bytes(data)
     raise TypeError(
         f"the {field} of a record for {topic} is of type {type(data).__name__}: give bytes, text or None, "
@@ -224,8 +224,8 @@ class Kafka:
         """Send a record, and return its partition and offset once it is acknowledged by all in-sync replicas.
 
         Records with the same key go to the same partition, if no ``partition`` is given. ``timestamp`` is in
-        milliseconds since 1970 (None: now). Raises KafkaError; TypeError for a key, value or header that is not
-        bytes, text or None.
+        milliseconds since 1970 (None: now). Raises KafkaError; TypeError for a key, value or header that is
+        not bytes, text or None.
         """
         delivery = await self.enqueue(
             topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
