@@ -218,6 +218,15 @@ async def test_record_that_cannot_be_delivered_fails_in_time() -> None:
         assert values(cluster) == [b"kept"]
 
 
+async def test_a_delivery_that_times_out_names_what_the_broker_said_last() -> None:
+    async with LogCluster(topics={"t": 1}) as cluster:
+        cluster.fault = lambda key, _: ErrorCode.not_enough_replicas if key == ApiKey.PRODUCE else None
+        async with producer_of(cluster, delivery_timeout_ms=600, request_timeout_ms=500) as producer:
+            with pytest.raises(KafkaError, match="attempts failed with NOT_ENOUGH_REPLICAS") as failed:
+                await producer.send_and_wait("t", b"refused")
+            assert failed.value.code is ErrorCode.request_timed_out
+
+
 async def test_written_but_given_up_does_not_disturb_what_follows() -> None:
     async with LogCluster(topics={"t": 1}) as cluster:
         cluster.fault = lambda key, _number: LOSE_ANSWER if key == ApiKey.PRODUCE else None

@@ -56,6 +56,7 @@ class ProducerBatch:
         "deadline_ms",
         "failures",
         "held_bytes",
+        "last_failure",
         "maybe_written",
         "outcome",
         "partition",
@@ -86,6 +87,8 @@ class ProducerBatch:
         """How often it was sent."""
         self.failures = 0
         """How many of these attempts failed and count against ``retries``."""
+        self.last_failure: KafkaError | None = None
+        """Why the last attempt failed, to be named if no further one succeeds in time."""
         self.maybe_written = False
         """Whether an attempt failed so that the batch may be in the log (a time-out, for example)."""
         self.records_count = 0

@@ -380,6 +380,7 @@ class Sender:
             self._client.request_refresh()
         if batch.outcome is not None:
             return  # it expired before the response came
+        batch.last_failure = KafkaError(code, message)
         batch.maybe_written |= code in MAYBE_WRITTEN
         now_ms = self._client.runtime.clock.monotonic_ms()
         if code == ErrorCode.message_too_large and batch.records_count > 1:
@@ -445,6 +446,8 @@ class Sender:
             self._sent.pop(batch, None)
             after = now_ms - batch.created_ms
             reason = f"{batch.records_count} records for {batch.partition} not acknowledged after {after} ms"
+            if batch.last_failure is not None:
+                reason += f"; the last of {batch.attempts} attempts failed with {batch.last_failure}"
             error = KafkaError(ErrorCode.request_timed_out, reason)
             self._give_up(batch, error, maybe_written=batch.attempts > 0)
 
