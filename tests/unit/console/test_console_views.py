@@ -8,6 +8,7 @@ import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource, ConfigSynonym
 from nilometer.client.admin.group_admin import GroupDescription, MemberDescription, PartitionLag
+from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.console.views.configs import config_rows
@@ -19,6 +20,7 @@ from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView,
 from nilometer.console.views.topics import topic_view, topics_view
 from nilometer.groups import record_format
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
+from nilometer.wire.own_apis import RebalanceState
 from support.console.replica_states import Partition
 
 
@@ -92,6 +94,13 @@ def test_lag_is_measured_to_both_ends() -> None:
     assert (found.lag, found.stable_lag, found.unknown) == (15, 7, 1)
     assert found.offsets[0].member == "m-1"
     assert found.warning is None
+
+
+@pytest.mark.parametrize(("state", "warns"), [("Stable", True), ("Empty", False), ("Dead", False)])
+def test_a_group_that_all_have_left_does_not_rebalance(state: str, warns: bool) -> None:
+    last = RebalanceState(group_id="g", reason="a member left", member_id="m", times_in_a_row=4)
+    described = GroupDescription("g", "classic", state, "consumer", "range", 1, (), last_rebalance=last)
+    assert (rebalance_warning(described) is not None) == warns
 
 
 def test_a_group_that_converges_names_the_member_it_waits_for() -> None:

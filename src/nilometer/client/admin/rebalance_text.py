@@ -8,6 +8,8 @@ from nilometer.client.admin.group_admin import GroupDescription
 from nilometer.wire.own_apis import RebalanceState
 
 REBALANCING_STATES = ("PreparingRebalance", "CompletingRebalance")
+WITHOUT_MEMBERS = ("Empty", "Dead")
+"""All members have left: nothing rebalances, whoever caused the last rebalances."""
 WARN_AFTER_REBALANCES = 3
 """The number of rebalances in a row caused by one member from which a warning is printed."""
 
@@ -15,7 +17,7 @@ WARN_AFTER_REBALANCES = 3
 def rebalance_warning(group: GroupDescription) -> str | None:
     """Return a warning that names the member that causes repeated rebalances, or None (E-43)."""
     last = group.last_rebalance
-    if last is None or last.reason is None:
+    if last is None or last.reason is None or group.state in WITHOUT_MEMBERS:
         return None
     if group.state not in REBALANCING_STATES and last.times_in_a_row < WARN_AFTER_REBALANCES:
         return None
