@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import inspect
 import os
@@ -91,11 +92,7 @@ def pytest_collection_finish() -> None:
     """Leave the modules and tests out of garbage collections from now on: they stay, and are many."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """DuckDB's binding reports all that is not collected at the end as a leak."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # DuckDB's binding reports as a leak what the interpreter does not collect
 
 
 def _repetition(item: pytest.Item) -> int:
