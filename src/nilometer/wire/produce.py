@@ -1,5 +1,5 @@
-"""Produce, versions 3 to 13, by hand-written code: requests are decoded and encoded without copying their
-batches, responses are encoded fast, because they are very frequent.
+"""Produce, versions 3 to 13, by hand-written code: requests are decoded without copying their batches,
+responses are encoded fast, because they are very frequent.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.wire.body_reader import SLICE_ELEMENTS, BodyReader, begin, compact_size, end, uuid_of
-from nilometer.wire.compression import Bytes
+from nilometer.wire.body_reader import SLICE_ELEMENTS, BodyReader, begin, compact_size, uuid_of
 from nilometer.wire.errors import NONE, ErrorCode, MalformedRequest
-from nilometer.wire.frames import FrameWriter
 from nilometer.wire.primitives import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     array_size,
-    bytes_size,
     node_endpoints,
     string,
     tagged_fields,
@@ -75,14 +72,6 @@ class ProduceBody(msgspec.Struct, frozen=True, gc=False):
 
 
 Slices = Generator[int, None, ProduceBody]
-
-
-def decode_produce_body(version: int, frame: memoryview, position: int) -> ProduceBody:
-    """Decode the body of a request; ``position`` is the end of the client id in the header.
-
-    Raises MalformedRequest.
-    """
-    return end(begin_produce_body(version, frame, position))
 
 
 def begin_produce_body(version: int, frame: memoryview, position: int) -> ProduceBody | Slices:
@@ -383,56 +372,3 @@ def _write_partition(pieces: list[bytes], partition: ProducedPartition, version:
     if flexible:
         leader = partition.current_leader if version >= _FIRST_WITH_LEADER else None
         pieces.append(b"\x00" if leader is None else tagged_fields([(0, _LEADER(*leader))]))
-
-
-# Encoding Produce requests, versions 3 to 13, by hand-written code, so that batches are not copied.
-#
-# Version notes: 9 flexible, 13 topic ids.
-
-REQUEST_VERSION_MIN, REQUEST_VERSION_MAX = 3, 13
-
-_REQUEST_FIRST_FLEXIBLE = 9
-
-_PRODUCE = 0
-_REQUEST_INT32 = struct.Struct(">i").pack
-_HEADER = struct.Struct(">hhi").pack
-_ACKS = struct.Struct(">hi").pack
-
-
-def encode_produce_request(
-    version: int,
-    correlation_id: int,
-    client_id: str | None,
-    topics: Sequence[tuple[str | UUID, Sequence[tuple[int, Bytes]]]],
-    *,
-    acks: int,
-    timeout_ms: int,
-    transactional_id: str | None = None,
-) -> list[Bytes]:
-    """Return the frame, with its length, as a list of buffers to send in order.
-
-    ``topics``: name (id from version 13 on) and, for each partition, its index and record batches.
-    """
-    if not REQUEST_VERSION_MIN <= version <= REQUEST_VERSION_MAX:
-        raise ValueError(f"Produce version {version}")
-    flexible = version >= _REQUEST_FIRST_FLEXIBLE
-    frame = FrameWriter()
-    small = frame.small
-    small.append(_HEADER(_PRODUCE, version, correlation_id) + string(client_id, False))
-    small.append(
-        (b"\x00" if flexible else b"") + string(transactional_id, flexible) + _ACKS(acks, timeout_ms)
-    )
-    small.append(array_size(len(topics), flexible))
-    for name, partitions in topics:
-        small.append(topic(name, flexible))
-        small.append(array_size(len(partitions), flexible))
-        for index, records in partitions:
-            small.append(_REQUEST_INT32(index) + bytes_size(len(records), flexible))
-            frame.add_records(records)
-            if flexible:
-                small.append(b"\x00")
-        if flexible:
-            small.append(b"\x00")
-    if flexible:
-        small.append(b"\x00")
-    return frame.finish()

@@ -16,7 +16,6 @@ from nilometer.wire.compression import (
     compress,
     compressor_of,
     decompress,
-    pieces,
 )
 from nilometer.wire.errors import BatchTooLarge, CorruptBatch
 from nilometer.wire.primitives import (
@@ -37,7 +36,6 @@ from nilometer.wire.record_batch import (
     BatchHeader,
     batch_attributes,
     pack_batch,
-    read_header,
     with_codec,
 )
 
@@ -409,20 +407,3 @@ class Recompression:
     def batch(self, header: BatchHeader) -> bytes:
         """Return the new batch, after the last piece; ``header``: of the former one."""
         return pack_batch(with_codec(header, self._target), b"".join(self._done))
-
-
-def recompress(
-    batch: Bytes, target: Codec, level: int | None = None, limit: int = DECOMPRESSED_BYTES_MAX
-) -> bytes:
-    """Return a batch with its records compressed by ``target``; unchanged if that is its codec already.
-
-    Raises CorruptBatch if the records are damaged or do not fit into ``limit`` bytes.
-    """
-    header = read_header(batch)
-    if header.codec is target:
-        return bytes(batch)
-    recompression = Recompression(target, level, limit)
-    with memoryview(batch) as view, view[HEADER_BYTES : header.size] as data:
-        for _ in recompression.passing(pieces(header.codec, data, limit)):
-            pass
-    return recompression.batch(header)

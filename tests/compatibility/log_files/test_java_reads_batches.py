@@ -9,8 +9,9 @@ import pytest
 
 from nilometer.wire.compression import Codec
 from nilometer.wire.record_batch import HEADER_BYTES, patched_header
-from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker, recompress
+from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 from support.kafka.apache_kafka import run_tool
+from support.wire.compressed_batches import recompress
 
 
 @pytest.mark.java

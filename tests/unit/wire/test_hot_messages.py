@@ -32,9 +32,9 @@ from nilometer.wire.produce import (
     ProducedPartition,
     ProducedTopic,
     RecordError,
-    encode_produce_request,
     encode_produce_response,
 )
+from support.wire.produce_requests import encode_produce_request
 
 TOPIC_ID = UUID(int=0x0123456789ABCDEF0123456789ABCDEF)
 ENDPOINTS = (NodeEndpoint(1, "localhost", 9092), NodeEndpoint(2, "löwe", 19092, "rack-b"))

@@ -16,9 +16,8 @@ from nilometer.wire.produce import (
     VERSION_MAX,
     VERSION_MIN,
     ProduceBody,
-    decode_produce_body,
-    encode_produce_request,
 )
+from support.wire.produce_requests import decode_produce_body, encode_produce_request
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
 TOPIC_ID = UUID(int=7)

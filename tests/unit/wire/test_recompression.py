@@ -8,7 +8,8 @@ from msgspec import structs
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.record_batch import check_batch, patched_header, read_header
-from nilometer.wire.records import BatchBuilder, decode_records, recompress
+from nilometer.wire.records import BatchBuilder, decode_records
+from support.wire.compressed_batches import recompress
 
 
 def a_batch(codec: Codec) -> bytes:
