@@ -801,8 +801,8 @@ NOT_ASKED = tuple(
         (
             "slots",
             "a slot of PostgreSQL is removed",
-            'confirm("Remove the slot and its publication?", [lost], yes=yes)',
-            ("pipeline/jobs/test_postgres_changelog.py",),
+            'confirm("Remove the slot, its publication and its topics?", [lost], yes=yes)',
+            ("pipeline/jobs/test_capture.py",),
         ),
         (
             "tables",

@@ -226,6 +226,7 @@ EXTRAS = {
         "yaml",
     ),
     "postgres": ("psycopg",),
+    "mysql": ("pymysql",),
     "secure": ("cryptography",),
     "console": ("starlette", "uvicorn", "jinja2"),
 }

@@ -279,10 +279,10 @@ def test_worker_broker_and_driver_die_and_the_tables_are_those_of_an_undisturbed
     given = ["pipeline", "run", "logs", "--topic", topic, "--bootstrap-server", broker.bootstrap]
     given += ["--max-unrecognised", "100"]
     given += ["--home", str(home), "--master", cluster.master, *confs(cluster)]
-    given += ["--option", "maxOffsetsPerTrigger=200", "--every", "1"]
+    slowly = ["--option", "maxOffsetsPerTrigger=200", "--every", "1"]
     folder = RunFolder(home, "logs")
     with (tmp_path / "run.out").open("wb") as output:
-        job = subprocess.Popen([*NILOMETER, *given], stdout=output, stderr=output)
+        job = subprocess.Popen([*NILOMETER, *given, *slowly], stdout=output, stderr=output)
         try:
             wait_for_more_batches(folder, job, 2)
             cluster.kill_worker(0)

@@ -37,6 +37,9 @@ class MariadbServer:
             host=HOST, port=self.port, user="root", password=PASSWORD, database=database, autocommit=True
         )
 
+    def url(self, database: str) -> str:
+        return f"mariadb://root:{PASSWORD}@{HOST}:{self.port}/{database}"
+
     def __enter__(self) -> MariadbServer:
         data = str(self._folder / "data")
         as_user = [f"--user={USER}"] if os.geteuid() == 0 else []

@@ -21,6 +21,7 @@ SETTINGS = (
     "max_wal_senders=4",
     "max_replication_slots=4",
     "shared_buffers=16MB",
+    "max_prepared_transactions=4",
 )
 
 

@@ -36,9 +36,10 @@ class Topics:
         prefix: str = "events",
         name: str | None = None,
         config: Mapping[str, str] | None = None,
+        replicas: int = 1,
     ) -> str:
         name = name or f"{prefix}-{self._topic_run}-{next(self._numbers)}"
-        topic = NewTopic(name, partitions, 1, config={**KEEP, **(config or {})})
+        topic = NewTopic(name, partitions, replicas, config={**KEEP, **(config or {})})
         self._admin.create_topics([topic])[name].result(30)
         return name
 

@@ -1,32 +1,25 @@
-"""``nilometer pipeline sample | demo | capture``: input for pipelines."""
+"""``nilometer pipeline sample | demo``: input for pipelines."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import json
 import os
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
     client_config,
-    confirm,
     connection_options,
     json_option,
     print_json,
     run_async,
-    yes_option,
 )
-from nilometer.cli.commands import Seconds
 from nilometer.cli.console import OutputConsole
 from nilometer.cli.pipelines.pipeline_run_command import run
 from nilometer.cli.pipelines.pipeline_state_commands import home_option
@@ -34,7 +27,6 @@ from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import BROKER_DEFAULT, Admin, NewTopic
 from nilometer.local.local_cluster import LaunchFailed, LocalCluster
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.postgres.capture import Capture, Event, slot_name, slots
 from nilometer.pipeline.run.catalogue import SHIPPED
 from nilometer.pipeline.run.samples import SAMPLES, SampleRecord, sample_records
 from nilometer.pipeline.sink.cluster_writer import ClusterWriter, Outgoing
@@ -131,125 +123,6 @@ async def create_topics(client: Mapping[str, str], topics: Iterable[str], partit
             except KafkaError as error:
                 if error.code is not ErrorCode.topic_already_exists:
                     raise
-
-
-@commands.command()
-@click.option("--dsn", required=True, help="The libpq connection string: postgresql://user@host/database.")
-@click.option("--table", metavar="SCHEMA.TABLE", help="The table. It must have a primary key.")
-@click.option(
-    "--topic", metavar="TOPIC", help="The topic that the changes are written to.  [default: changes]"
-)
-@click.option("--slot", help="The replication slot.  [default: nilometer_SCHEMA_TABLE]")
-@click.option(
-    "--list",
-    "as_list",
-    is_flag=True,
-    help="Print the server's logical slots, with the log that PostgreSQL keeps for each, and stop.",
-)
-@click.option(
-    "--every", "seconds", type=Seconds(), default=1.0, show_default=True, help="Seconds between two reads."
-)
-@click.option("--available-now", is_flag=True, help="Capture the changes that exist now, then stop.")
-@click.option(
-    "--drop",
-    is_flag=True,
-    help="Remove the slot and the publication. PostgreSQL keeps its log for a slot that has no reader.",
-)
-@yes_option
-@json_option
-@connection_options
-def capture(
-    dsn: str,
-    table: str | None,
-    topic: str | None,
-    slot: str | None,
-    as_list: bool,
-    seconds: float,
-    available_now: bool,
-    drop: bool,
-    yes: bool,
-    as_json: bool,
-    bootstrap: str,
-) -> None:
-    """Write the changes of a PostgreSQL table to a topic: first its rows, then every later change.
-
-    Delivery is at least once. Every change has the numbers lsn and seq, by which the changelog pipeline drops
-    repeats. A later run continues where this one ended. The database needs wal_level = logical.
-    """
-    if as_list:
-        _print_slots(dsn, as_json=as_json)
-        return
-    if table is None:
-        raise click.UsageError("--table SCHEMA.TABLE names the table; --list needs none")
-    topic = topic or SHIPPED["changelog"].inputs[0]
-    client = client_config(bootstrap)  # before other threads need it
-    slot = slot or slot_name(table)
-    try:
-        with Capture(dsn, table, slot) as source:
-            if drop:
-                lost = f"slot {slot} of {table}: changes that were not captured, and where to continue"
-                confirm("Remove the slot and its publication?", [lost], yes=yes)
-                source.drop()
-                return
-            source.prepare()
-            total = 0
-            if not source.has_begun:
-                total = send(client, _events(topic, source.first_rows()))
-                source.confirm_first_rows()
-                rows = {"topic": topic, "rows": total}
-                click.echo(json.dumps(rows) if as_json else f"{total:,} rows of {table} are in {topic}")
-            run_async(_follow(source, topic, client, seconds, available_now, as_json))
-    except PipelineError as error:
-        raise click.ClickException(str(error)) from None
-
-
-def _print_slots(dsn: str, *, as_json: bool) -> None:
-    try:
-        found = slots(dsn)
-    except PipelineError as error:
-        raise click.ClickException(str(error)) from None
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    table = Table("slot", "database", "tables", "read now", "log kept", box=None)
-    for one in found:
-        kept = f"{one.wal_bytes / 1024 / 1024:,.1f} MiB"
-        table.add_row(one.name, one.database, ", ".join(one.tables), "yes" if one.is_active else "no", kept)
-    OutputConsole().print(table)
-
-
-async def _follow(
-    source: Capture,
-    topic: str,
-    client: Mapping[str, str],
-    seconds: float,
-    available_now: bool,
-    as_json: bool,
-) -> None:
-    """Write changes to the topic until Ctrl-C, or until there are none with ``available_now``.
-
-    Pauses ``seconds`` after a read without changes.
-    """
-    while True:
-        count = await asyncio.to_thread(_take, source, topic, client)
-        if count:
-            changes = {"topic": topic, "changes": count}
-            click.echo(json.dumps(changes) if as_json else f"{count:,} changes are in {topic}")
-        elif available_now:
-            return
-        else:
-            await asyncio.sleep(seconds)
-
-
-def _take(source: Capture, topic: str, client: Mapping[str, str]) -> int:
-    count = send(client, _events(topic, source.events()))
-    source.confirm()
-    return count
-
-
-def _events(topic: str, events: Iterable[Event]) -> Iterator[Outgoing]:
-    for key, value in events:
-        yield Outgoing(topic, None, key, value, ())
 
 
 @commands.command()

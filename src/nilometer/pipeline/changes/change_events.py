@@ -1,4 +1,4 @@
-"""Decodes the change events of databases: Debezium's, and those of ``nilometer pipeline capture``. Pure.
+"""Decodes the change events of databases: Debezium's, and plain ones that a program makes itself. Pure.
 
 Of Debezium, what its connectors for PostgreSQL, MySQL and MariaDB write as JSON, with or without the schema
 of each value (``schemas.enable``). With it, values are converted by :mod:`connect_values`; without it, a row
@@ -91,7 +91,7 @@ class _Source(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """Debezium's event, ours, and the envelope around either."""
+    """Debezium's event, a plain one, and the envelope around either."""
 
     schema: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET

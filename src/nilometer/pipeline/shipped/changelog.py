@@ -1,10 +1,10 @@
 """changelog: a database's change events -> the table as it is now, and as it was at any time.
 
-    nilometer pipeline capture --dsn postgresql:///shop --table public.accounts --topic accounts
+    nilometer pipeline capture --dsn postgresql://user@host/shop --table public.accounts --topic accounts
     nilometer pipeline run changelog --topic accounts
 
-Reads change events of Debezium's connectors for PostgreSQL, MySQL and MariaDB, with or without the schema
-around each value, and those of ``nilometer pipeline capture``
+Reads change events of Debezium's connectors for PostgreSQL, MySQL and MariaDB, which ``nilometer pipeline
+capture`` runs, with or without the schema around each value, and plain events
 (:mod:`nilometer.pipeline.changes.change_events`). Writes two tables, in Parquet:
 
 - ``versions``: the newest version of every key, also of deleted ones. ``current`` (SCD type 1) returns those

@@ -1,6 +1,6 @@
-"""Tables of PostgreSQL and MariaDB through Debezium, and the ``changelog`` job: it equals the table.
+"""Tables of PostgreSQL and MariaDB, captured, and what ``changelog`` and ``table`` make of them: the tables.
 
-Brokers and workers are killed in between. The PostgreSQL connector runs with exactly once.
+Brokers and captures are killed in between.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pytest
 from nilometer.pipeline.batches import RunFiles
 from nilometer.pipeline.shipped import changelog, table
 from support.applications.application import WAIT_S
+from support.applications.capture import CaptureCommand
 from support.applications.committed_reader import CommittedReader
-from support.applications.debezium import ONE_BROKER, mariadb_connector, postgres_connector
-from support.applications.kafka_connect import ConnectWorker
 from support.applications.mariadb_server import MariadbServer
 from support.applications.postgres_server import PostgresServer
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
+from support.eventually import eventually
 from support.pipeline.filled_topics import Topics
 from support.pipeline.runs import run_pipeline
 from support.pipeline.table_batches import READERS
@@ -194,15 +194,14 @@ def check(spark: SparkSession, topics: Topics, topic: str, output: Path) -> None
     assert (account.of("rejected"), account.open) == (0, 0), account.text()
 
 
-def wait_captured(
-    worker: ConnectWorker, reader: CommittedReader, execute: Callable[[str], Any], number: int
-) -> None:
+def wait_captured(reader: CommittedReader, execute: Callable[[str], Any], number: int) -> None:
     """Insert the row of this number, which is the last change, and wait until it is in the topic."""
     execute(f"INSERT INTO accounts (id, part) VALUES ({number}, 'last')")
     wanted = f'"part":"last","id":{number}'.encode()
-    worker.application.wait_until(
+    eventually(
         lambda: any(wanted in (record.key() or b"") for record in reader.look()),
         f"the change {number} is in the topic",
+        WAIT_S,
     )
 
 
@@ -210,7 +209,7 @@ def wait_captured(
 def test_a_table_of_postgresql_equals_what_the_changelog_makes_of_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    topic = "shop.public.accounts"
+    topic = "accounts"
     with (
         NilometerCluster(tmp_path / "cluster", overrides=SETTINGS) as cluster,
         PostgresServer() as server,
@@ -235,34 +234,31 @@ def test_a_table_of_postgresql_equals_what_the_changelog_makes_of_it(
         columns = {name: kind for name, kind in OF_POSTGRES.items() if name != "extra"}
         execute(POSTGRES)
         execute(rows_of_postgres(1))
-        worker = ConnectWorker(tmp_path, cluster.bootstrap)
-        config = postgres_connector("shop", server, "public.accounts", replicas=3)
-        with worker:
-            worker.run_connector("accounts", config)
-            worker.application.wait_until(lambda: topic in cluster.topics(), f"{topic} is created")
+        topics.create(1, name=topic, replicas=3)
+        with CaptureCommand(tmp_path, cluster.bootstrap, server.dsn, "accounts", topic) as capture:
+            capture.wait_running()
             with CommittedReader(cluster.bootstrap, topic) as reader:
                 with database.transaction():
                     for one in [rows_of_postgres(101), *changes(1)]:
                         execute(one)
-                wait_captured(worker, reader, execute, 1_001)
+                wait_captured(reader, execute, 1_001)
                 assert_equal()
                 cluster.kill(cluster.wait_leader(topic, timeout_s=WAIT_S))
                 for one in [rows_of_postgres(201), *changes(201)]:
                     execute(one)
-                worker.application.kill()
+                capture.kill()
                 execute("ALTER TABLE accounts ADD extra numeric(8, 3) DEFAULT 1.500")
                 execute("ALTER TABLE accounts DROP owner")
                 execute("UPDATE accounts SET extra = id / 8.0 WHERE id % 2 = 0")
-                worker.application.start()
-                worker.wait_running("accounts")
+                capture.start()
                 # Rows that are not updated again have the column's default in the database only.
                 execute("UPDATE accounts SET ratio = ratio + 1")
                 columns = OF_POSTGRES
-                wait_captured(worker, reader, execute, 1_002)
+                wait_captured(reader, execute, 1_002)
                 assert_equal()
                 execute("TRUNCATE accounts")
                 execute(rows_of_postgres(301).replace(", owner", "").replace("'grüße \" \\ ' || n, ", ""))
-                wait_captured(worker, reader, execute, 1_003)
+                wait_captured(reader, execute, 1_003)
                 assert_equal()
 
 
@@ -270,7 +266,7 @@ def test_a_table_of_postgresql_equals_what_the_changelog_makes_of_it(
 def test_a_table_of_mariadb_equals_what_the_changelog_makes_of_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    topic = "shop.shop.accounts"
+    topic = "accounts"
     with (
         NilometerBroker(tmp_path / "data", SETTINGS) as broker,
         MariadbServer() as server,
@@ -294,31 +290,27 @@ def test_a_table_of_mariadb_equals_what_the_changelog_makes_of_it(
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(MARIADB)
         cursor.execute(rows_of_mariadb(1))
-        worker = ConnectWorker(tmp_path, broker.bootstrap, ONE_BROKER)
-        with worker:
-            worker.run_connector(
-                "accounts", mariadb_connector("shop", server, broker.bootstrap, partitions=2)
-            )
-            worker.application.wait_until(lambda: topic in topics.names(), f"{topic} is created")
+        topics.create(2, name=topic)
+        with CaptureCommand(tmp_path, broker.bootstrap, server.url("shop"), "accounts", topic) as capture:
+            capture.wait_running()
             with CommittedReader(broker.bootstrap, topic, partitions=2) as reader:
                 cursor.execute("START TRANSACTION")
                 for one in [rows_of_mariadb(101), *changes(1)]:
                     cursor.execute(one)
                 cursor.execute("COMMIT")
-                wait_captured(worker, reader, cursor.execute, 1_001)
+                wait_captured(reader, cursor.execute, 1_001)
                 assert_equal()
-                worker.application.kill()
+                capture.kill()
                 for one in [rows_of_mariadb(201), *changes(201), "FLUSH BINARY LOGS"]:
                     cursor.execute(one)
-                worker.application.start()
-                worker.wait_running("accounts")
+                capture.start()
                 cursor.execute("ALTER TABLE accounts ADD extra decimal(8, 3) DEFAULT 1.500, DROP owner")
                 cursor.execute("UPDATE accounts SET extra = id / 8, ratio = ratio + 1")
                 columns = OF_MARIADB
-                wait_captured(worker, reader, cursor.execute, 1_002)
+                wait_captured(reader, cursor.execute, 1_002)
                 assert_equal()
                 cursor.execute("TRUNCATE TABLE accounts")
                 without_owner = rows_of_mariadb(301).replace(", owner", "")
                 cursor.execute(without_owner.replace("CONCAT('grüße \" ', seq), ", ""))
-                wait_captured(worker, reader, cursor.execute, 1_003)
+                wait_captured(reader, cursor.execute, 1_003)
                 assert_equal()
