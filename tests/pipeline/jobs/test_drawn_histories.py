@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from nilometer.pipeline.run import runner
 from nilometer.pipeline.run.catalogue import SHIPPED
-from nilometer.pipeline.shipped import join, metrics, table
+from nilometer.pipeline.shipped import changelog, join, metrics, table
 from support.pipeline.filled_topics import Sent
 from support.pipeline.histories import (
     MEASUREMENTS,
@@ -34,7 +34,9 @@ from support.pipeline.histories import (
     SENT,
     Drawn,
     batches_of,
+    changes,
     drawn,
+    model_of_changelog,
     model_of_join,
     model_of_metrics,
 )
@@ -199,6 +201,29 @@ def test_join(spark, topics, orders, payments, batch, repeated):
         assert all((row.name, row.country) == known[row.customer] for row in rows)
         refused = [one for name, sent in zip(names, everything, strict=True) for one in rejected(name, sent)]
         assert letters(spark, topics, dead) == sorted(refused)
+
+
+@given(st.lists(st.lists(changes(), max_size=25), min_size=1, max_size=3), st.integers(3, 20), st.booleans())
+@examples(4)
+def test_changelog(spark, topics, sent, batch, repeated):
+    topic, dead = topics.create(1), topics.create(1, prefix="dead")
+    with TemporaryDirectory() as folder:
+        output = Path(folder, "out")
+        for records in sent:
+            send(topics, topic, records)
+            run(spark, topics, "changelog", topic, output, dead_letters=dead, batch=batch)
+        everything = [one for records in sent for one in records]
+        if not everything:
+            return
+        if repeated:
+            forget_last_commit(output)
+            run(spark, topics, "changelog", topic, output, dead_letters=dead, batch=batch)
+        batches = [one[topic] for one in batches_of(output, {topic: everything})]
+        wanted, account = model_of_changelog(batches)
+        assert accounts(output) == {"": account}
+        rows = changelog.columns(changelog.current(spark, str(output)), "id int, balance int").collect()
+        assert sorted((row.id, row.balance) for row in rows) == sorted(wanted.items())
+        assert letters(spark, topics, dead) == rejected(topic, everything)
 
 
 SCHEMA = {

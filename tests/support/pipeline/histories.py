@@ -264,6 +264,59 @@ def model_of_join(
     return rows, {name: one.said() for name, one in books.items()}
 
 
+@st.composite
+def changes(draw: st.DrawFn) -> Drawn:
+    """Change events of a table with few rows and positions: repeated, late, and of truncated rows."""
+    op = draw(st.sampled_from("ccuuuudddt"))
+    key = None if op == "t" else {"id": draw(st.integers(1, 4))}
+    after = {**key, "balance": draw(st.integers(0, 9))} if key and op in "cu" else None
+    lsn, seq = draw(st.integers(1, 40)), draw(st.integers(0, 1))
+    event = {"op": op, "table": "public.a", "key": key, "after": after, "lsn": lsn, "seq": seq, "at": BASE}
+    broken: list[dict[str, Any]] = [
+        {**event, "op": "x"},
+        {**event, "op": "u", "key": {"id": 1}, "after": None},
+        {**event, "table": None},
+        {**event, "lsn": None},
+        {**event, "at": "yesterday"},
+    ]
+    hostile = [b"no json", b"[]", b"{}", b'{"op": "c"', b"\xff\xfe{", *map(_json, broken)]
+    match draw(st.sampled_from(["event"] * 8 + ["hostile", "tombstone"])):
+        case "event":
+            return Drawn(_json(event), event, key=None if key is None else _json(key))
+        case "hostile":
+            return Drawn(draw(st.sampled_from(hostile)), fate="rejected")
+        case _:
+            return Drawn(draw(st.sampled_from([None, b"", b" \n"])), fate="left out")
+
+
+def model_of_changelog(batches: list[list[Drawn]]) -> tuple[dict[int, int], dict[str, int]]:
+    """Return the balances of the present rows, and the account."""
+    books = Books()
+    rows: dict[int, tuple[tuple[int, int], int | None]] = {}
+    emptied: set[tuple[int, int]] = set()
+    for batch in batches:
+        books.read += len(batch)
+        books.became.update(one.fate.replace(" ", "_") for one in batch if one.event is None)
+        events = [one.event for one in batch if one.event is not None]
+        # A row that is deleted and created at one position is deleted first.
+        for event in sorted(events, key=lambda one: (one["lsn"], one["seq"], one["op"] != "d")):
+            where = event["lsn"], event["seq"]
+            if event["op"] == "t":
+                books.became["repeated" if where in emptied else "results"] += 1
+                emptied.add(where)
+            elif event["key"]["id"] in rows and where <= rows[event["key"]["id"]][0]:
+                books.became["repeated"] += 1
+            else:
+                books.became["results"] += 1
+                rows[event["key"]["id"]] = where, event["after"] and event["after"]["balance"]
+    present = {
+        key: balance
+        for key, (where, balance) in rows.items()
+        if balance is not None and all(one <= where for one in emptied)
+    }
+    return present, books.said()
+
+
 def batches_of(output: Path, topics: dict[str, list[Drawn]]) -> list[dict[str, list[Drawn]]]:
     """Return the records of each batch of a run by topic, by the offsets in its checkpoint.
 
