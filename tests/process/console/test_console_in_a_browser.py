@@ -118,6 +118,8 @@ def test_each_page_shows_what_the_brokers_say(filled: NilometerCluster, page: Pa
     expect(page.locator("main")).to_contain_text(str(filled.folder / "broker-2"))
 
     page.goto("/groups")
+    readers = page.locator("tbody tr").filter(has=page.get_by_role("link", name="readers"))
+    expect(readers.locator("td")).to_have_text(["Empty", "0", "20", "orders", "Classic"], ignore_case=True)
     page.get_by_role("link", name="readers").click()
     expect(page.locator("#lag-1")).to_be_visible()
     assert cells(page, "#lag-1")[:7] == ["orders", "0", "10", "30", "30", "20", "20"]

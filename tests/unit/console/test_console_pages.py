@@ -25,7 +25,7 @@ from nilometer.console.reading.record_reader import (
     TooManyTails,
 )
 from nilometer.console.views.configs import config_rows
-from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_view
+from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_page, groups_view
 from nilometer.console.views.json_filter import json_filter
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
@@ -83,7 +83,10 @@ class Reader(ClusterReader):
         return 1
 
     async def groups(self, query: str, number: int) -> GroupsView:
-        return groups_view([GroupListing(HOSTILE, "classic", "Stable", "consumer")], query, number)
+        page = groups_page([GroupListing(HOSTILE, "classic", "Stable", "consumer")], query, number)
+        member = MemberDescription(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (TopicPartition(HOSTILE, 0),))
+        described = GroupDescription(HOSTILE, "classic", "Stable", "consumer", HOSTILE, 1, (member,))
+        return groups_view(page, {HOSTILE: described}, {}, {HOSTILE: 7})
 
     async def group(self, group_id: str) -> GroupView:
         member = MemberDescription(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (TopicPartition("t", 0),))

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource, ConfigSynonym
-from nilometer.client.admin.group_admin import GroupDescription, MemberDescription, PartitionLag
+from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.console.views.configs import config_rows
-from nilometer.console.views.groups import group_view
+from nilometer.console.views.groups import GroupRow, group_view, groups_page, groups_view
 from nilometer.console.views.overview import EndOffsets, append_rate
 from nilometer.console.views.paging import PAGE_SIZE, page_of
 from nilometer.console.views.partition import Eligible, partition_view
@@ -20,6 +20,7 @@ from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView,
 from nilometer.console.views.topics import topic_view, topics_view
 from nilometer.groups import record_format
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
+from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import RebalanceState
 from support.console.replica_states import Partition
 
@@ -101,6 +102,19 @@ def test_a_group_that_all_have_left_does_not_rebalance(state: str, warns: bool) 
     last = RebalanceState(group_id="g", reason="a member left", member_id="m", times_in_a_row=4)
     described = GroupDescription("g", "classic", state, "consumer", "range", 1, (), last_rebalance=last)
     assert (rebalance_warning(described) is not None) == warns
+
+
+def test_the_list_of_groups_has_members_topics_and_lag() -> None:
+    one, two = TopicPartition("t", 0), TopicPartition("u", 1)
+    page = groups_page(
+        [GroupListing("denied", "classic", "Stable", ""), GroupListing("g", "consumer", "Stable", "")], "", 1
+    )
+    refused = KafkaError(ErrorCode.group_authorization_failed)
+    found = groups_view(page, {"g": group((one,), (one,)), "denied": refused}, {"g": [two]}, {"g": 12})
+    assert found.page.items == (
+        GroupRow("denied", "classic", "Stable"),
+        GroupRow("g", "consumer", "Reconciling", 1, ("t", "u"), 12),
+    )
 
 
 def test_a_group_that_converges_names_the_member_it_waits_for() -> None:

@@ -147,6 +147,12 @@ class GroupAdmin(AdminRequests):
 
         return await self._client.retry(ask, self._timeout_ms)
 
+    async def committed_of(
+        self, group_ids: Sequence[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
+        """Return all committed offsets of each group, or why they could not be read."""
+        return await self._each(group_ids, self.committed)
+
     async def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit ``offsets`` for a group that has no active members. Raises KafkaError."""
         committer = Committer(
@@ -393,6 +399,23 @@ async def lags(
             )
         )
     return found
+
+
+async def lag_sums(
+    client: Client, committed: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]], timeout_ms: int
+) -> dict[str, int | None]:
+    """Return how far each group is behind the high watermarks of the partitions that it has committed
+    offsets of; None where no end is known. One look-up for the partitions of all groups. Raises KafkaError.
+    """
+    wanted = sorted({partition for offsets in committed.values() for partition in offsets})
+    high = await _ends(
+        client, await reachable(client, wanted), LATEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms
+    )
+    sums: dict[str, int | None] = {}
+    for group_id, offsets in committed.items():
+        known = [max(0, high[each] - one.offset) for each, one in offsets.items() if each in high]
+        sums[group_id] = sum(known) if known else None
+    return sums
 
 
 async def reachable(client: Client, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from nilometer.client.admin.admin import ResourceType
-from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lags
+from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lag_sums, lags
 from nilometer.client.health.cluster_health import cluster_health
 from nilometer.client.health.health_check import HealthCheck
 from nilometer.client.network.cluster_metadata import TopicMetadata
 from nilometer.client.replicas.replica_survey import Survey
 from nilometer.console.reading.connection import REQUEST_TIMEOUT_MS, ClusterConnection
 from nilometer.console.views.configs import ConfigRow, config_rows
-from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_view
+from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_page, groups_view
 from nilometer.console.views.overview import (
     EndOffsets,
     LogDirRow,
@@ -196,7 +196,15 @@ class ClusterReader:
     # --- groups
 
     async def groups(self, query: str, number: int) -> GroupsView:
-        return groups_view(await self._groups.get(), query, number)
+        """Return a page of the groups, each with its members, topics and lag."""
+        page = groups_page(await self._groups.get(), query, number)
+        admin = await self._connection.admin()
+        groups = GroupAdmin(admin.client, admin.timeout_ms)
+        ids = [group.group_id for group in page.items]
+        described, offsets = await asyncio.gather(groups.describe(ids), groups.committed_of(ids))
+        known = {group: found for group, found in offsets.items() if not isinstance(found, KafkaError)}
+        lag = await lag_sums(admin.client, known, admin.timeout_ms)
+        return groups_view(page, described, known, lag)
 
     async def group(self, group_id: str) -> GroupView:
         admin = await self._connection.admin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -10,12 +10,26 @@ from nilometer.client.admin.group_admin import GroupDescription, GroupListing, M
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.console.views.paging import Page, page_of
+from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import RebalanceState
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRow:
+    group_id: str
+    group_type: str
+    state: str
+    members: int | None = None
+    """None of a group that this user may not describe."""
+    topics: tuple[str, ...] = ()
+    """Those of its committed offsets and of its members' assignments."""
+    lag: int | None = None
+    """Behind the high watermarks; None if nothing is committed, or no end is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupsView:
-    page: Page[GroupListing]
+    page: Page[GroupRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +84,36 @@ class GroupView:
     """Partitions whose lag is not known: nothing committed, or no leader."""
 
 
-def groups_view(groups: Sequence[GroupListing], query: str, number: int) -> GroupsView:
-    return GroupsView(page_of(groups, lambda group: group.group_id, query, number))
+def groups_page(groups: Sequence[GroupListing], query: str, number: int) -> Page[GroupListing]:
+    return page_of(groups, lambda group: group.group_id, query, number)
+
+
+def groups_view(
+    page: Page[GroupListing],
+    described: Mapping[str, GroupDescription | KafkaError],
+    committed: Mapping[str, Iterable[TopicPartition]],
+    lag: Mapping[str, int | None],
+) -> GroupsView:
+    """Return the rows of a page; of a group that could not be described only what the list says."""
+    rows: list[GroupRow] = []
+    for listing in page.items:
+        group_id, found = listing.group_id, described.get(listing.group_id)
+        if not isinstance(found, GroupDescription):
+            rows.append(GroupRow(group_id, listing.group_type, listing.state))
+            continue
+        assigned = [partition for member in found.members for partition in member.assignment]
+        topics = sorted({partition.topic for partition in (*assigned, *committed.get(group_id, ()))})
+        rows.append(
+            GroupRow(
+                group_id,
+                listing.group_type,
+                found.state,
+                len(found.members),
+                tuple(topics),
+                lag.get(group_id),
+            )
+        )
+    return GroupsView(page.showing(tuple(rows)))
 
 
 def group_view(group: GroupDescription, lags: Sequence[PartitionLag]) -> GroupView:

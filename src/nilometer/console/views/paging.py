@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 PAGE_SIZE = 50
 
@@ -20,6 +21,10 @@ class Page(Generic[T]):
     matching: int
     total: int
     query: str
+
+    def showing(self, items: tuple[S, ...]) -> Page[S]:
+        """Return this page with other items: what is shown of those that it has."""
+        return Page(items, self.number, self.pages, self.matching, self.total, self.query)
 
     @property
     def first(self) -> int:

@@ -59,8 +59,7 @@ def topics_view(
 ) -> TopicsView:
     listed = [topic for topic in topics.values() if internal or not topic.is_internal]
     page = page_of(listed, lambda topic: topic.name, query, number)
-    rows = tuple(_row(topic) for topic in page.items)
-    return TopicsView(Page(rows, page.number, page.pages, page.matching, page.total, page.query), internal)
+    return TopicsView(page.showing(tuple(_row(topic) for topic in page.items)), internal)
 
 
 def _row(topic: TopicMetadata) -> TopicRow:
