@@ -10,7 +10,7 @@ ESCAPES = "process/cli/test_terminal_escapes.py"
 REFUSED = "process/authorization/test_refused_clients.py"
 SUBJECTS = "process/security/test_certificates.py"
 DESTRUCTIVE = "process/cli/test_destructive_commands.py"
-HOSTILE = "process/cli/test_hostile_use.py"
+STREAMS = "process/cli/test_hostile_use.py::TestStreams"
 ACLS = "process/authorization/test_acl_command.py"
 REPEATED = "unit/cli/test_repeated_options.py"
 TRANSACTIONS = "process/cluster_cli/test_transaction_command.py"
@@ -555,7 +555,7 @@ COMMANDS = (
         "produce leaves out what belongs to no line of a log",
         "    splitter = LineSplitter(is_exact=True)",
         "    splitter = LineSplitter()",
-        ("unit/client/test_ingest_lines.py", HOSTILE),
+        ("unit/client/test_ingest_lines.py", f"{STREAMS}::test_full_and_closed_streams"),
     ),
     Mutant(
         "joins-again-after-it-left",
@@ -695,7 +695,7 @@ COMMANDS = (
         "consume without standard output commits",
         "    if output_is_closed():\n",
         "    if False:\n",
-        (HOSTILE,),
+        (f"{STREAMS}::test_what_is_not_shown_is_not_committed",),
     ),
     Mutant(
         "numbers-through-floats",
@@ -737,14 +737,14 @@ COMMANDS = (
         "Ctrl-C while the program is imported leaves a traceback",
         "        signal.signal(signal.SIGINT, signal.SIG_DFL)\n    from nilometer.cli.main import main",
         "        pass\n    from nilometer.cli.main import main",
-        (HOSTILE,),
+        (f"{STREAMS}::test_interrupted_at_its_start_and_at_its_end",),
     ),
     Mutant(
         "traceback-at-the-end",
         "Ctrl-C while the process ends leaves a traceback",
         "            signal.signal(signal.SIGINT, signal.SIG_DFL)",
         "            pass",
-        (HOSTILE,),
+        (f"{STREAMS}::test_interrupted_at_its_start_and_at_its_end",),
     ),
 )
 

@@ -7,9 +7,11 @@ those of the copy, too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import venv
@@ -94,7 +96,16 @@ class Tree:
         try:
             return self.failing(mutant.tests, *options)
         finally:
+            self._end_processes()
             self._write(path, text)
+
+    def _end_processes(self) -> None:
+        """End what a failed test has left: brokers, or a command that the mutant lets run for ever."""
+        folder = os.fsencode(self._folder)
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended since
+                if folder in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
 
     def failing(self, tests: Sequence[str], *options: str) -> list[str]:
         """Return which of ``tests`` fail."""
