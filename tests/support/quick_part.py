@@ -29,7 +29,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main(arguments: list[str]) -> int:
     within_budget = "--budget" in arguments
-    command = [sys.executable, "-m", "pytest", "-m", "quick", "--parts"]
+    command = [sys.executable, "-m", "pytest", "-m", "quick", "--parts", "-rfEs"]
     command += [argument for argument in arguments if argument != "--budget"]
     loop = Reference()
     started = time.monotonic()
@@ -85,10 +85,12 @@ class Reference(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        while not self._stopping.wait(PAUSE_S):
+        while True:
             started = time.thread_time()
             reference()
             self._times.append(time.thread_time() - started)
+            if self._stopping.wait(PAUSE_S):
+                return
 
     def stop(self) -> float:
         self._stopping.set()
