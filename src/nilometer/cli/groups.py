@@ -85,7 +85,11 @@ async def chosen_groups(
 def finish(errors: Mapping[str, object]) -> None:
     """Print the errors by name; exit with code 1 if there are any."""
     for name, error in errors.items():
-        click.echo(f"Error: {name}: {error}", err=True)
+        said = str(error)
+        if isinstance(error, KafkaError) and name in error.message:
+            click.echo(f"Error: {said}", err=True)  # it names what it is about
+        else:
+            click.echo(f"Error: {name}: {said}", err=True)
     if errors:
         raise click.exceptions.Exit(1)
 

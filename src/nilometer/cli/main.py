@@ -12,6 +12,7 @@ variable ``NILOMETER_TRACEBACK`` is set.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -259,6 +260,8 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, (LockHeld, ConfigError)):
         return str(error)
     if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC and not error.filename:
+            return f"standard output: {error.strerror}"
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return None
 

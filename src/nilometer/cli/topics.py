@@ -394,10 +394,10 @@ def describe(names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
         topics = [_detail(one, configs) for _, one, configs in found if isinstance(one, TopicMetadata)]
         print_json({"topics": topics})
     failed = False
-    for name, one, configs in found:
+    for _, one, configs in found:
         if isinstance(one, KafkaError):
             failed = True
-            click.echo(f"Error: topic {name}: {one}", err=True)
+            click.echo(f"Error: {one}", err=True)
         elif not as_json:
             _print_topic(one, configs)
     if failed:

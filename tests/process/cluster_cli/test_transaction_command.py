@@ -205,7 +205,7 @@ def test_errors_say_what_is_wrong(broker: NilometerBroker, nilometer: Nilometer)
         (["describe", "no-such-id"], "TRANSACTIONAL_ID_NOT_FOUND"),
         (["abort", "no-such-id"], "TRANSACTIONAL_ID_NOT_FOUND"),
         (["list", "--state", "Lost"], "no transaction state has the name Lost"),
-        (["producers", "no-topic", "0"], "there is no partition no-topic-0"),
+        (["producers", "no-topic", "0"], "UNKNOWN_TOPIC_OR_PARTITION: topic no-topic does not exist"),
         (["find-hanging", "--topic", "no-topic"], "There is no topic no-topic"),
     ):
         done = nilometer(*arguments)

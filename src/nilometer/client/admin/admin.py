@@ -228,7 +228,12 @@ class Admin:
         for name in names:
             topic = answer.metadata.topics.get(name)
             code = answer.errors.get(name, ErrorCode.unknown_topic_or_partition)
-            found[name] = topic if topic is not None else KafkaError(code)
+            if topic is not None:
+                found[name] = topic
+            elif code == ErrorCode.unknown_topic_or_partition:
+                found[name] = no_such_topic(name)
+            else:
+                found[name] = KafkaError(code, f"topic {name}")
         return found
 
     async def list_offsets(

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from nilometer.client.admin.group_admin import partitions_of
 from nilometer.client.admin.requests import AdminRequests
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType
@@ -261,15 +262,14 @@ class TransactionAdmin(AdminRequests):
             return api.request(topics=(topic,))
 
         async def ask() -> list[ActiveProducer]:
-            known = self._client.metadata.topics.get(partition.topic)
-            if known is None or partition.partition not in {part.partition for part in known.partitions}:
-                raise KafkaError(ErrorCode.invalid_topic_exception, f"there is no partition {partition}")
             response = await self._client.send_to_leader(partition, ApiKey.DESCRIBE_PRODUCERS, make)
             part = response.topics[0].partitions[0]
             if part.error_code != ErrorCode.none:
                 raise KafkaError(part.error_code, part.error_message or str(partition))
             return sorted(map(_producer, part.active_producers), key=lambda one: one.producer_id)
 
+        if self._client.metadata.partition_count(partition.topic) <= partition.partition:
+            await partitions_of(self._client, partition.topic, [partition.partition], self._timeout_ms)
         return await self._client.retry(ask, self._timeout_ms)
 
     def _coordinator(self, transactional_id: str) -> Coordinator:
