@@ -9,7 +9,7 @@ from nilometer.wire.own_apis import RebalanceState
 
 REBALANCING_STATES = ("PreparingRebalance", "CompletingRebalance")
 WITHOUT_MEMBERS = ("Empty", "Dead")
-"""All members have left: nothing rebalances, whoever caused the last rebalances."""
+"""All members have left: nothing rebalances, whatever caused the last rebalances."""
 WARN_AFTER_REBALANCES = 3
 """The number of rebalances in a row caused by one member from which a warning is printed."""
 
