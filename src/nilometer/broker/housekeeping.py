@@ -9,7 +9,7 @@ Invariant: an error of one partition or log directory does not end the round for
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.replicas.file_work import LogDisposal
@@ -88,13 +88,16 @@ class Housekeeping:
         ``file.delete.delay.ms``."""
         wall_ms = self._runtime.clock.wall_ms()
 
-        def retain(partition: Partition) -> None:
+        def retain(partition: Partition) -> Iterator[int]:
             log = partition.log
-            paths = log.delete_old_segments(partition.replica.high_watermark, wall_ms)
-            if paths:
+            removed = 0
+            while paths := log.delete_old_segments(partition.replica.high_watermark, wall_ms):
                 partition.notify_log_start()
-                logger.info("%s now begins at offset %d", partition, log.log_start_offset)
                 self._disposal.remove_files(paths, log.config.file_delete_delay_ms)
+                removed += len(paths)
+                yield len(paths)
+            if removed:
+                logger.info("%s now begins at offset %d", partition, log.log_start_offset)
 
         await self._for_each(self._replicas, "retention", retain)
 

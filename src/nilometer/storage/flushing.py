@@ -23,7 +23,7 @@ class FlushPlan(msgspec.Struct, frozen=True):
     offset: int
     """Every record below is durable once :meth:`run` has returned."""
     paths: tuple[str, ...]
-    """The files to sync."""
+    """The files to sync; those that exist."""
     folders: tuple[str, ...]
     """The folders to sync."""
     sealed: tuple[int, ...]
@@ -47,7 +47,7 @@ class FlushPlan(msgspec.Struct, frozen=True):
             try:
                 file = self.disk.open(path)
             except FileNotFoundError:
-                continue  # removed by a deletion or truncation since the plan was made
+                continue  # the segment needs none, or has been removed since the plan was made
             try:
                 file.sync()
             finally:
@@ -61,10 +61,10 @@ def plan_flush(log: LogState) -> FlushPlan:
     """Return a plan that makes all records appended so far durable. Raises OSError."""
     paths: list[str] = []
     for segment in log.unsynced_sealed.values():
-        paths += segment.existing_files()
-        snapshot = log.segments.higher(segment.base_offset)
-        if snapshot is not None and snapshot.base_offset in log.producers.snapshot_offsets:
-            paths.append(log.producers.snapshot_path(snapshot.base_offset))
+        paths += segment.paths
+        following = log.segments.higher(segment.base_offset)
+        if following is not None:
+            paths.append(log.producers.snapshot_path(following.base_offset))
     paths += [
         segment.log_path
         for segment in log.segments.from_offset(log.flushed_offset)

@@ -8,15 +8,22 @@ would remove them, and returned to the caller, which removes them later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain, pairwise
 
 from nilometer.storage.errors import LogFenced
 from nilometer.storage.log_state import LogState
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire.errors import ErrorCode, KafkaError
 
+SEGMENTS_AT_ONCE = 16
+"""Each of them is several files to rename, and a client may have made a segment of every batch."""
+
 
 def delete_old_segments(log: LogState, high_watermark: int, wall_ms: int) -> list[str]:
-    """Apply the retention policy; return the renamed files, which the caller removes. Raises LogFenced."""
+    """Apply the retention policy to the oldest segments; return the renamed files, which the caller removes.
+
+    More segments are due, unless there are none: call it again. Raises LogFenced.
+    """
     if log.failure is not None:
         return []
     removable = _delete_while(log, high_watermark, wall_ms, _below_log_start(log))
@@ -71,17 +78,19 @@ def _beyond_age(log: LogState, wall_ms: int) -> IsDue:
 
 def _delete_while(log: LogState, high_watermark: int, wall_ms: int, is_due: IsDue) -> list[str]:
     due: list[LogSegment] = []
-    segments = tuple(log.segments)
-    for segment, following in zip(segments, (*segments[1:], None), strict=True):
+    for segment, following in pairwise(chain(log.segments, (None,))):
+        assert segment is not None, "only the last one is followed by none"
         end = following.base_offset if following is not None else log.log_end_offset
         is_empty_active = following is None and segment.size == 0
-        if high_watermark < end or is_empty_active or not is_due(segment, following):
+        if len(due) == SEGMENTS_AT_ONCE or high_watermark < end or is_empty_active:
+            break
+        if not is_due(segment, following):
             break
         due.append(segment)
     if not due:
         return []
     try:
-        if len(due) == len(segments):
+        if len(due) == len(log.segments):
             log.roll(wall_ms)
         return _delete(log, due)
     except OSError as error:
@@ -93,7 +102,7 @@ def _delete(log: LogState, due: list[LogSegment]) -> list[str]:
     following = log.segments.higher(due[-1].base_offset)
     assert following is not None, "the active segment is never deleted"
     log.move_log_start(following.base_offset)
-    log.segments.remove(due)
+    log.segments.remove_oldest(len(due))
     log.forget_deleted(due)
     removable: list[str] = []
     for segment in due:

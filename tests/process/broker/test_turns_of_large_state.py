@@ -10,15 +10,19 @@ import pytest
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
+from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.turns import TURN_MS_MAX, longest_turns_ms
+from support.brokers.two_brokers import produce_fields
 from support.eventually import eventually
 from support.wire.new_topics import new_topic
-from support.wire.wire_peer import WirePeer
+from support.wire.wire_peer import WirePeer, make
 
 TOPICS = tuple(f"t{number}" for number in range(7))
 PARTITIONS = 300
 MEMBERS = 600
+SEGMENTS = 8_000
+IN_FLIGHT = 50
 TIMEOUT_S = 120
 HEAVY = "(a|aa|aaa|aaaa){0,250}z"
 """An expression that costs some microseconds for each character of "aaa…": RE2 runs out of its memory."""
@@ -27,10 +31,13 @@ HEAVY = "(a|aa|aaa|aaaa){0,250}z"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerBroker]:
     folder = tmp_path_factory.mktemp("state")
-    settings = {"metrics.listener": "127.0.0.1:0", "offsets.topic.num.partitions": "3"}
-    with NilometerBroker(
-        folder / "data", {**settings, "transaction.state.log.num.partitions": "3"}
-    ) as broker:
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "offsets.topic.num.partitions": "3",
+        "transaction.state.log.num.partitions": "3",
+        "log.retention.check.interval.ms": "1000",
+    }
+    with NilometerBroker(folder / "data", settings) as broker:
         with WirePeer(broker.bootstrap) as peer:
             for kind in (0, 1):  # of groups, of transactions: their topics are created
 
@@ -149,4 +156,28 @@ def test_a_heavy_subscription_is_matched_while_others_are_served(
         return len(assigned) == 1
 
     eventually(has_partitions, "the topic that ends in 7 alone is assigned", TIMEOUT_S)
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def test_thousands_of_segments_of_one_batch_are_made_and_deleted_in_short_turns(
+    broker: NilometerBroker, peer: WirePeer
+) -> None:
+    setting = make(ApiKey.CREATE_TOPICS, 7, "CreatableTopicConfig", name="segment.ms", value="1")
+    topic = new_topic("rolled", configs=(setting,))
+    created = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout_ms=TIMEOUT_S * 1000)
+    assert created.topics[0].error_code == ErrorCode.none
+    for number in range(SEGMENTS + IN_FLIGHT):
+        if number < SEGMENTS:
+            builder = BatchBuilder()
+            builder.append(1_700_000_000_000 + 10 * number, None, b"")
+            peer.tell(ApiKey.PRODUCE, 9, **produce_fields(9, "rolled", {0: builder.build()}))
+        if number >= IN_FLIGHT:
+            (answered,) = peer.hear(ApiKey.PRODUCE, 9).responses
+            assert answered.partition_responses[0].error_code == ErrorCode.none
+    segments = broker.log_dir_of("rolled", 0) / "rolled-0"
+    deleted = make(ApiKey.DELETE_RECORDS, 2, "DeleteRecordsPartition", partition_index=0, offset=-1)
+    wanted = make(ApiKey.DELETE_RECORDS, 2, "DeleteRecordsTopic", name="rolled", partitions=(deleted,))
+    answer = peer.ask(ApiKey.DELETE_RECORDS, 2, topics=(wanted,), timeout_ms=TIMEOUT_S * 1000)
+    assert answer.topics[0].partitions[0].low_watermark == SEGMENTS
+    eventually(lambda: len(list(segments.glob("*.log"))) == 1, "the old segments are deleted", TIMEOUT_S)
     assert longest_turn_ms(broker) < (TURN_MS_MAX, "")

@@ -133,7 +133,7 @@ def test_a_swap_of_kafka_has_no_manifest() -> None:
     scenario = begun_scenario()
     scenario.clean()
     cleaned = scenario.log.segments.first
-    content = {path: scenario.disk.read_file(path) for path in cleaned.existing_files()}
+    content = {path: scenario.disk.read_file(path) for path in cleaned.paths if scenario.disk.exists(path)}
     again = begun_scenario()
     for path, data in content.items():
         again.disk.replace_file(path + names.SWAP_SUFFIX, data)

@@ -22,6 +22,7 @@ from nilometer.storage import (
     TopicPartition,
     UnexpectedAppendOffset,
 )
+from nilometer.storage.retention import SEGMENTS_AT_ONCE
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
 from support.logs.memory_disk import MemoryDisk
@@ -156,6 +157,18 @@ def test_kafka_5634_retention_keeps_what_is_not_below_the_high_watermark() -> No
     log.delete_old_segments(high_watermark=20, wall_ms=1_000)
     assert log.log_start_offset == 20
     assert log.segments.active.size == 0
+
+
+def test_retention_deletes_many_segments_in_steps() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig(segment_bytes=100, retention_bytes=0))
+    append(log, 3 * SEGMENTS_AT_ONCE)
+    assert len(log.segments) == 3 * SEGMENTS_AT_ONCE
+    begins: list[int] = []
+    while log.delete_old_segments(log.log_end_offset, wall_ms=1_000):
+        begins.append(log.log_start_offset)
+    assert begins == [SEGMENTS_AT_ONCE, 2 * SEGMENTS_AT_ONCE, 3 * SEGMENTS_AT_ONCE]
+    assert open_log(disk, clean=False).log_start_offset == log.log_end_offset
 
 
 def test_retention_by_time_rolls_the_active_segment_when_all_is_expired() -> None:

@@ -535,9 +535,10 @@ class LogSegment:
             return False
         return True
 
-    def existing_files(self) -> list[str]:
-        """Return the paths of the segment's files that exist."""
-        return self._index_files.existing()
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all files that a segment may have."""
+        return self._index_files.paths
 
     def mark_deleted(self, suffix: str = names.DELETED_SUFFIX) -> list[str]:
         """Append ``suffix`` to the names of all files; return the new names, to be removed later."""
@@ -601,6 +602,9 @@ class LogSegments:
         segments = self._segments
         slot = bisect_left(segments, segment.base_offset, key=_base_offset)
         self._segments = (*segments[:slot], segment, *segments[slot:])
+
+    def remove_oldest(self, count: int) -> None:
+        self._segments = self._segments[count:]
 
     def remove(self, gone: Iterable[LogSegment]) -> None:
         bases = {segment.base_offset for segment in gone}

@@ -199,15 +199,17 @@ class IndexFiles:
         data = self._disk.read_file(path) if self._disk.exists(path) else b""
         return transaction_index.parse(self._base_offset, data)
 
-    def existing(self) -> list[str]:
-        """Return the paths of the segment's files that exist, the log file first."""
-        paths = (self.path(suffix) for suffix in names.SEGMENT_SUFFIXES)
-        return [path for path in paths if self._disk.exists(path)]
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all files that a segment may have, the log file first."""
+        return [self.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
 
     def rename_with_suffix(self, suffix: str) -> list[str]:
         """Append ``suffix`` to the names of all files; return the new paths."""
         renamed: list[str] = []
-        for path in self.existing():
+        for path in self.paths:
+            if not self._disk.exists(path):
+                continue
             self._pool.forget(path)
             self._disk.rename(path, path + suffix)
             renamed.append(path + suffix)
