@@ -8,6 +8,7 @@ each listener (KIP-612).
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -39,6 +40,12 @@ KEPT = 256
 """Up to this number of meters none is looked for that can be removed."""
 METERS_MAX = 10_000
 """The number of users, client ids or addresses that are measured at once for one quota."""
+NAME_CHARACTERS_MAX = 256
+"""A meter has a longer name as a digest: each request may name another client id of 32 kB."""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS_MAX else hashlib.sha256(name.encode()).hexdigest()
 
 
 class Meter(Protocol):
@@ -76,11 +83,13 @@ class Meters(Generic[M]):
         return len(self._entries)
 
     def of(self, limit: Limit, now_ms: int) -> M:
-        entry = self._entries.get(limit.shared_by)
+        user, client_id = limit.shared_by
+        key = _short(user), _short(client_id)
+        entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= self._swept_at:
                 self._sweep(now_ms)
-            entry = self._entries[limit.shared_by] = _Entry(self._make(limit.rate, now_ms), limit.rate)
+            entry = self._entries[key] = _Entry(self._make(limit.rate, now_ms), limit.rate)
         entry.rate = limit.rate
         return entry.meter
 

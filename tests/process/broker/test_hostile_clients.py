@@ -37,6 +37,11 @@ RECORDS = 64
 ANNOUNCED = 90 * MIB
 IDLE_CONNECTIONS = 2_000
 CHUNK_BYTES = 256 * 1024
+CLIENT_IDS = 800
+CLIENT_ID_CHARACTERS = 32_000
+"""With one above U+FFFF, so that each takes four bytes."""
+CLIENT_IDS_BYTES_MAX = 32 * MIB
+"""A third of what the client ids take."""
 UNREAD_BYTES = 256 * MIB
 """Of requests: far more than the kernel keeps for both sides of a connection."""
 
@@ -455,3 +460,24 @@ def test_a_client_above_max_connections_is_turned_away(tmp_path: Path) -> None:
                     return False
 
         eventually(takes_another, "a place that is given up can be had")
+
+
+def test_client_ids_that_a_default_quota_measures_are_not_kept_whole(broker: NilometerBroker) -> None:
+    key = ApiKey.ALTER_CLIENT_QUOTAS
+    entry = make(
+        key,
+        0,
+        "EntryData",
+        entity=(make(key, 0, "EntityData", entity_type="client-id", entity_name=None),),
+        ops=(make(key, 0, "OpData", key="request_percentage", value=10_000.0),),
+    )
+    question = api(ApiKey.METADATA, 1).request(topics=())
+    with WirePeer(broker.bootstrap) as peer:
+        answer = peer.ask(key, 0, entries=(entry,), validate_only=False)
+        assert answer.entries[0].error_code == ErrorCode.none
+        before = rss_bytes(broker)
+        for number in range(CLIENT_IDS):
+            client_id = f"{number}\N{CROCODILE}".ljust(CLIENT_ID_CHARACTERS, "x")
+            peer.socket.sendall(encode_request(1, client_id, question))
+            peer.hear(ApiKey.METADATA, 1)
+        assert rss_bytes(broker) - before < CLIENT_IDS_BYTES_MAX

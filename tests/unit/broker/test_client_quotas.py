@@ -247,6 +247,14 @@ def test_meters_are_bounded_and_the_most_used_ones_stay(
     assert meters.of(Limit(("", "busy"), rate), 0).throttle_ms(rate, 0) > 10_000
 
 
+def test_long_client_ids_that_differ_at_the_end_have_meters_of_their_own() -> None:
+    meters = Meters[WindowedRate](lambda _rate, _now_ms: WindowedRate(11, 1000))
+    first, second = (Limit(("", "é" * 16_000 + end), 1.0) for end in "ab")
+    meters.of(first, 0).record(100, 0)
+    assert meters.of(first, 0).throttle_ms(1.0, 0) > 0
+    assert meters.of(second, 0).throttle_ms(1.0, 0) == 0
+
+
 def test_idle_meters_are_removed() -> None:
     meters = Meters[WindowedRate](lambda _rate, _now_ms: WindowedRate(11, 1000))
     for now_ms in range(0, 1_000 * KEPT, 100):
