@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
@@ -156,6 +156,7 @@ def _server_context(tls: ServerTls) -> ssl.SSLContext:
     # TLS 1.2 see _ListeningContext.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
+    context.sslobject_class = _BoundedObject
     _load(context, tls.files, ssl.Purpose.CLIENT_AUTH)
     return context
 
@@ -229,6 +230,42 @@ def _as_file(path: str | None, text: str | None) -> Generator[str]:
         os.unlink(temporary)
 
 
+RECORD_OVERHEAD_BYTES = 64
+"""More than a record has beside its data, whatever the cipher."""
+SILENT_BYTES_MAX = 40 * 1024
+"""More than a part of one record, and a record whose data is not read yet."""
+
+
+class _BoundedObject(ssl.SSLObject):
+    """The TLS of one client's connection, which fails if the client sends much that has no data.
+
+    OpenSSL derives new keys, and answers, for each of the client's KeyUpdate messages (TLS 1.3), which have
+    27 bytes and need no login; and it reads on until a record has data. Python cannot limit their number.
+
+    Invariant: ``_silent_bytes`` counts what was read, except data and the overhead of their records.
+    """
+
+    incoming: ssl.MemoryBIO
+    """What has arrived and is not read yet."""
+    _silent_bytes = 0
+
+    def read(self, len: int = 1024, buffer: Any = None) -> Any:
+        """As SSLObject. Also raises SSLError if too much without data has come."""
+        before = self.incoming.pending
+        try:
+            data = super().read(len, buffer)
+        except ssl.SSLWantReadError:
+            self._silent_bytes += before - self.incoming.pending
+            if self._silent_bytes > SILENT_BYTES_MAX:
+                logger.info("Closing a connection: %d bytes of its TLS had no data", self._silent_bytes)
+                raise ssl.SSLError("too many bytes without data") from None
+            raise
+        size = data if isinstance(data, int) else data.__len__()
+        read = before - self.incoming.pending
+        self._silent_bytes = max(0, self._silent_bytes + read - size - RECORD_OVERHEAD_BYTES)
+        return data
+
+
 class _ListeningContext(ssl.SSLContext):
     """Makes each connection from the newest context.
 
@@ -247,7 +284,10 @@ class _ListeningContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        return self.newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        made = self.newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(made, _BoundedObject), "the class that each context of a listener makes"
+        made.incoming = incoming
+        return made
 
 
 class ServerContexts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from random import Random
 import pytest
 
 from nilometer.quotas.entity import CONNECTION_CREATION_RATE, IP
+from nilometer.runtime.tls import SILENT_BYTES_MAX
 from support.brokers.abuse import Producing, descriptors, is_ended, may_log_in, rss_bytes
 from support.brokers.quota_requests import alter
 from support.brokers.secured_broker import PREFIX, SecuredBroker
@@ -32,6 +34,7 @@ FEW_MAX, FEW_ADDRESS = 3, "127.0.3.1"
 RATED_ADDRESS, FLOODING_ADDRESS, OTHER_ADDRESS = "127.0.3.2", "127.0.3.3", "127.0.3.4"
 TOPIC = f"{PREFIX}topic"
 HELLO = client_hello(Random(7))
+KEY_UPDATES_MAX = SILENT_BYTES_MAX // 27
 TOO_MANY = "too many connections"
 FLOODING_THREADS = 4
 
@@ -218,3 +221,29 @@ def is_answered(client: socket.socket) -> bool:
         return client.recv(1) != b""
     except ConnectionError:
         return False
+
+
+@pytest.mark.parametrize("listener", ["mutual", "sasl_ssl"])
+def test_a_client_that_only_updates_its_keys_is_disconnected(secured: SecuredBroker, listener: str) -> None:
+    """Each KeyUpdate message of TLS 1.3 costs the broker new keys and an answer, before any login."""
+    command = ["openssl", "s_client", "-tls1_3", "-connect", f"{HOST}:{getattr(secured, listener)}"]
+    if listener == "mutual":
+        command += ["-cert", str(secured.certificate), "-key", str(secured.certificate)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as client:
+        assert client.stdin is not None
+        assert client.stderr is not None
+        sent = 0
+        with suppress(BrokenPipeError):
+            while sent < 2 * KEY_UPDATES_MAX:
+                client.stdin.write(b"K\n")  # requests the broker's update, too
+                client.stdin.flush()
+                while (told := client.stderr.readline()) not in {b"KEYUPDATE\n", b""}:
+                    pass
+                if not told:
+                    break
+                sent += 1
+        assert KEY_UPDATES_MAX // 2 < sent < 2 * KEY_UPDATES_MAX
+        client.kill()
+    eventually(lambda: "of its TLS had no data" in secured.broker.output, "the reason is logged")

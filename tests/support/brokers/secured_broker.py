@@ -54,7 +54,9 @@ class SecuredBroker:
         self.broker = NilometerBroker(folder / "data", settings, plain)
         self.context = authority.context()
         """The TLS of a client without a certificate; ``certified``: that of alice."""
-        self.certified = authority.context(authority.issue("alice", f"/CN={ALICE}"))
+        self.certificate = authority.issue("alice", f"/CN={ALICE}")
+        """The file with alice's private key and certificate."""
+        self.certified = authority.context(self.certificate)
 
     @property
     def bootstrap(self) -> str:
