@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # Tests wait more than they compute.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+DEMO_STAMP := $(subst .stamp-,.stamp-demo-,$(STAMP))
 
 .PHONY: help setup java class-archives components demo lint test test-all record docs reference bench simulate soak mutants applications clean
 help:  ## this list
@@ -13,15 +14,29 @@ help:  ## this list
 setup: $(STAMP)  ## the Python environment in .venv
 
 $(STAMP): pyproject.toml constraints.txt
+	$(call install,spark$(comma)test,for the tests: Spark and table formats and clients (2.2 GB; some two minutes))
+	@touch $@
+
+# What the demo needs, if nothing else was asked for: half of that.
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	$(call install,spark$(comma)secure,for the demo: Spark and Arrow (1.2 GB; a minute or two))
+	@touch $@
+
+comma := ,
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Setting up $(VENV) (once; about a minute) ..."
+	@echo "Setting up $(VENV), once, $(2) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark,test]'
+	@echo "  pyspark, which pip builds from its source archive ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pyspark
+	@echo "  the other packages ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]'
 	@$(BIN)/python -m compileall -q src  # installing does that for others' code, and every broker starts from it
-	@rm -f $(VENV)/.stamp-*; touch $@
+	@rm -f $(VENV)/.stamp-*
+endef
 
-demo: setup  ## the main job on real log lines, with its numbers checked; INPUT=path names a file or folder, SECURE=1 uses TLS, users and ACLs
+demo: $(if $(wildcard $(STAMP)),,$(DEMO_STAMP))  ## the main job on real log lines, with its numbers checked; INPUT=path names a file or folder, SECURE=1 uses TLS, users and ACLs
 	@$(BIN)/python -m nilometer.cli.demo $(if $(SECURE),--secure) $(if $(ZOOKEEPER),--zookeeper "$(ZOOKEEPER)") $(if $(INPUT),"$(INPUT)")
 
 java:  ## Apache Kafka, its clients and tools, Spark's Kafka connector, applications of Kafka, for tests and benchmarks
