@@ -44,6 +44,8 @@ WRITE_BUFFER_BYTES = 256 * 1024
 of clients each may leave less (:meth:`~nilometer.broker.connection_memory.ResponseMemory.open`)."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if there is memory for it."""
+CLOSED_HANDLE = "the handler is closed"
+"""The end of uvloop's message when a transport is used that it has closed."""
 MEMORY_WAIT_S = 0.02
 """So long a large response waits before it is tried again whether there is memory for it."""
 FIRST_BUFFER_BYTES = 4096
@@ -546,10 +548,13 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop reports a reset in a later iteration than it closes the transport; a write in between raises.
         if not outgoing or transport is None or self.closed or transport.is_closing():
             return
-        if len(outgoing) == 1:
-            transport.write(outgoing[0])  # type: ignore[arg-type]
-        else:
-            transport.writelines(outgoing)  # type: ignore[arg-type]
+        try:
+            if len(outgoing) == 1:
+                transport.write(outgoing[0])  # type: ignore[arg-type]
+            else:
+                transport.writelines(outgoing)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            self._end_if_closed(error)
 
     def _balance_reading(self) -> None:
         full = (
@@ -567,10 +572,20 @@ class Connection(asyncio.BufferedProtocol):
         if full == self._read_paused or transport is None or self.closed or transport.is_closing():
             return
         self._read_paused = full
-        if full:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
+        try:
+            if full:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+        except RuntimeError as error:
+            self._end_if_closed(error)
+
+    def _end_if_closed(self, error: RuntimeError) -> None:
+        """End the connection if its transport is closed: an event loop that ends closes all of them, and
+        ``is_closing`` does not tell. Raises ``error`` if it says something else."""
+        if CLOSED_HANDLE not in str(error):
+            raise error
+        self._end(None)
 
     def close(self, reason: str | None = None) -> None:
         """Close the connection after the finished responses are written; ``reason`` is logged."""

@@ -41,6 +41,7 @@ class FakeTransport(asyncio.Transport):
         self.written: list[bytes] = []
         self.reading = True
         self.closed = False
+        self.closed_handle = False
         self.aborted = False
         self.unread = 0
 
@@ -50,8 +51,8 @@ class FakeTransport(asyncio.Transport):
 
     def _check_alive(self):
         """uvloop closes the transport of a connection that was reset before it calls ``connection_lost``."""
-        if self.closed:
-            raise RuntimeError("the handler is closed")
+        if self.closed or self.closed_handle:
+            raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
 
     def writelines(self, list_of_data):
         self._check_alive()
@@ -67,9 +68,11 @@ class FakeTransport(asyncio.Transport):
         return ("127.0.0.1", 1) if name == "peername" else default
 
     def pause_reading(self):
+        self._check_alive()
         self.reading = False
 
     def resume_reading(self):
+        self._check_alive()
         self.reading = True
 
     def is_closing(self):
@@ -135,6 +138,21 @@ async def test_a_reply_to_a_connection_that_was_just_reset_is_dropped() -> None:
         connection.connection_lost(ConnectionResetError())
         assert connection.closed
         assert transport.written == said == []
+
+
+@pytest.mark.parametrize("replies", [(b"late",), (b"la", b"te")])
+async def test_a_reply_to_a_transport_that_is_closed_without_saying_so_is_dropped(
+    replies: tuple[bytes, ...],
+) -> None:
+    """An event loop that ends closes them."""
+    connection, transport, recorder, said = open_connection()
+    feed(connection, frame(b"wait"))
+    await becomes(lambda: recorder.futures, "the request is processed")
+    transport.closed_handle = True
+    recorder.futures[0].set_result(replies)
+    await asyncio.sleep(0)
+    assert connection.closed
+    assert transport.written == said == []
 
 
 def feed(connection: Connection, data: bytes, sizes=None) -> None:
