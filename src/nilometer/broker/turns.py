@@ -222,6 +222,15 @@ class LongWork:
             self._began_us = self._turns.now_us()
             self._elements = 0
 
+    async def go_through(self, steps: Generator[int, None, T]) -> T:
+        """Go on with ``steps``, each of which yields how many elements it had; return their result."""
+        while True:
+            try:
+                elements = next(steps)
+            except StopIteration as done:
+                return done.value
+            await self.step(elements)
+
     async def wait(self, result: Awaitable[T]) -> T:
         """Wait for what others decide or do, which may take minutes: nothing that others need is held."""
         if self._on_wait is not None:

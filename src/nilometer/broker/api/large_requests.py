@@ -188,7 +188,7 @@ class LargeRequests:
                 path = () if division is None else division.request
                 position = messages.body_position(header, frame)
                 slices = decode_in_slices(api.request_type, frame, position, path, spec.elements_max)
-            body = await _run(slices, work)
+            body = await work.go_through(slices)
         except MalformedMessage as error:
             raise CloseConnection(f"malformed request: {error.message}") from None
         del frame
@@ -258,12 +258,3 @@ def _handle(spec: ApiSpec, services: Services, request: Request) -> Reply | asyn
     except Exception as error:
         logger.exception("%s version %d failed", spec.key.name, request.version)
         raise CloseConnection(f"{spec.key.name} failed: {error}") from error
-
-
-async def _run(slices: Slices, work: LongWork) -> Any:
-    while True:
-        try:
-            elements = next(slices)
-        except StopIteration as done:
-            return done.value
-        await work.step(elements)

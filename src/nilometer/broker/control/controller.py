@@ -123,22 +123,15 @@ class Controller:
                 await self._metadata.catch_up()
                 self._check_is_active()
                 number, made = self._metadata.image.number, decide(self._metadata.image)
-                decision = made if isinstance(made, Decision) else await self._go_through(made)
+                decision = (
+                    made if isinstance(made, Decision) else await LongWork(self._turns).go_through(made)
+                )
                 entries = await self._entries(decision)
                 if self._metadata.image.number != number:
                     continue  # it changed between two steps
                 if await self._append_all(entries, cause):
                     return decision.reply
         raise KafkaError(ErrorCode.request_timed_out, "the metadata log could not be written")
-
-    async def _go_through(self, steps: Steps[R]) -> Decision[R]:
-        work = LongWork(self._turns)
-        while True:
-            try:
-                items = next(steps)
-            except StopIteration as done:
-                return done.value
-            await work.step(items)
 
     async def _entries(self, decision: Decision[object]) -> list[Entry]:
         """Return the entries of ``decision``. Raises KafkaError (UNSUPPORTED_VERSION) if a registered broker
