@@ -46,6 +46,7 @@ EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if there is memory for it."""
 CLOSED_HANDLE = "the handler is closed"
 """The end of uvloop's message when a transport is used that it has closed."""
+SMALL_BYTES = 4 * 1024
 MEMORY_WAIT_S = 0.02
 """So long a large response waits before it is tried again whether there is memory for it."""
 FIRST_BUFFER_BYTES = 4096
@@ -329,8 +330,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_next_turn_scheduled:
             self._is_next_turn_scheduled = True
             self._turns.call_after_arrived(self._next_turn)
-        self._hold_requests(has_progressed=True)
-        self._balance_reading()
+        if self._queued_bytes >= SMALL_BYTES or len(self._queue) > 1:  # a small request costs more to count
+            self._hold_requests(has_progressed=True)
+            self._balance_reading()
 
     def _dispatch_queued(self) -> None:
         """Dispatch queued frames, until the order of requests, a client that does not read, or the share of

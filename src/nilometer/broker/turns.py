@@ -32,9 +32,10 @@ SLICE_US = 2_000
 """A slice of long work ends after this time, and after the step that it is in."""
 ELEMENTS_MAX = 1_024
 """A slice ends after so many elements of requests or responses, however fast they were."""
-ARRIVED_US = 10_000
+ARRIVED_US = 60_000
 """So long the requests that have arrived are handled before the event loop goes on: thousands of connections
-may become readable at once."""
+may become readable at once. A thousand with a usual request each take less: to queue those costs more than it
+gives."""
 RELEASED_AT_ONCE = 256
 NOTED_US = 1_000
 """Shorter turns are not counted: nearly all are far shorter, and counting costs time, too."""
