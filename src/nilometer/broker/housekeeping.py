@@ -78,6 +78,8 @@ class Housekeeping:
             try:
                 for elements in work(partition) or ():
                     await slices.step(elements)
+                    if partition not in self._replicas:
+                        break
             except Exception as error:
                 partition.on_failure(what, error)
             else:

@@ -124,6 +124,23 @@ def fails_in(folder: str) -> Callable[..., OSError | None]:
 
 
 @in_a_loop
+async def test_work_on_a_partition_that_is_removed_between_two_steps_ends() -> None:
+    failures = ReplicaFailures(lambda _log, error: pytest.fail(str(error)))
+    first, second = (_Partition(log, failures) for log in list(open_logs(MemoryDisk()).logs.values())[:2])
+    partitions, steps = Partitions([first, second]), list[object]()
+
+    def work(partition: object) -> Iterator[int]:
+        for _ in range(3):
+            steps.append(partition)
+            if partition is first and first in partitions:
+                partitions.remove(first)
+            yield 1
+
+    await housekeeping(partitions)._for_each(partitions, "a test", cast(Any, work))
+    assert steps == [first, second, second, second]
+
+
+@in_a_loop
 async def test_a_disk_error_of_one_log_fails_its_folder_and_retention_goes_on_for_all_others() -> None:
     disk = MemoryDisk()
     failed: list[Any] = []
