@@ -413,7 +413,8 @@ async def lag_sums(
     )
     sums: dict[str, int | None] = {}
     for group_id, offsets in committed.items():
-        known = [max(0, high[each] - one.offset) for each, one in offsets.items() if each in high]
+        behind = [_behind(one.offset, high.get(each)) for each, one in offsets.items()]
+        known = [each for each in behind if each is not None]
         sums[group_id] = sum(known) if known else None
     return sums
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -30,6 +31,8 @@ from nilometer.console.views.topics import TopicsView, TopicView, topic_view, to
 from nilometer.runtime import Clock
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
+
+logger = logging.getLogger("nilometer.console")
 
 # One reading for several subjects: it is shared while it is under way, and as long as it is fresh.
 
@@ -203,7 +206,11 @@ class ClusterReader:
         ids = [group.group_id for group in page.items]
         described, offsets = await asyncio.gather(groups.describe(ids), groups.committed_of(ids))
         known = {group: found for group, found in offsets.items() if not isinstance(found, KafkaError)}
-        lag = await lag_sums(admin.client, known, admin.timeout_ms)
+        try:
+            lag = await lag_sums(admin.client, known, admin.timeout_ms)
+        except KafkaError as error:  # a leader that does not respond; the rest is shown all the same
+            logger.info("The lag of groups is not known: %s", error)
+            lag = {}
         return groups_view(page, described, known, lag)
 
     async def group(self, group_id: str) -> GroupView:
