@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -45,12 +46,16 @@ def _servers(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 
 def _local_servers() -> str | None:
-    """Return the addresses of the running brokers of `nilometer up` in this folder; None without any."""
-    if not Path(DEFAULT_DATA_DIR).is_dir():
+    """Return the addresses of the running brokers of `nilometer up` in this folder; None without any.
+
+    Another user's folder does not count: it could name an address that gets this user's credentials.
+    """
+    folder = Path(DEFAULT_DATA_DIR)
+    if not folder.is_dir() or folder.stat().st_uid != os.geteuid():
         return None
     from nilometer.local.local_cluster import LocalCluster  # takes long to import, and is rarely needed
 
-    running = [one for one in LocalCluster(Path(DEFAULT_DATA_DIR)).brokers() if one.pid is not None]
+    running = [one for one in LocalCluster(folder).brokers() if one.pid is not None]
     return ",".join(f"{one.host}:{one.port}" for one in running) or None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nilometer.cli import cluster_options
 from nilometer.wire.api_keys import ApiKey
 from support.brokers.cluster_shell import TIMEOUT_S, Shell, answers
 from support.eventually import eventually
@@ -52,7 +53,9 @@ def test_one_broker_up_and_down(shell: Shell, tmp_path: Path, monkeypatch: pytes
     assert shell.run("down").stdout == "Stopped 0 brokers.\n"
 
 
-def test_commands_find_the_cluster_that_runs_in_their_folder(tmp_path: Path) -> None:
+def test_commands_find_the_cluster_that_runs_in_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, elsewhere = free_ports(2)
 
     def nilometer(*arguments: str) -> tuple[int, str, str]:
@@ -72,6 +75,10 @@ def test_commands_find_the_cluster_that_runs_in_their_folder(tmp_path: Path) -> 
         assert (code, said) == (0, f"Connecting to the cluster in .nilometer/data: {HOST}:{here}\n")
         code, _, said = nilometer("topic", "list", "--bootstrap-server", f"{HOST}:{here}")
         assert (code, said) == (0, "")
+        monkeypatch.chdir(tmp_path)
+        assert cluster_options._local_servers() == f"{HOST}:{here}"
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert cluster_options._local_servers() is None, "the folder of another user"
     finally:
         nilometer("down")
     code, _, said = nilometer("topic", "list")
