@@ -230,40 +230,92 @@ def _as_file(path: str | None, text: str | None) -> Generator[str]:
         os.unlink(temporary)
 
 
-RECORD_OVERHEAD_BYTES = 64
-"""More than a record has beside its data, whatever the cipher."""
-SILENT_BYTES_MAX = 40 * 1024
-"""More than a part of one record, and a record whose data is not read yet."""
+RECORDS_WITHOUT_DATA_MAX = 32
+"""How many records without data a client may send in a row after its handshake."""
+_RECORD_TYPES = range(20, 25)
+_RECORD_HEADER_BYTES = 5
+_RECORD_CONTENT_BYTES_MAX = (16 + 2) * 1024
+"""What TLS 1.2 allows for an encrypted record; TLS 1.3 allows less."""
 
 
 class _BoundedObject(ssl.SSLObject):
-    """The TLS of one client's connection, which fails if the client sends much that has no data.
+    """The TLS of one client's connection, which fails if the client sends many records without data.
 
     OpenSSL derives new keys, and answers, for each of the client's KeyUpdate messages (TLS 1.3), which have
-    27 bytes and need no login; and it reads on until a record has data. Python cannot limit their number.
-
-    Invariant: ``_silent_bytes`` counts what was read, except data and the overhead of their records.
+    27 bytes and need no login; and it reads on until a record has data. Python cannot limit their number. So
+    OpenSSL gets one record at a time: a message that changes keys ends its record (RFC 8446, 5.1).
     """
 
     incoming: ssl.MemoryBIO
-    """What has arrived and is not read yet."""
-    _silent_bytes = 0
+    """What has arrived after ``_header``."""
+    given: ssl.MemoryBIO
+    """What OpenSSL reads."""
+    _header = b""
+    """The header of the next record, or the begin of it."""
+    _records_without_data = 0
+
+    def do_handshake(self) -> None:
+        while True:
+            try:
+                super().do_handshake()
+            except ssl.SSLWantReadError:
+                if not self._give_record():
+                    raise
+            else:
+                return
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
-        """As SSLObject. Also raises SSLError if too much without data has come."""
-        before = self.incoming.pending
-        try:
-            data = super().read(len, buffer)
-        except ssl.SSLWantReadError:
-            self._silent_bytes += before - self.incoming.pending
-            if self._silent_bytes > SILENT_BYTES_MAX:
-                logger.info("Closing a connection: %d bytes of its TLS had no data", self._silent_bytes)
-                raise ssl.SSLError("too many bytes without data") from None
-            raise
-        size = data if isinstance(data, int) else data.__len__()
-        read = before - self.incoming.pending
-        self._silent_bytes = max(0, self._silent_bytes + read - size - RECORD_OVERHEAD_BYTES)
-        return data
+        """As SSLObject. Also raises SSLError if too many records without data have come."""
+        has_record = not self.pending() and self._give_record()
+        while True:
+            try:
+                data = super().read(len, buffer)
+            except ssl.SSLWantReadError:
+                if not has_record:
+                    raise
+                self._count_record_without_data()
+                has_record = self._give_record()
+            else:
+                self._records_without_data = 0
+                return data
+
+    def unwrap(self) -> None:
+        """As SSLObject, and raises SSLError as :meth:`read`."""
+        while True:
+            try:
+                super().unwrap()
+            except ssl.SSLWantReadError:
+                if not self._give_record():
+                    raise
+                self._count_record_without_data()
+            else:
+                return
+
+    def _count_record_without_data(self) -> None:
+        self._records_without_data += 1
+        if self._records_without_data > RECORDS_WITHOUT_DATA_MAX:
+            logger.info("Closing a connection: %d records of its TLS had no data", self._records_without_data)
+            raise ssl.SSLError("too many records without data")
+
+    def _give_record(self) -> bool:
+        """Give OpenSSL the next record; return False if it has not arrived as a whole.
+
+        What cannot be a record is given as it is: OpenSSL knows the error.
+        """
+        incoming = self.incoming
+        missing = _RECORD_HEADER_BYTES - len(self._header)
+        if missing:
+            self._header += incoming.read(missing)
+            if len(self._header) < _RECORD_HEADER_BYTES:
+                return False
+        size = int.from_bytes(self._header[3:], "big")
+        if self._header[0] not in _RECORD_TYPES or size > _RECORD_CONTENT_BYTES_MAX:
+            size = incoming.pending
+        elif incoming.pending < size:
+            return False
+        self.given.write(self._header + incoming.read(size))
+        self._header = b""
+        return True
 
 
 class _ListeningContext(ssl.SSLContext):
@@ -284,9 +336,10 @@ class _ListeningContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        made = self.newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        given = ssl.MemoryBIO()
+        made = self.newest().wrap_bio(given, outgoing, server_side, server_hostname, session)
         assert isinstance(made, _BoundedObject), "the class that each context of a listener makes"
-        made.incoming = incoming
+        made.incoming, made.given = incoming, given
         return made
 
 

@@ -18,7 +18,7 @@ from random import Random
 import pytest
 
 from nilometer.quotas.entity import CONNECTION_CREATION_RATE, IP
-from nilometer.runtime.tls import SILENT_BYTES_MAX
+from nilometer.runtime.tls import RECORDS_WITHOUT_DATA_MAX
 from support.brokers.abuse import Producing, descriptors, is_ended, may_log_in, rss_bytes
 from support.brokers.quota_requests import alter
 from support.brokers.secured_broker import PREFIX, SecuredBroker
@@ -34,7 +34,6 @@ FEW_MAX, FEW_ADDRESS = 3, "127.0.3.1"
 RATED_ADDRESS, FLOODING_ADDRESS, OTHER_ADDRESS = "127.0.3.2", "127.0.3.3", "127.0.3.4"
 TOPIC = f"{PREFIX}topic"
 HELLO = client_hello(Random(7))
-KEY_UPDATES_MAX = SILENT_BYTES_MAX // 27
 TOO_MANY = "too many connections"
 FLOODING_THREADS = 4
 
@@ -236,7 +235,7 @@ def test_a_client_that_only_updates_its_keys_is_disconnected(secured: SecuredBro
         assert client.stderr is not None
         sent = 0
         with suppress(BrokenPipeError):
-            while sent < 2 * KEY_UPDATES_MAX:
+            while sent < 2 * RECORDS_WITHOUT_DATA_MAX:
                 client.stdin.write(b"K\n")  # requests the broker's update, too
                 client.stdin.flush()
                 while (told := client.stderr.readline()) not in {b"KEYUPDATE\n", b""}:
@@ -244,6 +243,6 @@ def test_a_client_that_only_updates_its_keys_is_disconnected(secured: SecuredBro
                 if not told:
                     break
                 sent += 1
-        assert KEY_UPDATES_MAX // 2 < sent < 2 * KEY_UPDATES_MAX
+        assert RECORDS_WITHOUT_DATA_MAX // 2 < sent < 2 * RECORDS_WITHOUT_DATA_MAX
         client.kill()
     eventually(lambda: "of its TLS had no data" in secured.broker.output, "the reason is logged")
