@@ -58,8 +58,9 @@ def truncate_fully_and_start_at(log: LogState, offset: int, *, wall_ms: int) -> 
     try:
         log.begin_truncation()
         removable: list[str] = []
-        for segment in reversed(tuple(log.segments)):
-            log.segments.remove([segment])
+        gone = tuple(log.segments)
+        log.segments.remove(gone)
+        for segment in reversed(gone):
             removable += segment.mark_deleted()
         log.epochs.clear()
         log.producers.truncate_fully(offset)
@@ -95,9 +96,9 @@ def _cut(log: LogState, offset: int, wall_ms: int, suffix: str = names.DELETED_S
     log.begin_truncation()
     removable: list[str] = []
     gone = [segment for segment in log.segments if segment.base_offset > offset]
+    log.segments.remove(gone)
+    log.note_synced([segment.base_offset for segment in gone])
     for segment in reversed(gone):
-        log.segments.remove([segment])
-        log.note_synced([segment.base_offset])
         removable += segment.mark_deleted(suffix)
     log.producers.remove_snapshots([segment.base_offset for segment in gone])
     active = log.segments.active
