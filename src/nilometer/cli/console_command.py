@@ -28,6 +28,7 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 
 console_port_type = click.IntRange(0, 65535)
+CHANGES = ("none", "records", "all")
 _file = click.Path(dir_okay=False)
 
 
@@ -62,7 +63,13 @@ _file = click.Path(dir_okay=False)
 @click.option(
     "--tls-key", metavar="FILE", type=_file, help="The private key (PEM), if it is in a file of its own."
 )
-@click.option("--read-only", is_flag=True, help="Refuse to write records.")
+@click.option(
+    "--changes",
+    type=click.Choice(CHANGES),
+    help="What users may change: none; records, to write them (default); or all: topics, their settings and "
+    "the offsets of groups, too.",
+)
+@click.option("--read-only", is_flag=True, help="The same as --changes none.")
 @click.option(
     "--replay",
     "recordings",
@@ -77,6 +84,7 @@ def console(
     login: bool,
     tls_certificate: str | None,
     tls_key: str | None,
+    changes: str | None,
     read_only: bool,
     recordings: tuple[Path, ...],
 ) -> None:
@@ -85,8 +93,11 @@ def console(
     By default it is for this machine, without a login. Ctrl-C stops it. The cluster may be down when it
     starts, and may come and go.
     """
-    from nilometer.console.serving import Serving
+    from nilometer.console.serving import Changes, Serving
     from nilometer.runtime.tls import ServerTls, TlsFiles
+
+    if read_only and changes not in (None, "none"):
+        raise click.UsageError(f"--read-only and --changes {changes} contradict each other: give one of them")
 
     if tls_key is not None and tls_certificate is None:
         raise click.UsageError("--tls-key: give the certificate, too: --tls-certificate FILE")
@@ -100,9 +111,8 @@ def console(
             check_client_security(client)
         except ConfigError as error:
             raise click.UsageError(f"--command-config: {error}; or let users log in: --login") from None
-    serving = Serving(
-        host=host, port=port, read_only=read_only, has_login=login, tls=tls, recordings=recordings
-    )
+    allowed = Changes.NONE if read_only else Changes(changes or Changes.RECORDS)
+    serving = Serving(host=host, port=port, changes=allowed, has_login=login, tls=tls, recordings=recordings)
     _serve(client, serving)
 
 

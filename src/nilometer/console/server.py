@@ -122,10 +122,10 @@ class Console:
     @asynccontextmanager
     async def _without_login(self) -> AsyncGenerator[tuple[ASGIApp, EndEvents]]:
         """All browsers see the cluster with the rights of the command."""
-        read_only, scheme = self._serving.read_only, self._serving.scheme
+        changes, scheme = self._serving.changes, self._serving.scheme
         access = ClusterAccess(Runtime.system(), self._client, RecordSlots())
-        rendering = Rendering(read_only=read_only)
-        pages = UserPages(access, rendering, self._recordings, read_only=read_only)
+        rendering = Rendering(changes=changes)
+        pages = UserPages(access, rendering, self._recordings, changes)
         served = Served(scheme, allowed_hosts(self._serving.host, self.port, scheme))
         try:
             yield Guard(pages.app, served), pages.end_events
@@ -135,8 +135,8 @@ class Console:
     @asynccontextmanager
     async def _with_login(self) -> AsyncGenerator[tuple[ASGIApp, EndEvents]]:
         """Each session sees the cluster with the rights of its user."""
-        runtime, slots, read_only = Runtime.system(), RecordSlots(), self._serving.read_only
-        rendering = Rendering(read_only=read_only)
+        runtime, slots, changes = Runtime.system(), RecordSlots(), self._serving.changes
+        rendering = Rendering(changes=changes)
 
         async def open_pages(found: Credentials) -> UserPages:
             client = settings_of_user(self._client, found.user, found.password)
@@ -147,7 +147,7 @@ class Console:
                 await access.close()
                 raise
             shown = rendering.of_user(found.user)
-            return UserPages(access, shown, self._recordings, read_only=read_only)
+            return UserPages(access, shown, self._recordings, changes)
 
         sessions = Sessions(runtime.clock)
         gate = LoginGate(sessions, LoginAttempts(runtime.clock), rendering, open_pages, self.port)

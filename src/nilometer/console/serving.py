@@ -9,9 +9,20 @@ from __future__ import annotations
 import ipaddress
 import socket
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from nilometer.runtime.tls import ServerTls
+
+
+class Changes(StrEnum):
+    """What users may change, if they have the rights in the cluster."""
+
+    NONE = "none"
+    RECORDS = "records"
+    """Records are written."""
+    ALL = "all"
+    """Also topics, their settings, and the committed offsets of groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +30,7 @@ class Serving:
     host: str
     port: int
     """0 lets the system choose."""
-    read_only: bool = False
+    changes: Changes = Changes.RECORDS
     has_login: bool = False
     """Whether each user logs in, as a user of the brokers."""
     tls: ServerTls | None = None

@@ -77,6 +77,7 @@ def test_a_console_without_a_cluster_says_so() -> None:
         ),
         (["console", "--tls-key", "x.pem"], "give the certificate, too"),
         (["console", "--port", "70000"], "is not in the range"),
+        (["console", "--read-only", "--changes", "all"], "--read-only and --changes all contradict"),
         (["up", "--detach", "--console", "0"], "run `nilometer console` instead"),
     ],
 )

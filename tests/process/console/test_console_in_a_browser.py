@@ -9,15 +9,17 @@ import http.client
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from confluent_kafka import Consumer, Producer, TopicPartition
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from nilometer.client.admin.admin import ResourceType
 from support.brokers.nilometer_cluster import NilometerCluster
+from support.console.console_process import console
 
 SCRIPT = "<script>window.injected = true</script><img src=x onerror='window.injected = true'>"
 TIMEOUT_MS = 30_000
@@ -72,12 +74,16 @@ def filled(cluster: NilometerCluster) -> NilometerCluster:
     producer.produce("hostile", SCRIPT.encode(), key=SCRIPT.encode(), headers=[(SCRIPT, SCRIPT.encode())])
     assert producer.flush(30) == 0
     for group in ("readers", SCRIPT):
-        consumer = Consumer(
-            {"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False}
-        )
-        consumer.commit(offsets=[TopicPartition("orders", 0, 10)], asynchronous=False)
-        consumer.close()
+        commit(cluster, group, TopicPartition("orders", 0, 10))
     return cluster
+
+
+def commit(cluster: NilometerCluster, group: str, offset: TopicPartition) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
+    consumer.commit(offsets=[offset], asynchronous=False)
+    consumer.close()
 
 
 def test_each_page_shows_what_the_brokers_say(filled: NilometerCluster, page: Page) -> None:
@@ -125,6 +131,96 @@ def test_each_page_shows_what_the_brokers_say(filled: NilometerCluster, page: Pa
     assert cells(page, "#lag-1")[:7] == ["orders", "0", "10", "30", "30", "20", "20"]
 
 
+def test_lists_are_sorted_by_what_they_show(filled: NilometerCluster, page: Page) -> None:
+    page.goto("/topics")
+    page.click("text=Records >> nth=0")
+    page.wait_for_url(re.compile("sort=-records"))
+    expect(page.locator("th[aria-sort=descending]")).to_contain_text("Records")
+    assert page.locator("tbody th a").all_inner_texts() == ["orders", "hostile"]
+    row = cells(page, "#topic-orders")
+    assert row[1:4] == ["2", "3", "30"]
+    assert row[6] == "delete"
+    page.goto("/groups?sort=-lag")
+    readers = cells(page, "tbody tr:has-text('readers')")
+    assert readers[1:5] == ["Empty", "0", "20", "orders"]
+    page.goto("/topics/orders")
+    assert cells(page, "tr:has(th:has-text('readers'))")[2:] == ["0", "20"]
+
+
+def test_transactions_and_who_may_do_what(filled: NilometerCluster, page: Page) -> None:
+    producer = Producer(
+        {"bootstrap.servers": filled.bootstrap, "transactional.id": "payments", "log_level": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("hostile", b"open")
+    producer.flush(30)
+    page.goto("/transactions")
+    row = page.locator("tbody tr", has_text="payments")
+    expect(row).to_contain_text("Ongoing")
+    expect(row).to_contain_text("hostile-0")
+    producer.abort_transaction(30)
+    expect(row).to_have_count(0)
+    page.goto("/transactions?all=1")
+    expect(row).to_contain_text("CompleteAbort")
+    screenshot(page, "transactions")
+    page.goto("/security/quotas")
+    expect(page.locator("tbody")).to_contain_text("None.")
+    page.keyboard.press("g")
+    page.keyboard.press("x")
+    page.wait_for_url(re.compile("/transactions$"))
+
+
+def test_a_change_is_made_after_it_was_shown(filled: NilometerCluster, browser: Browser) -> None:
+    commit(filled, "to-reset", TopicPartition("orders", 0, 10))
+    with console("--bootstrap-server", filled.bootstrap, "--changes", "all") as url:
+        page = browser.new_context(base_url=url).new_page()
+        page.goto("/topics")
+        page.click("text=Create a topic")
+        page.fill("[name=name]", "made-here")
+        page.fill("[name=partitions]", "2")
+        page.fill("[name=settings]", "cleanup.policy=compact")
+        page.click("text=Show what it does")
+        expect(page.locator("main")).to_contain_text("The topic made-here is created.")
+        assert "made-here" not in filled.topics()
+        page.click("text=Confirm >> nth=-1")
+        page.wait_for_url(re.compile("/topics/made-here$"))
+        configs = filled.operate(lambda admin: admin.describe_configs(ResourceType.TOPIC, "made-here"))
+        assert configs["cleanup.policy"].value == "compact"
+
+        page.goto("/topics/made-here/change?key=cleanup.policy&value=delete")
+        page.click("text=Show what it does")
+        assert cells(page, "tbody tr") == ["cleanup.policy", "compact", "delete"]
+        page.click("text=Confirm >> nth=-1")
+        page.wait_for_url(re.compile("/topics/made-here/settings$"))
+        configs = filled.operate(lambda admin: admin.describe_configs(ResourceType.TOPIC, "made-here"))
+        assert configs["cleanup.policy"].value == "delete"
+
+        page.goto("/group?id=to-reset")
+        page.click("text=Reset offsets")
+        page.fill("[name=topic]", "orders")
+        page.select_option("[name=to]", "shift")
+        page.fill("[name=at]", "-4")
+        page.click("text=Show what it does")
+        expect(page.locator("#banner")).to_contain_text("orders-1: there is no committed offset to shift")
+        page.select_option("[name=to]", "latest")
+        page.click("text=Show what it does")
+        assert cells(page, "tbody tr:has-text('orders-0')")[:3] == ["orders-0", "10", "30"]
+        page.click("text=Confirm >> nth=-1")
+        page.wait_for_url(re.compile("/group.id=to-reset$"))
+        expect(page.locator("#lag-1")).to_contain_text("30")
+
+        page.goto("/topics/made-here/delete")
+        page.fill("[name=name]", "made-here")
+        page.click("text=Show what it does")
+        expect(page.locator("main")).to_contain_text("They cannot be restored.")
+        assert "made-here" in filled.topics()
+        page.click("text=Confirm >> nth=-1")
+        page.wait_for_url(re.compile("/topics$"))
+        expect(page.locator("tbody")).not_to_contain_text("made-here")
+        page.context.close()
+
+
 def test_what_records_and_groups_hold_never_becomes_markup(filled: NilometerCluster, page: Page) -> None:
     page.goto("/topics/hostile/messages")
     assert page.locator("#record-0-0 .key pre").inner_text() == SCRIPT
@@ -134,7 +230,7 @@ def test_what_records_and_groups_hold_never_becomes_markup(filled: NilometerClus
     page.get_by_role("link", name=SCRIPT).click()
     expect(page.locator("h1")).to_have_text(SCRIPT)
     page.goto("/topics/__consumer_offsets/messages")
-    expect(page.locator("pre.decoded").filter(has_text='"OffsetCommit"').first).to_contain_text(
+    expect(page.locator("pre.decoded").filter(has_text='"group": "readers"').last).to_contain_text(
         '"offset": 10'
     )
     assert page.evaluate("window.injected") is None
@@ -245,6 +341,28 @@ def test_it_is_used_by_keys_in_the_dark_and_on_a_phone(filled: NilometerCluster,
     for place in places:
         page.goto(place)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, place
+
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_breaks_a_rule_of_accessibility(
+    filled: NilometerCluster, browser: Browser, scheme: Literal["light", "dark"]
+) -> None:
+    """WCAG 2.1, levels A and AA, as far as axe can tell."""
+    with console("--bootstrap-server", filled.bootstrap, "--changes", "all") as url:
+        page = browser.new_context(base_url=url, color_scheme=scheme).new_page()
+        for path in (
+            *("/", "/brokers", "/brokers/1", "/topics", "/topics/orders", "/topics/orders/0"),
+            *("/topics/orders/settings", "/topics/orders/messages", "/topics/gone", "/groups"),
+            *("/group?id=readers", "/transactions?all=1", "/security/acls", "/new-topic"),
+            *("/topics/orders/delete", "/topics/orders/change", "/group/reset?id=readers", "/replay"),
+        ):
+            page.goto(path)
+            found = Axe().run(page, options={"runOnly": RULES})
+            assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+        page.context.close()
 
 
 def test_a_foreign_name_is_refused(url: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from nilometer.console.reading.cluster_access import CannotLogIn, check_login, settings_of_user
+from nilometer.console.serving import Changes
 from nilometer.console.web.guard import Guard, Served
 from nilometer.console.web.live_page import Rendering
 from nilometer.console.web.login import (
@@ -44,7 +45,7 @@ class Console:
         clock = Clock()
         self.sessions = Sessions(clock)
         attempts = LoginAttempts(clock, self.sleeps.sleep)
-        gate = LoginGate(self.sessions, attempts, Rendering(read_only=False), self._open, 8080)
+        gate = LoginGate(self.sessions, attempts, Rendering(changes=Changes.RECORDS), self._open, 8080)
         self.app: ASGIApp = Guard(gate, Served("https", None))
 
     async def _open(self, found: Credentials) -> Opened:

@@ -10,10 +10,14 @@ import pytest
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from nilometer.client.admin.quota_admin import EntityQuotas
+from nilometer.client.admin.security_admin import UserCredential
+from nilometer.client.admin.transaction_admin import TransactionDescription, TransactionListing
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.health.cluster_health import Findings, cluster_health
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
 from nilometer.client.producer.batch import RecordMetadata
+from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.console.reading.cluster_access import Feeds
 from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
 from nilometer.console.reading.record_reader import (
@@ -24,12 +28,37 @@ from nilometer.console.reading.record_reader import (
     TailPart,
     TooManyTails,
 )
+from nilometer.console.serving import Changes
+from nilometer.console.views.chart import Chart
 from nilometer.console.views.configs import config_rows
-from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_page, groups_view
+from nilometer.console.views.groups import (
+    GroupRow,
+    GroupsView,
+    GroupView,
+    group_rows,
+    group_view,
+    groups_page,
+)
 from nilometer.console.views.json_filter import json_filter
 from nilometer.console.views.overview import LogDirRow, OverviewView, overview_view
+from nilometer.console.views.paging import Asked
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
-from nilometer.console.views.topics import TopicsView, TopicView, topic_view, topics_view
+from nilometer.console.views.rates import Rate
+from nilometer.console.views.security import TableView, acls_view, quotas_view, users_view
+from nilometer.console.views.topics import (
+    Measures,
+    TopicsView,
+    TopicView,
+    topic_view,
+    topics_page,
+    topics_view,
+)
+from nilometer.console.views.transactions import (
+    HangingRow,
+    TransactionsView,
+    transactions_page,
+    transactions_view,
+)
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime.runtime import SystemClock
@@ -46,6 +75,9 @@ JSON = ("accept", "application/json")
 EVENTS = ("accept", "text/event-stream")
 
 
+CHART = Chart(HOSTILE, True, ("0.0,40.0 240.0,0.0",), 2048.0, 7.0, 15)
+
+
 class Reader(ClusterReader):
     """Answers with hostile names wherever a cluster can have them."""
 
@@ -55,18 +87,19 @@ class Reader(ClusterReader):
     async def overview(self) -> OverviewView:
         survey = Partition(topic="t", ends={1: 10, 2: 10, 3: None}, isr=(1, 2)).survey()
         found = Findings(survey=survey, unknown=(HOSTILE,))
-        return overview_view(cluster_health(found), survey, 12.5)
+        return overview_view(cluster_health(found), survey, Rate(12.5, 900.0), [CHART])
 
     async def broker(self, broker_id: int) -> BrokerView:
         directory = LogDirRow(HOSTILE, HOSTILE, 1, 10, None, 5)
         return BrokerView(broker_id, (directory,), config_rows(_hostile_settings()))
 
-    async def topics(self, query: str, number: int, *, internal: bool) -> TopicsView:
-        return topics_view(self.topics_by_name, query, number, internal=internal)
+    async def topics(self, asked: Asked, *, internal: bool) -> TopicsView:
+        page = topics_page(self.topics_by_name.values(), asked)
+        return topics_view(page, Measures({"t": 5}, {"t": 2048}, {}), {"t": HOSTILE}, internal=internal)
 
     async def topic(self, name: str) -> TopicView:
         self._check(name)
-        return topic_view(Partition().survey(), "t")
+        return topic_view(Partition().survey(), "t", [GroupRow(HOSTILE, "classic", "Stable", 1, ("t",), 7)])
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
         self._check(topic)
@@ -82,16 +115,35 @@ class Reader(ClusterReader):
         self._check(topic)
         return 1
 
-    async def groups(self, query: str, number: int) -> GroupsView:
-        page = groups_page([GroupListing(HOSTILE, "classic", "Stable", "consumer")], query, number)
+    async def groups(self, asked: Asked) -> GroupsView:
+        page = groups_page([GroupListing(HOSTILE, "classic", "Stable", "consumer")], asked)
         member = MemberDescription(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (TopicPartition(HOSTILE, 0),))
         described = GroupDescription(HOSTILE, "classic", "Stable", "consumer", HOSTILE, 1, (member,))
-        return groups_view(page, {HOSTILE: described}, {}, {HOSTILE: 7})
+        rows = group_rows(page.items, {HOSTILE: described}, {}, {HOSTILE: {"t": 7}})
+        return GroupsView(page.showing(rows), HOSTILE)
 
     async def group(self, group_id: str) -> GroupView:
         member = MemberDescription(HOSTILE, HOSTILE, HOSTILE, HOSTILE, (TopicPartition("t", 0),))
         described = GroupDescription(group_id, "classic", "Stable", "consumer", HOSTILE, 1, (member,))
         return group_view(described, [PartitionLag(TopicPartition("t", 0), 1, 0, 0, 3, 2, HOSTILE)])
+
+    async def transactions(self, asked: Asked, *, all_ids: bool) -> TransactionsView:
+        listed = [TransactionListing(HOSTILE, 7, "Ongoing", 1), TransactionListing("done", 8, "Empty", 1)]
+        page = transactions_page(listed, asked, all_ids=all_ids)
+        found = TransactionDescription(HOSTILE, "Ongoing", 7, 0, 60_000, 1_000, (TopicPartition("t", 0),), 1)
+        hanging = HangingRow(HOSTILE, 0, 9, 1, 4, 1_000)
+        return transactions_view(page, {HOSTILE: found}, [hanging], 91_000, all_ids=all_ids)
+
+    async def acls(self, asked: Asked) -> TableView:
+        kinds = ResourceType.TOPIC, HOSTILE, PatternType.LITERAL
+        return acls_view([Acl(*kinds, HOSTILE, HOSTILE, Operation.READ, Permission.ALLOW)], asked)
+
+    async def users(self, asked: Asked) -> TableView:
+        return users_view([UserCredential(HOSTILE, "SCRAM-SHA-256", 4096)], asked)
+
+    async def quotas(self, asked: Asked) -> TableView:
+        quota = EntityQuotas((("client-id", None), ("user", HOSTILE)), {"producer_byte_rate": 1048576.0})
+        return quotas_view([quota], asked)
 
     def _check(self, topic: str) -> None:
         if topic != "t":
@@ -142,10 +194,17 @@ class Records(RecordReader):
         yield TailPart((record,), 0, {0: 8})
 
 
-def send(target: str, records: Records | None = None, *, read_only: bool = False, **more: Any) -> Answer:
+def send(
+    target: str,
+    records: Records | None = None,
+    *,
+    changes: Changes = Changes.RECORDS,
+    connection: Any = None,
+    **more: Any,
+) -> Answer:
     feeds = Feeds(SystemClock(), interval_s=60, linger_s=0)
     hosts = allowed_hosts("127.0.0.1", 8080)
-    app = application(Reader(), records or Records(), feeds, hosts, read_only=read_only)
+    app = application(Reader(), records or Records(), feeds, connection, hosts, changes=changes)
     return ask(app, target, **more)
 
 
@@ -162,7 +221,12 @@ PAGES = [
     "/topics/t/messages?" + urlencode({"key": HOSTILE, "at": HOSTILE, "start": "newest"}),
     "/topics/t/messages?" + urlencode({"partition": HOSTILE}),
     "/groups",
+    "/groups?" + urlencode({"q": HOSTILE, "sort": HOSTILE}),
     "/group?" + urlencode({"id": HOSTILE}),
+    "/transactions?all=1",
+    "/security/acls",
+    "/security/users",
+    "/security/quotas",
     "/" + SCRIPT,
     "/topics/" + SCRIPT,
 ]
@@ -180,7 +244,16 @@ def test_what_a_cluster_holds_never_becomes_markup(page: str) -> None:
 
 def test_hostile_text_is_there_as_text() -> None:
     escaped = "&lt;script&gt;alert(1)&lt;/script&gt;"
-    for page in ("/topics/t/messages", "/groups", "/group?id=g", "/topics/t/settings", "/brokers/1", "/"):
+    lists = ("/topics", "/groups", "/transactions", "/security/acls", "/security/users", "/security/quotas")
+    for page in (
+        *lists,
+        "/topics/t",
+        "/topics/t/messages",
+        "/group?id=g",
+        "/topics/t/settings",
+        "/brokers/1",
+        "/",
+    ):
         assert escaped in send(page).text, page
 
 
@@ -188,6 +261,16 @@ def test_each_page_answers_json_with_its_view() -> None:
     found = send("/topics/t/0", headers=[JSON]).document
     assert (found["high_watermark"], found["isr"], found["hold"]["is_held"]) == (10, [1, 2, 3], False)
     assert send("/", headers=[JSON]).document["records_per_s"] == 12.5
+    assert send("/security/quotas", headers=[JSON]).document["page"]["items"] == [
+        [f"client-id default, user {HOSTILE}", "producer_byte_rate", "1,048,576"]
+    ]
+    open_ones = send("/transactions", headers=[JSON]).document
+    assert [(one["transactional_id"], one["open_ms"]) for one in open_ones["page"]["items"]] == [
+        (HOSTILE, 90_000)
+    ]
+    assert [one["producer_id"] for one in open_ones["hanging"]] == [9]
+    all_of_them = send("/transactions?all=1&sort=-producer", headers=[JSON]).document["page"]["items"]
+    assert [one["producer_id"] for one in all_of_them] == [8, 7]
     assert send("/topics/t/messages", headers=[JSON]).document["records"][0]["offset"] == 7
 
 
@@ -239,10 +322,10 @@ def test_a_tombstone_is_a_null_and_needs_a_key() -> None:
 def test_a_console_that_is_read_only_writes_nothing() -> None:
     records = Records()
     answer = send(
-        "/topics/t/messages", records, read_only=True, method="POST", headers=[OWN], body=b"value=v"
+        "/topics/t/messages", records, changes=Changes.NONE, method="POST", headers=[OWN], body=b"value=v"
     )
     assert (answer.status, records.written) == (403, [])
-    assert 'method="post"' not in send("/topics/t/messages", read_only=True).text
+    assert 'method="post"' not in send("/topics/t/messages", changes=Changes.NONE).text
     assert 'method="post"' in send("/topics/t/messages").text
 
 

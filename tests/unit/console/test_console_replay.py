@@ -38,7 +38,7 @@ def get(target: str, recordings: Recordings | None = None, **more: Any) -> Answe
     feeds = Feeds(SystemClock(), interval_s=60, linger_s=0)
     hosts = allowed_hosts("127.0.0.1", 8080)
     unused: Any = None
-    app = application(unused, unused, feeds, hosts, recordings=recordings or Recordings())
+    app = application(unused, unused, feeds, unused, hosts, recordings=recordings or Recordings())
     return ask(app, target, **more)
 
 

@@ -11,13 +11,14 @@ from nilometer.client.admin.group_admin import GroupDescription, GroupListing, M
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata, TopicPartition
+from nilometer.console.views.chart import Sample, chart
 from nilometer.console.views.configs import config_rows
-from nilometer.console.views.groups import GroupRow, group_view, groups_page, groups_view
-from nilometer.console.views.overview import EndOffsets, append_rate
-from nilometer.console.views.paging import PAGE_SIZE, page_of
+from nilometer.console.views.groups import COLUMNS, GroupRow, group_rows, group_view
+from nilometer.console.views.paging import PAGE_SIZE, Asked, page_of
 from nilometer.console.views.partition import Eligible, partition_view
+from nilometer.console.views.rates import AppendRates, Rate
 from nilometer.console.views.records import PAGE_BYTES, WHOLE_BYTES, RecordView, record_views, shown
-from nilometer.console.views.topics import topic_view, topics_view
+from nilometer.console.views.topics import measures_of, topic_view, topics_page, topics_view
 from nilometer.groups import record_format
 from nilometer.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -43,7 +44,9 @@ def test_a_partition_has_what_each_broker_reports() -> None:
 
 
 def test_a_topic_has_a_row_for_each_partition() -> None:
-    found = topic_view(Partition(high_watermark=10, isr=(1,)).survey(), "t")
+    groups = [GroupRow("reader", "classic", "Stable", 1, ("t",)), GroupRow("other", "classic", "Stable")]
+    found = topic_view(Partition(high_watermark=10, isr=(1,)).survey(), "t", groups)
+    assert found.groups == (groups[0],)
     (row,) = found.partitions
     assert (row.leader_id, row.isr, row.high_watermark, row.size_bytes) == (1, (1,), 10, 700)
     assert found.size_bytes == 700
@@ -53,31 +56,69 @@ def test_ten_thousand_topics_are_paged_and_searched() -> None:
     part = PartitionMetadata(0, 1, 0, (1, 2, 3), (1, 2))
     topics = {f"topic-{i:05d}": TopicMetadata(f"topic-{i:05d}", None, (part,)) for i in range(10_000)}
     topics["__consumer_offsets"] = TopicMetadata("__consumer_offsets", None, (part,), is_internal=True)
-    found = topics_view(topics, "", 3, internal=False)
-    assert (found.page.total, found.page.pages, found.page.first, found.page.last) == (10_000, 200, 101, 150)
-    assert found.page.items[0].name == "topic-00100"
-    assert (found.page.items[0].replication_factor, found.page.items[0].under_replicated) == (3, 1)
-    searched = topics_view(topics, "99 TOPIC", 1, internal=False)
-    assert searched.page.matching == sum("99" in name for name in topics)
-    assert topics_view(topics, "consumer", 1, internal=True).page.matching == 1
-    assert topics_view(topics, "consumer", 1, internal=False).page.matching == 0
+    found = topics_page(topics.values(), Asked("", 3))
+    assert (found.total, found.pages, found.first, found.last) == (10_001, 201, 101, 150)
+    assert found.items[0].name == "topic-00100"
+    assert (found.items[0].replication_factor, found.items[0].under_replicated) == (3, 1)
+    assert topics_page(topics.values(), Asked("99 TOPIC")).matching == sum("99" in name for name in topics)
+    assert topics_page(topics.values(), Asked("consumer")).matching == 1
+
+
+def test_topics_are_sorted_by_what_a_survey_tells() -> None:
+    part = PartitionMetadata(0, 1, 0, (1, 2, 3), (1, 2))
+    topics = [TopicMetadata(name, None, (part,)) for name in ("s", "t", "u")]
+    survey = Partition(ends={1: 12, 2: 12, 3: None}).survey()
+    measures = measures_of(survey, {"t": Rate(2.5, 90.0)})
+    page = topics_page(topics, Asked(column="records", descending=True), measures)
+    rows = topics_view(page, measures, {"t": "compact"}, internal=False).page.items
+    assert [row.name for row in rows] == ["t", "s", "u"], "what is not known comes last"
+    assert (rows[0].records, rows[0].size_bytes, rows[0].records_per_s) == (12, 840, 2.5)
+    assert (rows[0].cleanup_policy, rows[1].cleanup_policy) == ("compact", None)
+
+
+def test_a_list_is_sorted_by_a_column_both_ways_and_what_is_not_known_comes_last() -> None:
+    rows = [GroupRow("a", "classic", "Stable", lag=5), GroupRow("b", "classic", "Stable")]
+    rows.append(GroupRow("c", "classic", "Stable", lag=9))
+
+    def names(column: str, *, descending: bool) -> list[str]:
+        asked = Asked(column=column, descending=descending)
+        return [row.group_id for row in page_of(rows, lambda row: row.group_id, asked, COLUMNS).items]
+
+    assert names("lag", descending=False) == ["a", "c", "b"]
+    assert names("lag", descending=True) == ["c", "a", "b"]
+    assert names("name", descending=True) == ["c", "b", "a"]
+    assert names("no such column", descending=True) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("number", [-1, 0, 1, 99])
 def test_a_page_beyond_the_list_is_the_nearest(number: int) -> None:
-    found = page_of(list(range(PAGE_SIZE + 1)), str, "", number)
+    found = page_of(list(range(PAGE_SIZE + 1)), str, Asked("", number))
     assert found.number == (2 if number == 99 else 1)
-    empty = page_of([], str, "x", number)
+    empty = page_of([], str, Asked("x", number))
     assert (empty.first, empty.last, empty.pages) == (0, 0, 1)
 
 
 def test_the_rate_counts_what_was_appended() -> None:
-    one, two, new = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2)
-    before = EndOffsets(1_000, {one: 100, two: 50})
-    now = EndOffsets(3_000, {one: 300, two: 40, new: 7})
-    assert append_rate(before, now) == 100.0
-    assert append_rate(None, now) is None
-    assert append_rate(now, now) is None
+    rates = AppendRates()
+    rates.read(Partition(ends={1: 100}).survey(), 1_000)
+    assert rates.total() is None, "of one reading"
+    rates.read(Partition(ends={1: 300}).survey(), 3_000)
+    assert rates.by_topic() == {"t": Rate(100.0, 7000.0)}
+    rates.read(Partition(ends={1: 400}).survey(), 3_400)
+    assert rates.total() == Rate(100.0, 7000.0), "readings close to each other are one"
+    rates.read(Partition(ends={1: 40}).survey(), 5_000)
+    assert rates.total() == Rate(0.0, 0.0), "a leader that truncated has appended nothing"
+    rates.keep([])
+    assert rates.total() is None
+
+
+def test_a_chart_begins_at_zero_and_has_a_gap_where_nothing_was_read() -> None:
+    samples = [Sample(0, 1.0), Sample(10_000, 4.0), Sample(50_000, 2.0), Sample(60_000, 2.0)]
+    found = chart("lag", samples, span_ms=60_000, gap_ms=15_000)
+    assert found is not None
+    assert found.lines == ("0.0,30.0 40.0,0.0", "200.0,20.0 240.0,20.0")
+    assert (found.largest, found.newest, found.minutes) == (4.0, 2.0, 1)
+    assert chart("lag", samples[:1], span_ms=60_000, gap_ms=15_000) is None
 
 
 def group(
@@ -106,14 +147,15 @@ def test_a_group_that_all_have_left_does_not_rebalance(state: str, warns: bool) 
 
 def test_the_list_of_groups_has_members_topics_and_lag() -> None:
     one, two = TopicPartition("t", 0), TopicPartition("u", 1)
-    page = groups_page(
-        [GroupListing("denied", "classic", "Stable", ""), GroupListing("g", "consumer", "Stable", "")], "", 1
-    )
+    listed = [
+        GroupListing("denied", "classic", "Stable", ""),
+        GroupListing("g", "consumer", "Stable", ""),
+    ]
     refused = KafkaError(ErrorCode.group_authorization_failed)
-    found = groups_view(page, {"g": group((one,), (one,)), "denied": refused}, {"g": [two]}, {"g": 12})
-    assert found.page.items == (
+    described = {"g": group((one,), (one,)), "denied": refused}
+    assert group_rows(listed, described, {"g": [two]}, {"g": {"t": 5, "u": 7}}) == (
         GroupRow("denied", "classic", "Stable"),
-        GroupRow("g", "consumer", "Reconciling", 1, ("t", "u"), 12),
+        GroupRow("g", "consumer", "Reconciling", 1, ("t", "u"), 12, {"t": 5, "u": 7}),
     )
 
 

@@ -312,6 +312,33 @@ class Admin:
             raise no_such_topic(name)
         return found
 
+    async def describe_topic_configs(
+        self, topics: Sequence[str], keys: Sequence[str]
+    ) -> dict[str, dict[str, ConfigEntry]]:
+        """Return these keys of the configurations of topics, without the topics that the broker does not
+        describe to this user. Raises KafkaError."""
+
+        def make(api: Api) -> Message:
+            resources = (
+                api.make_request(
+                    "DescribeConfigsResource",
+                    resource_type=ResourceType.TOPIC,
+                    resource_name=topic,
+                    configuration_keys=tuple(keys),
+                )
+                for topic in topics
+            )
+            return api.request(
+                resources=tuple(resources), include_synonyms=False, include_documentation=False
+            )
+
+        response = await self._any(ApiKey.DESCRIBE_CONFIGS, make)
+        return {
+            result.resource_name: {entry.name: _config_entry(entry) for entry in result.configs}
+            for result in response.results
+            if result.error_code == ErrorCode.none
+        }
+
     async def incremental_alter_configs(
         self, resource_type: ResourceType, name: str, changes: Sequence[ConfigChange]
     ) -> None:

@@ -401,22 +401,26 @@ async def lags(
     return found
 
 
-async def lag_sums(
+async def lags_by_topic(
     client: Client, committed: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]], timeout_ms: int
-) -> dict[str, int | None]:
-    """Return how far each group is behind the high watermarks of the partitions that it has committed
-    offsets of; None where no end is known. One look-up for the partitions of all groups. Raises KafkaError.
+) -> dict[str, dict[str, int]]:
+    """Return how far each group is behind the high watermarks of each topic that it has committed offsets of,
+    without the partitions whose ends are not known.
+
+    One look-up for the partitions of all groups. Raises KafkaError.
     """
     wanted = sorted({partition for offsets in committed.values() for partition in offsets})
     high = await _ends(
         client, await reachable(client, wanted), LATEST_TIMESTAMP, READ_UNCOMMITTED, timeout_ms
     )
-    sums: dict[str, int | None] = {}
+    found: dict[str, dict[str, int]] = {}
     for group_id, offsets in committed.items():
-        behind = [_behind(one.offset, high.get(each)) for each, one in offsets.items()]
-        known = [each for each in behind if each is not None]
-        sums[group_id] = sum(known) if known else None
-    return sums
+        of_group = found[group_id] = dict[str, int]()
+        for partition, one in offsets.items():
+            behind = _behind(one.offset, high.get(partition))
+            if behind is not None:
+                of_group[partition.topic] = of_group.get(partition.topic, 0) + behind
+    return found
 
 
 async def reachable(client: Client, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:

@@ -28,7 +28,7 @@ from nilometer.wire.messages import Api, Message, milliseconds
 K = TypeVar("K")
 T = TypeVar("T")
 
-_WITHOUT_TRANSACTION = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+WITHOUT_TRANSACTION = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States without an open transaction. Coordinators apply the duration filter to their ids as if the
 transactions had begun in 1970, so the client removes them."""
 DURATION_SINCE, PATTERN_SINCE = 1, 2
@@ -124,7 +124,7 @@ class TransactionAdmin(AdminRequests):
         return [
             one
             for _, one in sorted(listed.items())
-            if longer_than_ms is None or one.state not in _WITHOUT_TRANSACTION
+            if longer_than_ms is None or one.state not in WITHOUT_TRANSACTION
         ]
 
     async def describe(self, ids: Iterable[str]) -> dict[str, TransactionDescription | KafkaError]:

@@ -200,14 +200,14 @@ class ClusterAccess:
 
     def __init__(self, runtime: Runtime, client: Mapping[str, str], slots: RecordSlots) -> None:
         """Raises ConfigError."""
-        self._connection = ClusterConnection(runtime, client)
-        self.reader = ClusterReader(self._connection)
-        self.records = RecordReader(self._connection, slots)
+        self.connection = ClusterConnection(runtime, client)
+        self.reader = ClusterReader(self.connection)
+        self.records = RecordReader(self.connection, slots)
         self.feeds = Feeds(runtime.clock)
 
     async def connect(self) -> None:
         """Connect to a broker, as the user of the settings. Raises KafkaError."""
-        await self._connection.admin()
+        await self.connection.admin()
 
     async def end_events(self) -> None:
         """End the live pages and the tails."""

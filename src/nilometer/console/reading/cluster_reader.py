@@ -4,30 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from nilometer.client.admin.admin import ResourceType
-from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lag_sums, lags
+from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lags, lags_by_topic
+from nilometer.client.admin.quota_admin import EntityQuotas, QuotaAdmin
+from nilometer.client.admin.security_admin import AclAdmin, UserAdmin, UserCredential
+from nilometer.client.admin.transaction_admin import TransactionAdmin, TransactionListing
 from nilometer.client.health.cluster_health import cluster_health
 from nilometer.client.health.health_check import HealthCheck
-from nilometer.client.network.cluster_metadata import TopicMetadata
+from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartition
 from nilometer.client.replicas.replica_survey import Survey
+from nilometer.cluster.acl import Acl, AclFilter
 from nilometer.console.reading.connection import REQUEST_TIMEOUT_MS, ClusterConnection
+from nilometer.console.reading.history import History
 from nilometer.console.views.configs import ConfigRow, config_rows
-from nilometer.console.views.groups import GroupsView, GroupView, group_view, groups_page, groups_view
-from nilometer.console.views.overview import (
-    EndOffsets,
-    LogDirRow,
-    OverviewView,
-    append_rate,
-    end_offsets,
-    log_dir_rows,
-    overview_view,
+from nilometer.console.views.groups import (
+    COLUMNS,
+    GroupRow,
+    GroupsView,
+    GroupView,
+    group_rows,
+    group_view,
+    groups_page,
 )
+from nilometer.console.views.overview import LogDirRow, OverviewView, log_dir_rows, overview_view
+from nilometer.console.views.paging import Asked, page_of
 from nilometer.console.views.partition import Eligible, PartitionView, partition_view
-from nilometer.console.views.topics import TopicsView, TopicView, topic_view, topics_view
+from nilometer.console.views.rates import AppendRates
+from nilometer.console.views.security import TableView, acls_view, quotas_view, users_view
+from nilometer.console.views.topics import (
+    MEASURED,
+    NOTHING_MEASURED,
+    Measures,
+    TopicsView,
+    TopicView,
+    measures_of,
+    topic_view,
+    topics_page,
+    topics_view,
+)
+from nilometer.console.views.transactions import TransactionsView, transactions_page, transactions_view
 from nilometer.runtime import Clock
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
@@ -76,6 +96,15 @@ class Shared(Generic[T]):
 HEALTH_FRESH_MS = 800
 LISTS_FRESH_MS = 2_000
 """For how long the lists of topics and groups are used again: with thousands of them a reading costs much."""
+GROUPS_READ_MAX = 500
+"""Of more groups only those of a page are read: their members and offsets are asked for group by group."""
+TOO_MANY_GROUPS = (
+    "The list is sorted by name: the members and offsets of more than {:,} groups are not read at once."
+)
+CLEANUP_POLICY = "cleanup.policy"
+OVERVIEW, RECORDS, BYTES = "overview", "records appended per second", "bytes appended per second"
+LAG = "behind the high watermark"
+"""Subjects of the history, and names of what it measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +130,36 @@ class ClusterReader:
         self._check = HealthCheck(
             connection.runtime, connection.bootstrap, REQUEST_TIMEOUT_MS, connection=connection.common
         )
-        self._before: EndOffsets | None = None
+        self._rates = AppendRates()
+        self._history = History(clock)
+        self._lists: list[Shared[Any]] = []
         self._overview = Shared(clock, self._read_overview, HEALTH_FRESH_MS)
-        self._topics = Shared(clock, self._read_topics, LISTS_FRESH_MS)
-        self._groups = Shared(clock, self._read_groups, LISTS_FRESH_MS)
+        self._topics = self._list(self._read_topics)
+        self._sizes = self._list(self._measure_all)
+        self._groups = self._list(self._read_groups)
+        self._group_rows = self._list(self._read_all_groups)
+        self._transactions = self._list(self._read_transactions)
+        self._acls = self._list(self._read_acls)
+        self._users = self._list(self._read_users)
+        self._quotas = self._list(self._read_quotas)
 
     async def close(self) -> None:
-        for shared in (self._overview, self._topics, self._groups):
+        await self._history.close()
+        for shared in (self._overview, *self._lists):
             await shared.close()
         self._check.close()
         await self._connection.close()
 
+    def _list(self, read: Callable[[], Awaitable[T]]) -> Shared[T]:
+        """Return a shared reading of a list, which :meth:`close` ends."""
+        made = Shared(self._clock, read, LISTS_FRESH_MS)
+        self._lists.append(made)
+        return made
+
     # --- brokers
 
     async def overview(self) -> OverviewView:
+        self._history.look(OVERVIEW, self._overview.get)
         return await self._overview.get()
 
     async def broker(self, broker_id: int) -> BrokerView:
@@ -129,17 +174,34 @@ class ClusterReader:
     async def _read_overview(self) -> OverviewView:
         findings = await self._check.check()
         health = cluster_health(findings)
-        now = end_offsets(findings.survey, self._clock.monotonic_ms())
-        rate, self._before = append_rate(self._before, now), now
-        return overview_view(health, findings.survey, rate)
+        self._rates.read(findings.survey, self._clock.monotonic_ms())
+        rate = self._rates.total()
+        if rate is not None:
+            self._history.add(OVERVIEW, RECORDS, rate.records_per_s)
+            self._history.add(OVERVIEW, BYTES, rate.bytes_per_s)
+        charts = (self._history.chart(OVERVIEW, name, is_bytes=name == BYTES) for name in (RECORDS, BYTES))
+        return overview_view(health, findings.survey, rate, [one for one in charts if one is not None])
 
     # --- topics
 
-    async def topics(self, query: str, number: int, *, internal: bool) -> TopicsView:
-        return topics_view(await self._topics.get(), query, number, internal=internal)
+    async def topics(self, asked: Asked, *, internal: bool) -> TopicsView:
+        """Return a page of the topics: its replicas are surveyed, or all if the order depends on them."""
+        listed = (await self._topics.get()).values()
+        shown = [topic for topic in listed if internal or not topic.is_internal]
+        if asked.column in MEASURED:
+            measures = await self._sizes.get()
+            page = topics_page(shown, asked, measures)
+        else:
+            page = topics_page(shown, asked)
+            measures = await self._measure([row.name for row in page.items])
+        return topics_view(
+            page, measures, await self._policies([row.name for row in page.items]), internal=internal
+        )
 
     async def topic(self, name: str) -> TopicView:
-        return topic_view(await self._survey(name, None), name)
+        survey, listed = await asyncio.gather(self._survey(name, None), self._groups.get())
+        groups = await self._group_rows.get() if len(listed) <= GROUPS_READ_MAX else None
+        return topic_view(survey, name, groups)
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
         survey = await self._survey(topic, partition, segments=True)
@@ -194,26 +256,109 @@ class ClusterReader:
         return Eligible()
 
     async def _read_topics(self) -> Mapping[str, TopicMetadata]:
-        return await (await self._connection.admin()).list_topics()
+        found = await (await self._connection.admin()).list_topics()
+        self._rates.keep(
+            TopicPartition(name, part.partition) for name, topic in found.items() for part in topic.partitions
+        )
+        return found
+
+    async def _measure_all(self) -> Measures:
+        return await self._measure(None)
+
+    async def _measure(self, topics: Sequence[str] | None) -> Measures:
+        """Survey the replicas of ``topics``, by default of all; nothing is known of those that the user may
+        not describe."""
+        try:
+            async with self._connection.survey() as survey:
+                found = await survey.look(topics)
+        except KafkaError as error:
+            logger.info("The sizes of topics are not known: %s", error)
+            return NOTHING_MEASURED
+        self._rates.read(found, self._clock.monotonic_ms())
+        return measures_of(found, self._rates.by_topic())
+
+    async def _policies(self, topics: Sequence[str]) -> Mapping[str, str | None]:
+        admin = await self._connection.admin()
+        found = await admin.describe_topic_configs(topics, [CLEANUP_POLICY]) if topics else {}
+        return {topic: configs[CLEANUP_POLICY].value for topic, configs in found.items()}
+
+    # --- transactions, security
+
+    async def transactions(self, asked: Asked, *, all_ids: bool) -> TransactionsView:
+        """Return a page of the transactions that are open, or of all transactional ids; and those that hang,
+        as the overview has found them."""
+        admin = await self._connection.admin()
+        transactions = TransactionAdmin(admin.client, admin.timeout_ms)
+        listed, overview = await asyncio.gather(self._transactions.get(), self._overview.get())
+        page = transactions_page(listed, asked, all_ids=all_ids)
+        described = await transactions.describe(one.transactional_id for one in page.items)
+        return transactions_view(page, described, overview.hanging, self._clock.wall_ms(), all_ids=all_ids)
+
+    async def acls(self, asked: Asked) -> TableView:
+        return acls_view(await self._acls.get(), asked)
+
+    async def users(self, asked: Asked) -> TableView:
+        return users_view(await self._users.get(), asked)
+
+    async def quotas(self, asked: Asked) -> TableView:
+        return quotas_view(await self._quotas.get(), asked)
+
+    async def _read_transactions(self) -> list[TransactionListing]:
+        admin = await self._connection.admin()
+        await admin.client.refresh()  # a coordinator may have come or gone
+        return await TransactionAdmin(admin.client, admin.timeout_ms).list_transactions()
+
+    async def _read_acls(self) -> list[Acl]:
+        admin = await self._connection.admin()
+        return await AclAdmin(admin.client, admin.timeout_ms).list_acls(AclFilter())
+
+    async def _read_users(self) -> list[UserCredential]:
+        admin = await self._connection.admin()
+        users = UserAdmin(self._connection.runtime, admin.client, admin.timeout_ms)
+        return await users.list_credentials()
+
+    async def _read_quotas(self) -> list[EntityQuotas]:
+        admin = await self._connection.admin()
+        return await QuotaAdmin(admin.client, admin.timeout_ms).list_quotas()
 
     # --- groups
 
-    async def groups(self, query: str, number: int) -> GroupsView:
+    async def groups(self, asked: Asked) -> GroupsView:
         """Return a page of the groups, each with its members, topics and lag."""
-        page = groups_page(await self._groups.get(), query, number)
+        listed = await self._groups.get()
+        if asked.column not in COLUMNS:
+            page = groups_page(listed, asked)
+        elif len(listed) <= GROUPS_READ_MAX:
+            rows = await self._group_rows.get()
+            return GroupsView(page_of(rows, lambda row: row.group_id, asked, COLUMNS))
+        else:
+            page = groups_page(listed, Asked(asked.query, asked.number))
+            return GroupsView(
+                page.showing(await self._rows_of(page.items)), TOO_MANY_GROUPS.format(GROUPS_READ_MAX)
+            )
+        return GroupsView(page.showing(await self._rows_of(page.items)))
+
+    async def _read_all_groups(self) -> tuple[GroupRow, ...]:
+        return await self._rows_of(await self._groups.get())
+
+    async def _rows_of(self, listed: Sequence[GroupListing]) -> tuple[GroupRow, ...]:
         admin = await self._connection.admin()
         groups = GroupAdmin(admin.client, admin.timeout_ms)
-        ids = [group.group_id for group in page.items]
+        ids = [group.group_id for group in listed]
         described, offsets = await asyncio.gather(groups.describe(ids), groups.committed_of(ids))
         known = {group: found for group, found in offsets.items() if not isinstance(found, KafkaError)}
         try:
-            lag = await lag_sums(admin.client, known, admin.timeout_ms)
+            behind = await lags_by_topic(admin.client, known, admin.timeout_ms)
         except KafkaError as error:  # a leader that does not respond; the rest is shown all the same
             logger.info("The lag of groups is not known: %s", error)
-            lag = {}
-        return groups_view(page, described, known, lag)
+            behind = {}
+        return group_rows(listed, described, known, behind)
 
     async def group(self, group_id: str) -> GroupView:
+        self._history.look(group_id, partial(self._read_group, group_id))
+        return await self._read_group(group_id)
+
+    async def _read_group(self, group_id: str) -> GroupView:
         admin = await self._connection.admin()
         groups = GroupAdmin(admin.client, admin.timeout_ms)
         found = (await groups.describe([group_id]))[group_id]
@@ -221,7 +366,9 @@ class ClusterReader:
             raise found
         committed = await groups.committed(group_id)
         assigned = [partition for member in found.members for partition in member.assignment]
-        return group_view(found, await lags(admin.client, committed, assigned, admin.timeout_ms))
+        view = group_view(found, await lags(admin.client, committed, assigned, admin.timeout_ms))
+        self._history.add(group_id, LAG, view.lag)
+        return replace(view, chart=self._history.chart(group_id, LAG))
 
     async def _read_groups(self) -> list[GroupListing]:
         admin = await self._connection.admin()

@@ -213,7 +213,7 @@ if (button !== null) {
 }
 
 // ── keys ────────────────────────────────────────────────────────────────────────────────────────
-const places = { o: "/", b: "/brokers", t: "/topics", g: "/groups", r: "/replay" };
+const places = { o: "/", b: "/brokers", t: "/topics", g: "/groups", x: "/transactions", s: "/security/acls", r: "/replay" };
 let isGoing = false;
 
 function rowLinks() {
@@ -231,6 +231,13 @@ function click(selector) {
   const found = content.querySelector(selector);
   if (found !== null) found.click();
 }
+
+// Times are shown in UTC; pointed at, they say the reader's own.
+document.addEventListener("pointerover", (event) => {
+  const time = event.target.closest("time[datetime]");
+  const at = time === null ? NaN : Date.parse(time.dateTime);
+  if (!Number.isNaN(at)) time.title = `${new Date(at).toLocaleString()}, your time`;
+});
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;

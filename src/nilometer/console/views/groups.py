@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.console.views.paging import Page, page_of
+from nilometer.console.views.chart import Chart
+from nilometer.console.views.paging import Asked, Columns, Page, page_of
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.own_apis import RebalanceState
 
@@ -25,11 +26,24 @@ class GroupRow:
     """Those of its committed offsets and of its members' assignments."""
     lag: int | None = None
     """Behind the high watermarks; None if nothing is committed, or no end is known."""
+    lags: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By topic, without those whose ends are not known."""
+
+
+LISTED: Columns[GroupListing] = {"state": lambda one: one.state, "protocol": lambda one: one.group_type}
+"""What the list of groups tells without a look at each."""
+COLUMNS: Columns[GroupRow] = {
+    "members": lambda row: row.members,
+    "lag": lambda row: row.lag,
+    "topics": lambda row: len(row.topics),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsView:
     page: Page[GroupRow]
+    note: str | None = None
+    """Why the list is not sorted as asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,38 +96,42 @@ class GroupView:
     stable_lag: int | None
     unknown: int
     """Partitions whose lag is not known: nothing committed, or no leader."""
+    chart: Chart | None = None
+    """The lag of the last minutes."""
 
 
-def groups_page(groups: Sequence[GroupListing], query: str, number: int) -> Page[GroupListing]:
-    return page_of(groups, lambda group: group.group_id, query, number)
+def groups_page(groups: Sequence[GroupListing], asked: Asked) -> Page[GroupListing]:
+    return page_of(groups, lambda group: group.group_id, asked, LISTED)
 
 
-def groups_view(
-    page: Page[GroupListing],
+def group_rows(
+    listed: Iterable[GroupListing],
     described: Mapping[str, GroupDescription | KafkaError],
     committed: Mapping[str, Iterable[TopicPartition]],
-    lag: Mapping[str, int | None],
-) -> GroupsView:
-    """Return the rows of a page; of a group that could not be described only what the list says."""
-    rows: list[GroupRow] = []
-    for listing in page.items:
-        group_id, found = listing.group_id, described.get(listing.group_id)
-        if not isinstance(found, GroupDescription):
-            rows.append(GroupRow(group_id, listing.group_type, listing.state))
-            continue
-        assigned = [partition for member in found.members for partition in member.assignment]
-        topics = sorted({partition.topic for partition in (*assigned, *committed.get(group_id, ()))})
-        rows.append(
-            GroupRow(
-                group_id,
-                listing.group_type,
-                found.state,
-                len(found.members),
-                tuple(topics),
-                lag.get(group_id),
-            )
+    lags: Mapping[str, Mapping[str, int]],
+) -> tuple[GroupRow, ...]:
+    """Return a row of each group; of one that could not be described only what the list says."""
+    return tuple(
+        _group_row(
+            one, described.get(one.group_id), committed.get(one.group_id, ()), lags.get(one.group_id, {})
         )
-    return GroupsView(page.showing(tuple(rows)))
+        for one in listed
+    )
+
+
+def _group_row(
+    listing: GroupListing,
+    found: GroupDescription | KafkaError | None,
+    committed: Iterable[TopicPartition],
+    lags: Mapping[str, int],
+) -> GroupRow:
+    group_id, group_type = listing.group_id, listing.group_type
+    if not isinstance(found, GroupDescription):
+        return GroupRow(group_id, group_type, listing.state)
+    assigned = [partition for member in found.members for partition in member.assignment]
+    topics = tuple(sorted({partition.topic for partition in (*assigned, *committed)}))
+    lag = sum(lags.values()) if lags else None
+    return GroupRow(group_id, group_type, found.state, len(found.members), topics, lag, lags)
 
 
 def group_view(group: GroupDescription, lags: Sequence[PartitionLag]) -> GroupView:

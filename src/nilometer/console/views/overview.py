@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nilometer.client.admin.admin import LogDirDescription
 from nilometer.client.health.cluster_health import ClusterHealth, problems
-from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.replicas.replica_survey import Survey
-from nilometer.wire.own_apis import LEADER
-
-
-@dataclass(frozen=True, slots=True)
-class EndOffsets:
-    """The log end offset of each partition's leader, at one time."""
-
-    at_ms: int
-    """Of a monotonic clock."""
-    offsets: Mapping[TopicPartition, int]
+from nilometer.console.views.chart import Chart
+from nilometer.console.views.rates import Rate
+from nilometer.console.views.transactions import HangingRow, hanging_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +50,11 @@ class OverviewView:
     under_replicated: int
     reassignments: int
     records_per_s: float | None
-    """Records appended per second, since the view before; None for the first one."""
+    """Records appended per second, since the reading before; None after the first one."""
+    bytes_per_s: float | None
+    hanging: tuple[HangingRow, ...]
+    charts: tuple[Chart, ...]
+    """Records and bytes per second of the last minutes."""
     size_bytes: int | None
 
 
@@ -72,31 +68,9 @@ class LogDirRow:
     usable_bytes: int | None
 
 
-def end_offsets(survey: Survey | None, at_ms: int) -> EndOffsets:
-    found = {
-        TopicPartition(row.topic, row.partition): row.state.log_end_offset
-        for row in (survey.rows if survey is not None else ())
-        if row.state is not None and row.state.role == LEADER
-    }
-    return EndOffsets(at_ms, found)
-
-
-def append_rate(before: EndOffsets | None, now: EndOffsets) -> float | None:
-    """Return the records appended per second between two readings, of the partitions that are in both.
-
-    An offset that went back (the leader changed and the new one truncated) counts as no record.
-    """
-    if before is None or now.at_ms <= before.at_ms:
-        return None
-    appended = sum(
-        max(0, end - before.offsets[partition])
-        for partition, end in now.offsets.items()
-        if partition in before.offsets
-    )
-    return appended * 1000 / (now.at_ms - before.at_ms)
-
-
-def overview_view(health: ClusterHealth, survey: Survey | None, rate: float | None) -> OverviewView:
+def overview_view(
+    health: ClusterHealth, survey: Survey | None, rate: Rate | None, charts: Sequence[Chart] = ()
+) -> OverviewView:
     rows = survey.rows if survey is not None else ()
     sizes = [row.state.size_bytes for row in rows if row.state is not None and row.state.size_bytes >= 0]
     return OverviewView(
@@ -114,7 +88,10 @@ def overview_view(health: ClusterHealth, survey: Survey | None, rate: float | No
         under_min_isr=len(health.under_min_isr),
         under_replicated=len(health.under_replicated),
         reassignments=len(health.moves),
-        records_per_s=rate,
+        records_per_s=None if rate is None else rate.records_per_s,
+        bytes_per_s=None if rate is None else rate.bytes_per_s,
+        hanging=tuple(map(hanging_row, health.hanging)),
+        charts=tuple(charts),
         size_bytes=sum(sizes) if sizes else None,
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata
 from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
+from nilometer.console.views.groups import GroupRow
 from nilometer.console.views.hold import Hold, why_held
-from nilometer.console.views.paging import Page, page_of
+from nilometer.console.views.paging import Asked, Columns, Page, page_of
+from nilometer.console.views.rates import Rate
 from nilometer.identifiers import NO_LEADER
 from nilometer.wire.own_apis import LEADER
 
@@ -21,6 +23,24 @@ class TopicRow:
     is_internal: bool
     without_leader: int
     under_replicated: int
+    records: int | None = None
+    """Offsets from the log start to the log end, of the leaders that describe their replicas."""
+    size_bytes: int | None = None
+    """Of these leaders' logs."""
+    records_per_s: float | None = None
+    cleanup_policy: str | None = None
+
+
+COLUMNS: Columns[TopicRow] = {
+    "partitions": lambda row: row.partitions,
+    "replicas": lambda row: row.replication_factor,
+    "records": lambda row: row.records,
+    "size": lambda row: row.size_bytes,
+    "rate": lambda row: row.records_per_s,
+    "state": lambda row: (row.without_leader, row.under_replicated),
+}
+MEASURED = frozenset({"records", "size", "rate"})
+"""What a survey of the replicas tells; the rest is in the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +48,18 @@ class TopicsView:
     page: Page[TopicRow]
     internal: bool
     """Whether internal topics are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is known of topics beside their metadata, by topic."""
+
+    records: Mapping[str, int]
+    sizes: Mapping[str, int]
+    rates: Mapping[str, Rate]
+
+
+NOTHING_MEASURED = Measures({}, {}, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +84,24 @@ class TopicView:
     partitions: tuple[PartitionRow, ...]
     size_bytes: int | None
     """Of all leaders' logs that are known."""
+    groups: tuple[GroupRow, ...] | None
+    """Those that have read it, or read it now; None if the cluster has too many groups to look at each."""
+
+
+def topics_page(
+    topics: Iterable[TopicMetadata], asked: Asked, measures: Measures = NOTHING_MEASURED
+) -> Page[TopicRow]:
+    rows = [_row(topic) for topic in topics]
+    if asked.column in MEASURED:
+        rows = [measured_row(row, measures) for row in rows]
+    return page_of(rows, lambda row: row.name, asked, COLUMNS)
 
 
 def topics_view(
-    topics: Mapping[str, TopicMetadata], query: str, number: int, *, internal: bool
+    page: Page[TopicRow], measures: Measures, policies: Mapping[str, str | None], *, internal: bool
 ) -> TopicsView:
-    listed = [topic for topic in topics.values() if internal or not topic.is_internal]
-    page = page_of(listed, lambda topic: topic.name, query, number)
-    return TopicsView(page.showing(tuple(_row(topic) for topic in page.items)), internal)
+    rows = (replace(measured_row(row, measures), cleanup_policy=policies.get(row.name)) for row in page.items)
+    return TopicsView(page.showing(tuple(rows)), internal)
 
 
 def _row(topic: TopicMetadata) -> TopicRow:
@@ -73,7 +115,30 @@ def _row(topic: TopicMetadata) -> TopicRow:
     )
 
 
-def topic_view(survey: Survey, name: str) -> TopicView:
+def measured_row(row: TopicRow, measures: Measures) -> TopicRow:
+    rate = measures.rates.get(row.name)
+    return replace(
+        row,
+        records=measures.records.get(row.name),
+        size_bytes=measures.sizes.get(row.name),
+        records_per_s=None if rate is None else rate.records_per_s,
+    )
+
+
+def measures_of(survey: Survey, rates: Mapping[str, Rate]) -> Measures:
+    records: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for row in survey.rows:
+        state = row.state
+        if state is None or state.role != LEADER:
+            continue
+        count = max(0, state.log_end_offset - state.log_start_offset)
+        records[row.topic] = records.get(row.topic, 0) + count
+        sizes[row.topic] = sizes.get(row.topic, 0) + max(0, state.size_bytes)
+    return Measures(records, sizes, rates)
+
+
+def topic_view(survey: Survey, name: str, groups: Iterable[GroupRow] | None) -> TopicView:
     topic = survey.metadata.topics.get(name)
     rows: dict[int, list[ReplicaRow]] = {}
     for row in survey.rows:
@@ -82,7 +147,8 @@ def topic_view(survey: Survey, name: str) -> TopicView:
     partitions = () if topic is None else topic.partitions
     found = tuple(_partition(part, rows.get(part.partition, [])) for part in partitions)
     sizes = [one.size_bytes for one in found if one.size_bytes is not None]
-    return TopicView(name, found, sum(sizes) if sizes else None)
+    readers = None if groups is None else tuple(group for group in groups if name in group.topics)
+    return TopicView(name, found, sum(sizes) if sizes else None, readers)
 
 
 def _partition(part: PartitionMetadata, rows: list[ReplicaRow]) -> PartitionRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,9 +14,14 @@ from starlette.types import ASGIApp
 
 from nilometer.console.reading.cluster_access import ClusterAccess, Feeds
 from nilometer.console.reading.cluster_reader import ClusterReader
+from nilometer.console.reading.connection import ClusterConnection
 from nilometer.console.reading.record_reader import RecordReader
 from nilometer.console.reading.recordings import Recordings
+from nilometer.console.serving import Changes
+from nilometer.console.views.paging import NAME, Asked
 from nilometer.console.views.replay import ReplayView, replay_page, replay_view
+from nilometer.console.views.security import TableView
+from nilometer.console.web.change_pages import ChangePages
 from nilometer.console.web.guard import Guard, Served
 from nilometer.console.web.live_page import (
     JSON_TYPE,
@@ -50,6 +55,10 @@ class ClusterPages:
             Route("/topics/{topic}/{partition:int}", self._partition),
             Route("/groups", self._groups),
             Route("/group", self._group),
+            Route("/transactions", self._transactions),
+            Route("/security/acls", self._acls),
+            Route("/security/users", self._users),
+            Route("/security/quotas", self._quotas),
         ]
 
     async def _overview(self, request: Request) -> Response:
@@ -66,11 +75,11 @@ class ClusterPages:
         return await self._live.respond(request, page)
 
     async def _topics(self, request: Request) -> Response:
-        query, number = _search(request)
+        asked = _asked(request)
         internal = request.query_params.get("internal") == "1"
 
         async def read() -> object:
-            return await self._reader.topics(query, number, internal=internal)
+            return await self._reader.topics(asked, internal=internal)
 
         return await self._live.respond(request, LivePage("topics", "Topics", "topics.html", read))
 
@@ -98,8 +107,8 @@ class ClusterPages:
         return await self._live.respond(request, page)
 
     async def _groups(self, request: Request) -> Response:
-        query, number = _search(request)
-        page = LivePage("groups", "Groups", "groups.html", lambda: self._reader.groups(query, number))
+        asked = _asked(request)
+        page = LivePage("groups", "Groups", "groups.html", lambda: self._reader.groups(asked))
         return await self._live.respond(request, page)
 
     async def _group(self, request: Request) -> Response:
@@ -107,12 +116,41 @@ class ClusterPages:
         page = LivePage("groups", f"Group {group}", "group.html", lambda: self._reader.group(group))
         return await self._live.respond(request, page)
 
+    async def _transactions(self, request: Request) -> Response:
+        asked = _asked(request)
+        all_ids = request.query_params.get("all") == "1"
 
-def _search(request: Request) -> tuple[str, int]:
-    """Return the words that are searched for and the number of the page."""
+        async def read() -> object:
+            return await self._reader.transactions(asked, all_ids=all_ids)
+
+        page = LivePage("transactions", "Transactions", "transactions.html", read)
+        return await self._live.respond(request, page)
+
+    async def _acls(self, request: Request) -> Response:
+        return await self._table(request, "ACLs", self._reader.acls)
+
+    async def _users(self, request: Request) -> Response:
+        return await self._table(request, "Users", self._reader.users)
+
+    async def _quotas(self, request: Request) -> Response:
+        return await self._table(request, "Quotas", self._reader.quotas)
+
+    async def _table(
+        self, request: Request, title: str, read: Callable[[Asked], Awaitable[TableView]]
+    ) -> Response:
+        asked = _asked(request)
+        page = LivePage("security", title, "security.html", lambda: read(asked))
+        return await self._live.respond(request, page)
+
+
+def _asked(request: Request) -> Asked:
+    """Return which page of a list is asked for: ``q`` has words, ``sort`` a column, after ``-`` downwards."""
     given = request.query_params.get("page", "1")
     number = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 1
-    return request.query_params.get("q", "")[:249], number
+    sort = request.query_params.get("sort", "")[:99]
+    return Asked(
+        request.query_params.get("q", "")[:249], number, sort.removeprefix("-") or NAME, sort.startswith("-")
+    )
 
 
 # The pages that replay recordings: the list of them, and one at one of its events.
@@ -198,15 +236,16 @@ def application(
     reader: ClusterReader,
     records: RecordReader,
     feeds: Feeds,
+    connection: ClusterConnection,
     hosts: Iterable[str],
     *,
-    read_only: bool = False,
+    changes: Changes = Changes.RECORDS,
     recordings: Recordings | None = None,
 ) -> ASGIApp:
     """Return a console without a login. ``hosts``: the values of ``Host`` that it answers to;
     ``recordings``: default the shipped scenarios."""
-    rendering, recordings = Rendering(read_only=read_only), recordings or Recordings()
-    app = pages(reader, records, feeds, rendering, recordings, read_only=read_only)
+    rendering, recordings = Rendering(changes=changes), recordings or Recordings()
+    app = pages(reader, records, feeds, connection, rendering, recordings, changes)
     return Guard(app, Served("http", tuple(hosts)))
 
 
@@ -214,10 +253,10 @@ def pages(
     reader: ClusterReader,
     records: RecordReader,
     feeds: Feeds,
+    connection: ClusterConnection,
     rendering: Rendering,
     recordings: Recordings,
-    *,
-    read_only: bool,
+    changes: Changes,
 ) -> ASGIApp:
     """Return the pages, without a guard before them."""
 
@@ -226,7 +265,8 @@ def pages(
 
     return Starlette(
         routes=[
-            *MessagePages(reader, records, rendering, read_only=read_only).routes,
+            *MessagePages(reader, records, rendering, changes).routes,
+            *ChangePages(connection, rendering, changes).routes,
             *ClusterPages(reader, LivePages(feeds, rendering)).routes,
             *ReplayPages(recordings, rendering).routes,
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -239,11 +279,11 @@ class UserPages:
     """The pages as one user of the cluster sees them."""
 
     def __init__(
-        self, access: ClusterAccess, rendering: Rendering, recordings: Recordings, *, read_only: bool
+        self, access: ClusterAccess, rendering: Rendering, recordings: Recordings, changes: Changes
     ) -> None:
         self._access = access
         self.app: ASGIApp = pages(
-            access.reader, access.records, access.feeds, rendering, recordings, read_only=read_only
+            access.reader, access.records, access.feeds, access.connection, rendering, recordings, changes
         )
 
     async def end_events(self) -> None:

@@ -54,6 +54,12 @@ def moment(ms: int) -> str:
         return f"{ms} ms"
 
 
+def iso(ms: int) -> str:
+    """Return a time as a program reads it; empty if there is none."""
+    shown = moment(ms)
+    return f"{shown.replace(' ', 'T')}Z" if shown[-4:-3] == "." else ""
+
+
 def seconds(us: int) -> str:
     """Return a simulated time, given in microseconds."""
     return f"{us / 1_000_000:,.3f} s"
@@ -86,6 +92,7 @@ class Rendering:
             n=number,
             size=size,
             moment=moment,
+            iso=iso,
             listed=listed,
             age=duration,
             seconds=seconds,

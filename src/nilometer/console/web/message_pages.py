@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -28,6 +27,7 @@ from nilometer.console.reading.record_reader import (
     RecordReader,
     TooManyTails,
 )
+from nilometer.console.serving import Changes
 from nilometer.console.views.json_filter import BadFilter, JsonFilter, json_filter
 from nilometer.console.views.records import (
     AUTO,
@@ -38,7 +38,15 @@ from nilometer.console.views.records import (
     cut_after,
     record_views,
 )
-from nilometer.console.web.form_body import BadForm, form_entries
+from nilometer.console.web.form_entries import (
+    INT32_MAX,
+    INT64_MAX,
+    BadEntry,
+    BadForm,
+    form_entries,
+    number_in,
+    time_in,
+)
 from nilometer.console.web.live_page import (
     EVENTS,
     JSON_TYPE,
@@ -54,11 +62,6 @@ from nilometer.wire.errors import ErrorCode, KafkaError
 
 STARTS = (NEWEST, OLDEST, OFFSET, TIME)
 COUNT = 50
-INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
-
-
-class BadEntry(Exception):
-    """An entry of a form cannot be used; the message says which, and what it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +114,16 @@ def record_query(topic: str, entered: Entered) -> RecordQuery:
         raise BadEntry("An offset belongs to a partition: choose one.")
     at = 0
     if entered.start == OFFSET:
-        at = _number(entered.at, "The offset", INT64_MAX)
+        at = number_in(entered.at, "The offset", INT64_MAX)
     elif entered.start == TIME:
-        at = _time(entered.at)
+        at = time_in(entered.at)
     return RecordQuery(
         topic,
         partition,
         entered.start,
         at,
         entered.key.encode() if entered.key else None,
-        min(max(1, _number(entered.count, "The number of records", 10**6)), COUNT_MAX),
+        min(max(1, number_in(entered.count, "The number of records", 10**6)), COUNT_MAX),
         entered.committed,
         _value_filter(entered.value) if entered.value else None,
         positions_of(entered.before) if entered.start == NEWEST else {},
@@ -155,7 +158,7 @@ def new_record(given: Mapping[str, str]) -> NewRecord:
 
 def partition_of(text: str) -> int | None:
     """Raises BadEntry."""
-    return None if not text else _number(text, "The partition", INT32_MAX)
+    return None if not text else number_in(text, "The partition", INT32_MAX)
 
 
 def positions_text(positions: Mapping[int, int]) -> str:
@@ -168,7 +171,7 @@ def positions_of(text: str) -> dict[int, int]:
     found: dict[int, int] = {}
     for part in text.split(",") if text else ():
         partition, _, offset = part.partition(":")
-        found[_number(partition, "A partition", INT32_MAX)] = _number(offset, "An offset", INT64_MAX)
+        found[number_in(partition, "A partition", INT32_MAX)] = number_in(offset, "An offset", INT64_MAX)
     return found
 
 
@@ -177,27 +180,10 @@ def _text(entered: str) -> bytes:
     return entered.replace("\r\n", "\n").encode()
 
 
-def _number(text: str, what: str, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
-        raise BadEntry(f"{what} must be a whole number from 0 to {most:,}, not {text!r}.")
-    return int(text)
-
-
-def _time(text: str) -> int:
-    """Return milliseconds since the epoch: those, or an ISO 8601 time; without a zone it is UTC."""
-    if text.isascii() and text.isdigit():
-        return _number(text, "The time in ms", INT64_MAX)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadEntry(f"The time must be as in 2026-01-31 12:00:00 (UTC), or in ms, not {text!r}.") from None
-    return max(0, round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000))
-
-
 logger = logging.getLogger("nilometer.console")
 
 BODY_BYTES_MAX = 2 * 1024 * 1024
-READ_ONLY = "This console is read-only: it was started with --read-only."
+READ_ONLY = "This console is read-only: it was started with --changes none, or --read-only."
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +214,12 @@ class _Shown:
 
 class MessagePages:
     def __init__(
-        self, reader: ClusterReader, records: RecordReader, rendering: Rendering, *, read_only: bool
+        self, reader: ClusterReader, records: RecordReader, rendering: Rendering, changes: Changes
     ) -> None:
         self._reader = reader
         self._records = records
         self._rendering = rendering
-        self._read_only = read_only
+        self._changes = changes
 
     @property
     def routes(self) -> list[Route]:
@@ -258,7 +244,7 @@ class MessagePages:
 
     async def _produce(self, request: Request) -> Response:
         topic: str = request.path_params["topic"]
-        if self._read_only:
+        if self._changes is Changes.NONE:
             return PlainTextResponse(f"{READ_ONLY}\n", 403)
         try:
             given = await form_entries(request, BODY_BYTES_MAX)

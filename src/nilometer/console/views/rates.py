@@ -1,0 +1,77 @@
+"""Records and bytes appended per second, from one reading of a cluster to the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.replicas.replica_survey import Survey
+from nilometer.wire.own_apis import LEADER
+
+BETWEEN_MS = 500
+"""Readings that are closer are no two readings: their rates would jump."""
+
+
+class Rate(NamedTuple):
+    records_per_s: float
+    bytes_per_s: float
+    """Of the leader's log; 0 while retention or compaction removes more than is appended."""
+
+
+class _Seen(NamedTuple):
+    at_ms: int
+    log_end_offset: int
+    size_bytes: int
+    rate: Rate | None
+
+
+class AppendRates:
+    """The newest reading of each partition, and the rate up to it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[TopicPartition, _Seen] = {}
+
+    def read(self, survey: Survey | None, at_ms: int) -> None:
+        """Take the leaders' states of a survey. ``at_ms``: of a monotonic clock."""
+        for row in survey.rows if survey is not None else ():
+            if row.state is None or row.state.role != LEADER:
+                continue
+            partition, end, size = (
+                TopicPartition(row.topic, row.partition),
+                row.state.log_end_offset,
+                row.state.size_bytes,
+            )
+            before = self._seen.get(partition)
+            if before is None:
+                self._seen[partition] = _Seen(at_ms, end, size, None)
+            elif at_ms - before.at_ms >= BETWEEN_MS:
+                self._seen[partition] = _Seen(at_ms, end, size, _rate(before, at_ms, end, size))
+
+    def keep(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget all other partitions, which no longer exist."""
+        self._seen = {one: self._seen[one] for one in partitions if one in self._seen}
+
+    def by_topic(self) -> Mapping[str, Rate]:
+        """Return the sum of the known rates of each topic's partitions."""
+        found: dict[str, Rate] = {}
+        for partition, seen in self._seen.items():
+            if seen.rate is not None:
+                found[partition.topic] = _sum((found.get(partition.topic, Rate(0, 0)), seen.rate))
+        return found
+
+    def total(self) -> Rate | None:
+        """Return the sum of all known rates; None if none is."""
+        known = [seen.rate for seen in self._seen.values() if seen.rate is not None]
+        return _sum(known) if known else None
+
+
+def _rate(before: _Seen, at_ms: int, end: int, size: int) -> Rate:
+    """An offset that went back (the leader changed and the new one truncated) counts as no record."""
+    per_s = 1000 / (at_ms - before.at_ms)
+    return Rate(max(0, end - before.log_end_offset) * per_s, max(0, size - before.size_bytes) * per_s)
+
+
+def _sum(rates: Iterable[Rate]) -> Rate:
+    rates = tuple(rates)
+    return Rate(sum(one.records_per_s for one in rates), sum(one.bytes_per_s for one in rates))

@@ -1,0 +1,104 @@
+"""The list of transactions: those that are open, and who has left one open. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nilometer.client.admin.transaction_admin import (
+    WITHOUT_TRANSACTION,
+    OpenTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
+from nilometer.console.views.paging import Asked, Columns, Page, page_of
+from nilometer.wire.errors import KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRow:
+    transactional_id: str
+    state: str
+    producer_id: int
+    coordinator_id: int
+    producer_epoch: int | None = None
+    """None, as all that follows, of a transaction that this user may not describe."""
+    open_ms: int | None = None
+    """For how long it has been open; None if none is open."""
+    timeout_ms: int | None = None
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HangingRow:
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    start_offset: int | None
+    last_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionsView:
+    page: Page[TransactionRow]
+    all: bool
+    """Whether transactional ids without an open transaction are listed."""
+    hanging: tuple[HangingRow, ...]
+
+
+LISTED: Columns[TransactionListing] = {
+    "state": lambda one: one.state,
+    "producer": lambda one: one.producer_id,
+    "coordinator": lambda one: one.coordinator_id,
+}
+
+
+def transactions_page(
+    listed: Iterable[TransactionListing], asked: Asked, *, all_ids: bool
+) -> Page[TransactionListing]:
+    shown = [one for one in listed if all_ids or one.state not in WITHOUT_TRANSACTION]
+    return page_of(shown, lambda one: one.transactional_id, asked, LISTED)
+
+
+def transactions_view(
+    page: Page[TransactionListing],
+    described: Mapping[str, TransactionDescription | KafkaError],
+    hanging: Sequence[HangingRow],
+    wall_ms: int,
+    *,
+    all_ids: bool,
+) -> TransactionsView:
+    rows = tuple(_row(one, described.get(one.transactional_id), wall_ms) for one in page.items)
+    return TransactionsView(page.showing(rows), all_ids, tuple(hanging))
+
+
+def _row(
+    listing: TransactionListing, found: TransactionDescription | KafkaError | None, wall_ms: int
+) -> TransactionRow:
+    if not isinstance(found, TransactionDescription):
+        return TransactionRow(
+            listing.transactional_id, listing.state, listing.producer_id, listing.coordinator_id
+        )
+    return TransactionRow(
+        found.transactional_id,
+        found.state,
+        found.producer_id,
+        found.coordinator_id,
+        found.producer_epoch,
+        None if found.start_ms is None else max(0, wall_ms - found.start_ms),
+        found.timeout_ms,
+        tuple(map(str, found.partitions)),
+    )
+
+
+def hanging_row(one: OpenTransaction) -> HangingRow:
+    producer = one.producer
+    return HangingRow(
+        one.partition.topic,
+        one.partition.partition,
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.start_offset,
+        producer.last_timestamp_ms,
+    )
