@@ -175,6 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         # A transport with TLS holds its protocol: the two, and OpenSSL's buffers, would stay until they are
         # found as garbage.
         self._transport = None
+        self.complete_early = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:

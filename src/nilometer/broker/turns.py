@@ -182,20 +182,19 @@ class _Noted(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         work, note, name = self._work, self._turns.note, self._name
-        step: Callable[[], Any] = lambda: work.send(None)  # noqa: E731
+        thrown: BaseException | None = None
         while True:
             try:
-                awaited = step()
+                awaited = work.send(None) if thrown is None else work.throw(thrown)
             except StopIteration as done:
                 return done.value
             finally:
+                thrown = None  # its traceback refers to this frame: both would stay as garbage
                 note(name)
             try:
                 yield awaited
             except BaseException as error:
-                step = lambda error=error: work.throw(error)  # noqa: E731
-            else:
-                step = lambda: work.send(None)  # noqa: E731
+                thrown = error
 
 
 class LongWork:

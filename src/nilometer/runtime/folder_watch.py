@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import functools
 import logging
 import os
 import struct
@@ -172,9 +173,15 @@ def _tells_of_a_lost_folder(events: bytes, watches: set[int]) -> bool:
     return False
 
 
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    """Each one has classes of its own, which only the garbage collection removes."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _inotify_init() -> int:
     try:
-        function = ctypes.CDLL(None, use_errno=True).inotify_init1
+        function = _c_library().inotify_init1
     except AttributeError:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), "inotify_init1") from None
     return _checked(function(os.O_CLOEXEC | os.O_NONBLOCK), "inotify_init1")
@@ -182,13 +189,13 @@ def _inotify_init() -> int:
 
 def _inotify_add_watch(descriptor: int, folder: str) -> int:
     """Return the number of the watch, which is the same as long as the path has the same folder."""
-    function = ctypes.CDLL(None, use_errno=True).inotify_add_watch
+    function = _c_library().inotify_add_watch
     return _checked(function(descriptor, os.fsencode(folder), ctypes.c_uint32(_MASK)), folder)
 
 
 def _inotify_rm_watch(descriptor: int, watch: int) -> None:
     """Nothing happens if the kernel has removed the watch, as it does with the folder."""
-    ctypes.CDLL(None, use_errno=True).inotify_rm_watch(descriptor, watch)
+    _c_library().inotify_rm_watch(descriptor, watch)
 
 
 def _checked(result: int, what: str) -> int:

@@ -230,7 +230,7 @@ class LargeRequests:
     async def _message(self, part: PartOfRequest, reply: Reply) -> messages.Message:
         """Return the response to a part: made here, or by the controller, to which it was forwarded."""
         if not reply:
-            return part.made[0]
+            return part.made.pop()  # its lazy parts refer to the part: both would stay as garbage
         frame = await wait_whole(reply, self._services.turns)
         return messages.decode_response(part.header.api_key, part.version, frame[4:])[1]
 

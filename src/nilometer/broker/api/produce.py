@@ -212,7 +212,7 @@ async def _encode_parts(request: Request, parts: list[PartOfRequest], work: Long
     endpoints: dict[NodeEndpoint, None] = {}
     throttle_ms = 0
     for part in parts:
-        (response,) = part.made
+        response = part.made.pop()
         for topic in response.topics:
             if not topics or topics[-1].name != topic.name:
                 outcomes.append([])

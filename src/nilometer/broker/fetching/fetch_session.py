@@ -128,6 +128,7 @@ class FetchSession(msgspec.Struct):
     def end(self) -> None:
         for key in list(self.partitions):
             self.forget(key)
+        self.watcher = None  # it refers to the session: both would stay as garbage
 
     def follow_rights(self, version: int) -> None:
         """Make all partitions dirty if rights have changed: the reader may have lost or got some of them."""
