@@ -94,7 +94,6 @@ def test_each_page_shows_what_the_brokers_say(filled: NilometerCluster, page: Pa
     controller = filled.controller()
     expect(page.locator(f"#broker-{controller} .tag")).to_have_text("controller")
     expect(page.locator("#status")).to_have_text("live")
-    screenshot(page, "overview")
 
     page.goto("/topics?internal=1")
     names = page.locator("tbody th a").all_inner_texts()
@@ -145,6 +144,9 @@ def test_lists_are_sorted_by_what_they_show(filled: NilometerCluster, page: Page
     assert readers[1:5] == ["Empty", "0", "20", "orders"]
     page.goto("/topics/orders")
     assert cells(page, "tr:has(th:has-text('readers'))")[2:] == ["0", "20"]
+    page.goto("/")
+    expect(page.locator(".chart")).to_have_count(2)
+    screenshot(page, "overview")
 
 
 def test_transactions_and_who_may_do_what(filled: NilometerCluster, page: Page) -> None:
@@ -163,6 +165,7 @@ def test_transactions_and_who_may_do_what(filled: NilometerCluster, page: Page) 
     expect(row).to_have_count(0)
     page.goto("/transactions?all=1")
     expect(row).to_contain_text("CompleteAbort")
+    assert cells(page, "tbody tr:has-text('payments')")[4:7] == ["–", "1 min", "–"]
     screenshot(page, "transactions")
     page.goto("/security/quotas")
     expect(page.locator("tbody")).to_contain_text("None.")

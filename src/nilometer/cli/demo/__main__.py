@@ -35,6 +35,7 @@ from nilometer.cli import commands
 from nilometer.cli.cluster_options import COMMAND_CONFIG_VARIABLE
 from nilometer.cli.demo.check import compare, counting, numbers_of
 from nilometer.cli.demo.demo_run import TOPIC_PREFIX, Demo, DemoFailed
+from nilometer.cli.demo.shop_log import write_shop_log
 from nilometer.cli.pipelines.pipeline_run_command import (
     print_position,
     print_tables,
@@ -69,6 +70,13 @@ USUAL_LOGS = (
 USUAL_BYTES_MAX = 64 * 1024 * 1024
 """The maximum total size of the machine's logs to read: a demo without given files should be short."""
 STILL_WRITTEN_SECONDS = 3_600
+SHOP_LOG = "shop-access.log"
+NEXT = """
+What to try next:
+  make demo INPUT=/path/to/logs              the same with your own log files
+  nilometer up --brokers 3 --console 8080    a cluster of your own, its console
+  nilometer ingest FILE --topic t --follow   lines of a file, as it grows
+  nilometer pipeline list                    sessions, joins, tables, alerts"""
 SNIFF_BYTES = 1_024
 
 
@@ -368,6 +376,9 @@ def run(demo: Demo, source: Path | None) -> bool:
     ensure_java(demo.print_step)
     clear_old_runs(demo)
     files = stable(demo, log_files(source))
+    if source is None and not any("access" in path.name for path in files):
+        files.append(write_shop_log(demo.run_dir / "input" / SHOP_LOG))
+        demo.print_step(f"No access log is here: one that is made up is added ({SHOP_LOG})")
     size = sum(path.stat().st_size for path in files)
     demo.print_step(f"Input: {len(files)} file{'s' * (len(files) > 1)}, {size / 1e6:.1f} MB")
     spark = SparkStart(demo.run_dir / "spark.log")
@@ -386,7 +397,9 @@ def run(demo: Demo, source: Path | None) -> bool:
     finally:
         spark.stop()
     print_tables(demo.console, tables)
-    return compare(demo, ours, wanted)
+    agreed = compare(demo, ours, wanted)
+    click.echo(NEXT)
+    return agreed
 
 
 def clear_old_runs(demo: Demo) -> None:

@@ -86,10 +86,17 @@ def _row(
         found.producer_id,
         found.coordinator_id,
         found.producer_epoch,
-        None if found.start_ms is None else max(0, wall_ms - found.start_ms),
+        _open_ms(found, wall_ms),
         found.timeout_ms,
         tuple(map(str, found.partitions)),
     )
+
+
+def _open_ms(found: TransactionDescription, wall_ms: int) -> int | None:
+    """A coordinator tells the start of an ended transaction, too."""
+    if found.start_ms is None or found.state in WITHOUT_TRANSACTION:
+        return None
+    return max(0, wall_ms - found.start_ms)
 
 
 def hanging_row(one: OpenTransaction) -> HangingRow:
