@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from nilometer.wire.errors import MalformedRequest
+from nilometer.wire.primitives import STRING_BYTES_MAX
 
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
@@ -76,6 +77,8 @@ class BodyReader:
 
     def nullable_string(self) -> str | None:
         length = self.varint() - 1 if self.flexible else self._length16()
+        if length > STRING_BYTES_MAX:
+            raise MalformedRequest(f"a string of {length} bytes; it may have {STRING_BYTES_MAX}")
         return None if length < 0 else str(self.take(length), "utf-8")
 
     def string(self) -> str:

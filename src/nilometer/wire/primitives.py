@@ -13,6 +13,9 @@ from nilometer.wire.errors import CorruptBatch
 #
 # Small non-negative values are encoded with a table, since nearly all lengths and deltas are small.
 
+STRING_BYTES_MAX = 2**15 - 1
+"""Of each string in a message, as in Kafka, also where its format could have more: it takes seconds to hash a
+name of megabytes."""
 VARINT_BYTES_MAX = 5
 VARLONG_BYTES_MAX = 10
 

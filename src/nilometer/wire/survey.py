@@ -14,12 +14,13 @@ Invariant: the memory for the arrays of a message that passes is bounded by the 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 from nilometer.wire.errors import MalformedMessage
-from nilometer.wire.primitives import encode_unsigned
+from nilometer.wire.primitives import STRING_BYTES_MAX, encode_unsigned
 from nilometer.wire.schema import FIXED_SIZES, EntityShape, FieldShape, shape_of
 
 Cut = tuple[int, int, bytes]
@@ -147,9 +148,9 @@ def field_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
         return _survey_duration
     if (size := FIXED_SIZES.get(field.kafka_type)) is not None:
         return _skip(size)
-    if flexible:
-        return _survey_compact_bytes
-    return _survey_string if field.kafka_type == "string" else _survey_bytes
+    if field.kafka_type == "string":
+        return _survey_compact_string if flexible else _survey_string
+    return _survey_compact_bytes if flexible else _survey_bytes
 
 
 def _array_surveyor(field: FieldShape, *, flexible: bool) -> Survey:
@@ -187,7 +188,7 @@ def _items_surveyor(field: FieldShape, item_min: int, *, flexible: bool) -> Surv
     if field.entity is None:
         if field.kafka_type in FIXED_SIZES:
             return lambda buffer, position, end, cuts, count: position + count * item_min
-        item = _survey_compact_bytes if flexible else _survey_string
+        item = field_surveyor(dataclasses.replace(field, is_array=False), flexible=flexible)
     else:
         shape = shape_of(field.entity)
         if all(_fixed_size(inner) is not None for inner in shape.plain):
@@ -285,6 +286,16 @@ def _survey_compact_bytes(buffer: bytes, position: int, end: int, cuts: list[Cut
     if size < 0x80:
         return position + size + (not size)
     size, position = decode_unsigned(buffer, position)
+    return position + max(size - 1, 0)
+
+
+def _survey_compact_string(buffer: bytes, position: int, end: int, cuts: list[Cut]) -> int:
+    size = buffer[position]
+    if size < 0x80:
+        return position + size + (not size)
+    size, position = decode_unsigned(buffer, position)
+    if size > STRING_BYTES_MAX + 1:
+        raise MalformedMessage(f"a string of {size - 1} bytes; it may have {STRING_BYTES_MAX}")
     return position + max(size - 1, 0)
 
 

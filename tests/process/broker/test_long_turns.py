@@ -109,6 +109,19 @@ def test_a_produce_to_many_absent_partitions_holds_the_loop_for_no_one(broker: N
     assert longest_turn_ms(broker, "Produce") < TURN_MS_MAX
 
 
+def test_a_name_of_megabytes_ends_its_connection(broker: NilometerBroker) -> None:
+    name = "n" * 20_000_000
+    for key, version, fields in (
+        (ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": (name,)}),
+        (ApiKey.HEARTBEAT, 4, {"group_id": name, "generation_id": 1, "member_id": "m"}),
+        (ApiKey.PRODUCE, 9, produce_fields(9, name, {0: b""})),
+    ):
+        with pytest.raises(ConnectionEnded):
+            ask(broker, key, version, **fields)
+    assert longest_turn_ms(broker, "FindCoordinator") < TURN_MS_MAX
+    assert longest_turn_ms(broker, "Heartbeat") < TURN_MS_MAX
+
+
 def fetch_fields(topic: str, partitions: int, session_epoch: int = -1) -> dict[str, object]:
     def wanted(index: int) -> object:
         return make(

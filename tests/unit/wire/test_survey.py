@@ -7,6 +7,7 @@ import pytest
 from nilometer.wire.building import milliseconds, milliseconds_since_epoch
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.messages import Api, ApiKey, api
+from nilometer.wire.primitives import STRING_BYTES_MAX
 from nilometer.wire.survey import DURATION_MAX_MS, TIME_MAX_MS, survey
 
 UNKNOWN = b"\x63\x03abc"
@@ -126,3 +127,18 @@ def test_a_time_is_read_as_the_nearest_that_can_be_said(sent: int) -> None:
     body = body.replace((77).to_bytes(8, "big"), sent.to_bytes(8, "big", signed=True))
     read = codec.read_response(body)
     assert milliseconds_since_epoch(read.expiry_timestamp) == max(0, min(TIME_MAX_MS, sent))
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_a_compact_string_has_at_most_as_many_bytes_as_a_legacy_one(excess: int) -> None:
+    text = "é" * (STRING_BYTES_MAX // 2) + "e" * (1 + excess)
+    for codec, request in (
+        (api(ApiKey.HEARTBEAT, 4), {"group_id": text, "generation_id": 1, "member_id": "m"}),
+        (api(ApiKey.FIND_COORDINATOR, 4), {"key_type": 0, "coordinator_keys": ("short", text)}),
+    ):
+        encoded = codec.write_request(codec.request(**request))
+        if excess:
+            with pytest.raises(MalformedMessage):
+                codec.read_request(encoded)
+        else:
+            assert codec.read_request(encoded) == codec.request(**request)
