@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 from nilometer.cluster.records import DelegationTokenChanged, ScramCredentialChanged
 from nilometer.security.delegation_token import DelegationToken
@@ -54,18 +55,22 @@ class ScramUsers:
 class DelegationTokens:
     """All tokens by id, expired ones too until the controller removes them."""
 
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "_bytes_of")
 
     def __init__(self) -> None:
         self._by_id: dict[str, DelegationToken] = {}
+        self._bytes_of: Counter[str] = Counter()
 
     def get(self, token_id: str) -> DelegationToken | None:
         return self._by_id.get(token_id)
 
-    def items(self) -> Iterator[tuple[str, DelegationToken]]:
-        """Yield the tokens with their ids, by id."""
-        for token_id in sorted(self._by_id):
-            yield token_id, self._by_id[token_id]
+    def bytes_of(self, requester: str) -> int:
+        """Return about how much memory the tokens take that this principal has requested."""
+        return self._bytes_of[requester]
+
+    def items(self) -> list[tuple[str, DelegationToken]]:
+        """Return the tokens with their ids, in no order."""
+        return list(self._by_id.items())
 
     def apply(self, record: DelegationTokenChanged) -> Callable[[], None]:
         """Set or remove a token; return the function that undoes it."""
@@ -74,13 +79,20 @@ class DelegationTokens:
         return lambda: self._put(record.id, before)
 
     def _put(self, token_id: str, token: DelegationToken | None) -> None:
-        if token is None:
-            self._by_id.pop(token_id, None)
-        else:
+        before = self._by_id.pop(token_id, None)
+        if before is not None:
+            self._bytes_of[before.requester] -= before.size
+            if not self._bytes_of[before.requester]:
+                del self._bytes_of[before.requester]
+        if token is not None:
             self._by_id[token_id] = token
+            self._bytes_of[token.requester] += token.size
 
     def snapshot(self) -> tuple[DelegationTokenChanged, ...]:
-        return tuple(DelegationTokenChanged(id=token_id, token=token) for token_id, token in self.items())
+        return tuple(
+            DelegationTokenChanged(id=token_id, token=self._by_id[token_id])
+            for token_id in sorted(self._by_id)
+        )
 
     def restore(self, records: Iterable[DelegationTokenChanged]) -> None:
         for record in records:

@@ -24,6 +24,10 @@ from nilometer.security.scram import (
     sign,
 )
 
+TOKEN_BYTES = 512
+"""What a token takes beside its principals."""
+PRINCIPAL_BYTES = 64
+
 
 class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
     """What all brokers know of a token; times are in milliseconds since the Unix epoch."""
@@ -49,6 +53,11 @@ class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
     def principals(self) -> tuple[str, ...]:
         """Those that may always describe the token."""
         return (self.owner, self.requester, *self.renewers)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory the token takes."""
+        return TOKEN_BYTES + sum(len(each) + PRINCIPAL_BYTES for each in self.principals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +12,10 @@ import pytest
 from nilometer.broker.api.delegation_tokens import describe, may_request_tokens
 from nilometer.broker.api.spec import Request
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.turns import Turns
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged
+from nilometer.runtime.runtime import SystemClock
 from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.principal import ANONYMOUS, Principal
 from nilometer.security.protocol import SecurityProtocol
@@ -52,7 +55,11 @@ def test_many_owners_and_many_tokens_take_no_step_for_each_pair() -> None:
     header = RequestHeader(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, 1, "test", 0)
     request = Request(header, codec.request(owners=owners), codec, cast(Any, None), context)
     services = SimpleNamespace(
-        image=image, tokens=SimpleNamespace(hmac_of=lambda _: b"hmac"), authorizer=None
+        image=image,
+        tokens=SimpleNamespace(hmac_of=lambda _: b"hmac"),
+        authorizer=None,
+        turns=Turns(SystemClock()),
+        tasks=SimpleNamespace(spawn=lambda work, kind: work),
     )
     steps = 0
 
@@ -62,7 +69,7 @@ def test_many_owners_and_many_tokens_take_no_step_for_each_pair() -> None:
 
     sys.setprofile(count_step)
     try:
-        reply = describe(cast(Any, services), request)
+        reply = asyncio.run(cast(Any, describe(cast(Any, services), request)))
     finally:
         sys.setprofile(None)
     assert reply is not None and steps < count * count

@@ -9,6 +9,7 @@ import pytest
 from nilometer.cluster import ClusterImage
 from nilometer.cluster.controller.credentials import (
     REMOVALS_MAX,
+    REQUESTER_BYTES_MAX,
     TIME_MAX_MS,
     TOKEN_BYTES_MAX,
     TokenLifetimes,
@@ -118,6 +119,23 @@ def test_a_token_whose_principals_are_too_long_is_refused() -> None:
     code = refusal(lambda: decide_create_token(ClusterImage(), request, LIFETIMES, now_ms=NOW, chance=CHANCE))
     assert code is ErrorCode.invalid_request
     assert len(create(ClusterImage(), renewers=many[:600])[1].renewers) == 600
+
+
+def test_the_tokens_of_one_requester_have_a_bound() -> None:
+    image, renewers = ClusterImage(), tuple(Principal("User", str(number)) for number in range(1_000))
+    ids = [create(image, renewers=renewers)[0]]
+    size = image.tokens.bytes_of(str(ALICE))
+    while image.tokens.bytes_of(str(ALICE)) + size <= REQUESTER_BYTES_MAX:
+        ids.append(create(image, renewers=renewers)[0])
+    request = TokenRequest(requester=ALICE, owner=ALICE, renewers=renewers)
+    decide = lambda: decide_create_token(image, request, LIFETIMES, now_ms=NOW, chance=CHANCE)  # noqa: E731
+    assert refusal(decide) is ErrorCode.policy_violation
+    create(image, BOB, ALICE, renewers)
+    restored = ClusterImage.from_snapshot(image.snapshot())
+    assert restored.tokens.bytes_of(str(ALICE)) == image.tokens.bytes_of(str(ALICE)) > 0
+    for token_id in ids:
+        apply(image, DelegationTokenChanged(id=token_id))
+    assert image.tokens.bytes_of(str(ALICE)) == 0
 
 
 @pytest.mark.parametrize(

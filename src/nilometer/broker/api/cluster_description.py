@@ -6,14 +6,20 @@ Metadata, which every client sends, is in a module of its own.
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED, offline_replicas
-from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import Topic, why_invalid_name
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 
 # DescribeTopicPartitions (KIP-966): partitions with their eligible leader replicas, in pages.
@@ -23,9 +29,13 @@ from nilometer.wire.errors import ErrorCode
 PARTITIONS_PER_PAGE_MAX = 2000
 
 
-def handle_topic_partitions(services: Services, request: Request) -> Reply:
+def handle_topic_partitions(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _page(services, request), "DescribeTopicPartitions")
+
+
+async def _page(services: Services, request: Request) -> Reply:
     cursor = request.body.cursor
-    image, access = services.image, access_of(services, request)
+    image, access, work = services.image, access_of(services, request), LongWork(services.turns)
     wanted = sorted({topic.name for topic in request.body.topics})
     if cursor is not None and (cursor.partition_index < 0 or (wanted and cursor.topic_name not in wanted)):
         refused = tuple(_refused(request, name, ErrorCode.invalid_request) for name in wanted)
@@ -33,19 +43,21 @@ def handle_topic_partitions(services: Services, request: Request) -> Reply:
     names = wanted or [topic.name for topic in image.topics()]
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
-    described = access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names, report=bool(wanted))
-    denied = [name for name in names if name not in described] if wanted else []
-    names = [name for name in names if name in described]
+    described: list[str] = []
+    denied: list[str] = []
+    for name in names:
+        may = access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, report=bool(wanted))
+        (described if may else denied).append(name)
+        await work.step(1)
     room = max(1, min(request.body.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     answers = list[object]()
     next_cursor = None
-    for name in names:
+    for name in described:
+        await work.step(1)
         topic = image.topic(name)
         if topic is None:
-            invalid = why_invalid_name(name) is not None
-            error = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
-            operations = access.operations(ResourceType.TOPIC, name)
-            answers.append(_refused(request, name, error, operations))
+            if wanted:
+                answers.append(_unknown(request, access, name))
             continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if room == 0:
@@ -58,8 +70,15 @@ def handle_topic_partitions(services: Services, request: Request) -> Reply:
         if last < len(topic.partitions):
             next_cursor = request.make("Cursor", topic_name=name, partition_index=last)
             break
-    answers += (_refused(request, name, ErrorCode.topic_authorization_failed) for name in denied)
+    if wanted:
+        answers += (_refused(request, name, ErrorCode.topic_authorization_failed) for name in denied)
     return request.respond(throttle_time_ms=0, topics=tuple(answers), next_cursor=next_cursor)
+
+
+def _unknown(request: Request, access: Access, name: str) -> object:
+    invalid = why_invalid_name(name) is not None
+    error = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
+    return _refused(request, name, error, access.operations(ResourceType.TOPIC, name))
 
 
 def _refused(request: Request, name: str, error: ErrorCode, operations: int = OPERATIONS_NOT_ASKED) -> object:
@@ -75,31 +94,30 @@ def _refused(request: Request, name: str, error: ErrorCode, operations: int = OP
 
 
 def _topic(services: Services, request: Request, topic: Topic, indexes: range) -> object:
-    partitions: list[object] = []
-    for index in indexes:
-        state = topic.partitions[index]
-        partitions.append(
-            request.make(
-                "DescribeTopicPartitionsResponsePartition",
-                error_code=ErrorCode.none if state.has_leader else ErrorCode.leader_not_available,
-                partition_index=index,
-                leader_id=state.leader,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=state.replicas,
-                isr_nodes=state.isr,
-                eligible_leader_replicas=state.elr,
-                last_known_elr=() if state.last_known_leader < 0 else (state.last_known_leader,),
-                offline_replicas=offline_replicas(services, state),
-            )
-        )
     return request.make(
         "DescribeTopicPartitionsResponseTopic",
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
-        partitions=tuple(partitions),
+        partitions=LazySequence(partial(_partition, services, request, topic), indexes),
         topic_authorized_operations=access_of(services, request).operations(ResourceType.TOPIC, topic.name),
+    )
+
+
+def _partition(services: Services, request: Request, topic: Topic, index: int) -> object:
+    state = topic.partitions[index]
+    return request.make(
+        "DescribeTopicPartitionsResponsePartition",
+        error_code=ErrorCode.none if state.has_leader else ErrorCode.leader_not_available,
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=state.replicas,
+        isr_nodes=state.isr,
+        eligible_leader_replicas=state.elr,
+        last_known_elr=() if state.last_known_leader < 0 else (state.last_known_leader,),
+        offline_replicas=offline_replicas(services, state),
     )
 
 

@@ -10,15 +10,18 @@ before it forwards the request. The answers are those of Kafka, also in their ti
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.controller_requests import on_controller
-from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right
+from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right, spawn
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.connection import Reply
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.services import Services
+from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.controller.credentials import (
     TokenRequest,
@@ -33,6 +36,7 @@ from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.principal import ANONYMOUS, Principal
 from nilometer.security.protocol import SecurityProtocol
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.encoder import LazySequence
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, milliseconds
 
@@ -183,22 +187,30 @@ def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Repl
 # ── describe
 
 
-def describe(services: Services, request: Request) -> Reply:
-    error = ErrorCode.none
-    described: tuple[Message, ...] = ()
+def describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     if not may_request_tokens(request.context):
-        error = ErrorCode.delegation_token_request_not_allowed
-    elif services.tokens is None:
-        error = ErrorCode.delegation_token_auth_disabled
-    else:
-        access, principal = access_of(services, request), str(request.context.principal)
-        wanted = _wanted_owners(request)
-        described = tuple(
-            _described(request, token_id, token, services.tokens)
-            for token_id, token in services.image.tokens.items()
-            if (wanted is None or not wanted.isdisjoint(token.principals))
-            and (principal in token.principals or _may_describe(access, token_id, token))
-        )
+        return _respond_described(request, ErrorCode.delegation_token_request_not_allowed)
+    if services.tokens is None:
+        return _respond_described(request, ErrorCode.delegation_token_auth_disabled)
+    return spawn(services, _describe(services, request, services.tokens), "DescribeDelegationToken")
+
+
+async def _describe(services: Services, request: Request, tokens: KnownTokens) -> Reply:
+    access, principal = access_of(services, request), str(request.context.principal)
+    wanted = _wanted_owners(request)
+    work = LongWork(services.turns)
+    shown: list[tuple[str, DelegationToken]] = []
+    for token_id, token in services.image.tokens.items():
+        if (wanted is None or not wanted.isdisjoint(token.principals)) and (
+            principal in token.principals or _may_describe(access, token_id, token)
+        ):
+            shown.append((token_id, token))
+        await work.step(len(token.principals))
+    described = LazySequence(lambda each: _described(request, *each, tokens), shown)
+    return _respond_described(request, ErrorCode.none, described)
+
+
+def _respond_described(request: Request, error: ErrorCode, described: Sequence[Message] = ()) -> Reply:
     return request.respond(error_code=error, tokens=described, throttle_time_ms=0)
 
 
@@ -218,10 +230,6 @@ def _may_describe(access: Access, token_id: str, token: DelegationToken) -> bool
 
 def _described(request: Request, token_id: str, token: DelegationToken, tokens: KnownTokens) -> Message:
     owner, requester = _parts(token.owner), _parts(token.requester)
-    renewers = tuple(
-        request.make("DescribedDelegationTokenRenewer", principal_type=each.type, principal_name=each.name)
-        for each in map(_parts, token.renewers)
-    )
     return request.make(
         "DescribedDelegationToken",
         principal_type=owner.type,
@@ -233,7 +241,14 @@ def _described(request: Request, token_id: str, token: DelegationToken, tokens: 
         max_timestamp=token.max_ms,
         token_id=token_id,
         hmac=tokens.hmac_of(token_id),
-        renewers=renewers,
+        renewers=LazySequence(partial(_renewer, request), token.renewers),
+    )
+
+
+def _renewer(request: Request, renewer: str) -> Message:
+    principal = _parts(renewer)
+    return request.make(
+        "DescribedDelegationTokenRenewer", principal_type=principal.type, principal_name=principal.name
     )
 
 

@@ -104,6 +104,8 @@ TIME_MAX_MS = 253_402_300_799_000
 """The last second of the year 9999: tokens do not last longer, whatever the settings."""
 TOKEN_BYTES_MAX = 64 * 1024
 """The largest record of a token: every user may create tokens, and all brokers keep them in memory."""
+REQUESTER_BYTES_MAX = 4 * 1024 * 1024
+"""What the tokens take that one principal has requested: some 6,000 without renewers."""
 REMOVALS_MAX = 10_000
 """How many expired tokens one decision removes."""
 
@@ -160,6 +162,9 @@ def decide_create_token(
     if record_bytes([record]) > TOKEN_BYTES_MAX:
         why = f"The principals of a delegation token take at most {TOKEN_BYTES_MAX} bytes"
         raise Refusal(ErrorCode.invalid_request, why)
+    if image.tokens.bytes_of(token.requester) + token.size > REQUESTER_BYTES_MAX:
+        why = f"The delegation tokens of one requester take at most {REQUESTER_BYTES_MAX} bytes"
+        raise Refusal(ErrorCode.policy_violation, why)
     return Decision(((record,),), (token_id, token))
 
 
