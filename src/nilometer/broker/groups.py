@@ -33,6 +33,7 @@ from nilometer.groups.requests import (
     JoinGroup,
     LeaveGroup,
     ListGroups,
+    OffsetCommit,
     OffsetDelete,
     OffsetFetch,
     Reply,
@@ -74,6 +75,10 @@ _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 """The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
 
 
+_FOUNDING = (JoinGroup, OffsetCommit, ConsumerGroupHeartbeat)
+"""The requests that may create a group."""
+GROUP_ID_MAX = 1_024
+"""Characters of the id of a group that is created: each offset that it commits is a record with the id."""
 METADATA_BYTES_MAX = 64 * 1024 * 1024
 """Of the members of all groups that this broker coordinates, and of ids given to clients that have not joined
 with them: protocols and assignments of classic members, names of topics that others subscribe to, and what
@@ -184,6 +189,8 @@ class GroupCoordinator:
 
     def _check(self, group_id: str, request: GroupRequest) -> ErrorCode:
         if not group_id and isinstance(request, _OF_NAMED_GROUPS):
+            return ErrorCode.invalid_group_id
+        if len(group_id) > GROUP_ID_MAX and isinstance(request, _FOUNDING):
             return ErrorCode.invalid_group_id
         if isinstance(request, SyncGroup):
             # What Kafka answers if a group's record is too large for its topic.

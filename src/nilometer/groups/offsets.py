@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from nilometer.coordinators.turn import Token
 from nilometer.groups.classic.group import ClassicGroup
@@ -80,6 +81,9 @@ class OffsetsTable:
     def of_group(self, group_id: str) -> Mapping[str, PartitionOffsets]:
         return self._groups.get(group_id, {})
 
+    def count_of(self, group_id: str) -> int:
+        return sum(map(len, self.of_group(group_id).values()))
+
     def of_topic(self, topic: str) -> Iterator[tuple[str, PartitionOffsets]]:
         """Yield (group id, offsets by partition) of each group with offsets of the topic. Checks all
         groups."""
@@ -107,6 +111,10 @@ def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
     return CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
 
 
+PENDING_MAX = 10_000
+"""So many offsets may be pending in one transaction: its marker applies all of them at once."""
+
+
 class PendingOffsets:
     """Invariant: both tables hold the same keys and producers."""
 
@@ -118,6 +126,10 @@ class PendingOffsets:
     def add(self, producer_id: int, key: OffsetCommitKey, value: OffsetCommitValue) -> None:
         self._by_producer.setdefault(producer_id, {})[key] = value
         self._by_group.setdefault(key.group, {}).setdefault(key, {})[producer_id] = None
+
+    def count_of(self, producer_id: int) -> int:
+        """Return how many offsets are pending in the producer's transaction."""
+        return len(self._by_producer.get(producer_id, ()))
 
     def is_pending(self, key: OffsetCommitKey) -> bool:
         return key in self._by_group.get(key.group, {})
@@ -200,9 +212,18 @@ class Offsets:
         Without such an error single partitions may still be rejected.
         """
         verdict = self._check_commit(request)
+        if verdict is ErrorCode.none and not self._has_room(request):
+            verdict = ErrorCode.invalid_commit_offset_size
         topics = tuple(self._commit_topic(turn, request, topic, verdict) for topic in request.topics)
         turn.reply(token, OffsetCommitReply(topics))
         return verdict
+
+    def _has_room(self, request: OffsetCommit) -> bool:
+        """Whether its transaction may have so many more pending offsets."""
+        if request.producer is None:
+            return True
+        more = sum(len(topic.partitions) for topic in request.topics)
+        return self.pending.count_of(request.producer.producer_id) + more <= PENDING_MAX
 
     def _check_commit(self, request: OffsetCommit) -> ErrorCode:
         group = self._state.groups.get(request.group_id)
@@ -363,6 +384,8 @@ def _fetched(partition: int, value: OffsetCommitValue) -> OffsetFetchPartitionRe
 
 
 TOMBSTONES_PER_CALL_MAX = 1_000
+OFFSETS_PER_CALL_MAX = 10_000
+"""So many offsets are looked at in one call, and those of one group."""
 _EXPIRY = TimerKey(TimerKind.OFFSETS_EXPIRY)
 _PURGE = TimerKey(TimerKind.OFFSETS_PURGE)
 
@@ -376,6 +399,8 @@ class OffsetExpiry:
         """The ids, in the last image, of topics with offsets: a changed id shows that a topic was deleted."""
         self._deleted: dict[str, TopicId | None] = {}
         """The deleted topics whose offsets are to be removed, with the id of a new topic of that name."""
+        self._round: list[Group] = []
+        """The groups whose offsets are still to be looked at in this round, the next one last."""
 
     def on_loaded(self, turn: Turn) -> None:
         self._schedule(turn)
@@ -388,33 +413,43 @@ class OffsetExpiry:
     # -- by age ----------------------------------------------------------------------------------------
 
     def on_expiry(self, turn: Turn) -> None:
-        budget = TOMBSTONES_PER_CALL_MAX
-        for group in list(self._state.groups.values()):
-            budget -= self._expire(turn, group, budget)
-            if budget <= 0:
-                self._state.timers.schedule(_EXPIRY, turn.now_ms)
-                return
-        self._schedule(turn)
+        """Go on with the round over all groups, or begin the next one."""
+        if not self._round:
+            self._round.extend(self._state.groups.values())
+        written = looked_at = 0
+        while self._round and written < TOMBSTONES_PER_CALL_MAX and looked_at < OFFSETS_PER_CALL_MAX:
+            group = self._round[-1]
+            looked_at += 1 + self._offsets.table.count_of(group.group_id)
+            written += self._expire(turn, group, TOMBSTONES_PER_CALL_MAX - written)
+            if written < TOMBSTONES_PER_CALL_MAX:
+                self._round.pop()
+        if self._round:
+            self._state.timers.schedule(_EXPIRY, turn.now_ms + 1)
+        else:
+            self._schedule(turn)
 
     def _expire(self, turn: Turn, group: Group, budget: int) -> int:
         """Write tombstones for at most ``budget`` expired offsets of the group; remove the group if it is
         empty then. Returns the number of records."""
         start = group.retention_start()
-        if start is None:
+        if start is None or self._state.groups.get(group.group_id) is not group:
             return 0
-        expired = [
-            (topic, partition)
-            for topic, partitions in self._offsets.table.of_group(group.group_id).items()
-            if not group.is_subscribed_to(topic)
-            for partition, value in partitions.items()
-            if self._is_expired(value, start, turn.wall_ms)
-            and not self._offsets.pending.is_pending(OffsetCommitKey(group.group_id, topic, partition))
-        ][:budget]
+        expired = list(islice(self._expired(turn, group, start), budget))
         for topic, partition in expired:
             self._offsets.write(turn, tombstone(group.group_id, topic, partition))
         if group.is_empty and not self._offsets.has_any(group.group_id):
             return len(expired) + self._remove(turn, group)
         return len(expired)
+
+    def _expired(self, turn: Turn, group: Group, start: RetentionStart) -> Iterator[tuple[str, int]]:
+        for topic, partitions in self._offsets.table.of_group(group.group_id).items():
+            if group.is_subscribed_to(topic):
+                continue
+            for partition, value in partitions.items():
+                if self._is_expired(value, start, turn.wall_ms) and not self._offsets.pending.is_pending(
+                    OffsetCommitKey(group.group_id, topic, partition)
+                ):
+                    yield topic, partition
 
     def _is_expired(self, value: OffsetCommitValue, start: RetentionStart, wall_ms: int) -> bool:
         if value.expire_timestamp != -1:
@@ -460,12 +495,13 @@ class OffsetExpiry:
             self._state.timers.schedule(_PURGE, turn.now_ms)
 
     def _purge(self, turn: Turn, name: str, new_id: TopicId | None, budget: int) -> int:
-        outdated = [
+        found = (
             (group_id, partition)
             for group_id, partitions in self._offsets.table.of_topic(name)
             for partition, value in partitions.items()
             if new_id is None or value.topic_id is None or topic_id_of(value.topic_id) != new_id
-        ][:budget]
+        )
+        outdated = list(islice(found, budget))
         for group_id, partition in outdated:
             self._offsets.write(turn, tombstone(group_id, name, partition))
         return len(outdated)

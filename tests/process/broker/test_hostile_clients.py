@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
-from nilometer.broker.groups import ASSIGNMENTS_BYTES_MAX, METADATA_BYTES_MAX
+from nilometer.broker.groups import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request
@@ -237,6 +237,51 @@ def test_ids_for_members_that_never_join_have_a_bound(tmp_path: Path) -> None:
         assert rss_bytes(broker) - before < METADATA_BYTES_MAX + 24 * MIB
 
 
+def test_protocols_that_no_member_has_any_more_are_not_kept(tmp_path: Path) -> None:
+    """A member joins with 12 MB of names of protocols, and leaves, 20 times."""
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with NilometerBroker(tmp_path / "data", settings) as broker, WirePeer(broker.bootstrap) as peer:
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="first", key_type=0)  # creates the topic of the groups
+        ready = lambda: join(peer, "first", b"").error_code == ErrorCode.none  # noqa: E731
+        eventually(ready, "the coordinator has loaded its groups")
+        before = rss_bytes(broker)
+        for number in range(20):
+            names = tuple(f"{number}-{name}-" + "p" * 30_000 for name in range(400))
+            joined = join(peer, "group", b"", protocols=names)
+            assert joined.error_code == ErrorCode.none
+            left = peer.ask(ApiKey.LEAVE_GROUP, 2, group_id="group", member_id=joined.member_id)
+            assert left.error_code == ErrorCode.none
+        assert rss_bytes(broker) - before < 96 * MIB
+
+
+def test_groups_with_long_ids_are_not_created(tmp_path: Path) -> None:
+    """Each offset that a group commits is a record with the group's id, as is the tombstone of each."""
+    with NilometerBroker(tmp_path / "data") as broker, WirePeer(broker.bootstrap) as peer:
+        create(peer, TOPIC)
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="first", key_type=0)  # creates the topic of the groups
+        eventually(lambda: commit(peer, "g") == ErrorCode.none, "the coordinator has loaded its groups")
+        assert commit(peer, "g" * GROUP_ID_MAX) == ErrorCode.none
+        assert commit(peer, "g" * (GROUP_ID_MAX + 1)) == ErrorCode.invalid_group_id
+        assert join(peer, "g" * (GROUP_ID_MAX + 1), b"").error_code == ErrorCode.invalid_group_id
+
+
+def commit(peer: WirePeer, group: str) -> ErrorCode:
+    """Commit an offset without being a member."""
+    key = ApiKey.OFFSET_COMMIT
+    partition = make(
+        key,
+        7,
+        "OffsetCommitRequestPartition",
+        partition_index=0,
+        committed_offset=1,
+        committed_leader_epoch=-1,
+        committed_metadata="",
+    )
+    topic = make(key, 7, "OffsetCommitRequestTopic", name=TOPIC, partitions=(partition,))
+    answer = peer.ask(key, 7, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=(topic,))
+    return answer.topics[0].partitions[0].error_code
+
+
 def test_a_fetch_session_keeps_no_names_that_no_topic_may_have(broker: NilometerBroker) -> None:
     before = rss_bytes(broker)
     with WirePeer(broker.bootstrap) as peer:
@@ -255,8 +300,13 @@ def test_a_fetch_session_keeps_no_names_that_no_topic_may_have(broker: Nilometer
     assert rss_bytes(broker) - before < 64 * MIB
 
 
-def join(peer: WirePeer, group: str, metadata: bytes, version: int = 3) -> Message:
-    protocol = make(ApiKey.JOIN_GROUP, version, "JoinGroupRequestProtocol", name="range", metadata=metadata)
+def join(
+    peer: WirePeer, group: str, metadata: bytes, version: int = 3, protocols: tuple[str, ...] = ("range",)
+) -> Message:
+    kind = "JoinGroupRequestProtocol"
+    offered = tuple(
+        make(ApiKey.JOIN_GROUP, version, kind, name=name, metadata=metadata) for name in protocols
+    )
     return peer.ask(
         ApiKey.JOIN_GROUP,
         version,
@@ -265,7 +315,7 @@ def join(peer: WirePeer, group: str, metadata: bytes, version: int = 3) -> Messa
         rebalance_timeout_ms=60_000,
         member_id="",
         protocol_type="consumer",
-        protocols=(protocol,),
+        protocols=offered,
     )
 
 

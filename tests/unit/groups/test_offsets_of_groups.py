@@ -10,7 +10,7 @@ from group_harness import SESSION_MS, GroupWorld, protocols
 from nilometer.cluster.entries import Entry
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, TopicCreated, TopicDeleted
-from nilometer.groups.offsets import TOMBSTONES_PER_CALL_MAX
+from nilometer.groups.offsets import OFFSETS_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX
 from nilometer.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from nilometer.groups.requests import (
     DeleteGroups,
@@ -281,6 +281,24 @@ def test_expiry_comes_in_batches_of_bounded_size() -> None:
         sizes += [len(world.written)] if world.written else []
     assert sizes == [TOMBSTONES_PER_CALL_MAX, TOMBSTONES_PER_CALL_MAX, 6]
     assert world.state() == "Dead"
+
+
+def test_expiry_looks_at_a_bounded_number_of_offsets_in_one_call() -> None:
+    """Of the groups that committed last first: the one whose offset ends is looked at in the second call."""
+    world = GroupWorld(RETENTION)
+    kept = tuple(OffsetCommitPartition(number, 7) for number in range(1 + OFFSETS_PER_CALL_MAX // 2))
+    ends = OffsetCommitTopic("t", kept[:1])
+    world.send(OffsetCommit("ends", (ends,), retention_time_ms=1))
+    for group in ("g", "h"):
+        world.send(OffsetCommit(group, (OffsetCommitTopic("t", kept),)))
+    calls: list[tuple[int, int]] = []
+    for _ in range(3):
+        deadline_ms = world.shard.next_deadline_ms()
+        assert deadline_ms is not None
+        world.now_ms = deadline_ms
+        world._take(world.shard.on_time(world.now_ms, world.wall_ms))
+        calls.append((deadline_ms, len(tombstoned(world))))
+    assert calls == [(60_000, 0), (60_001, 2), (120_001, 0)]  # the offset, and its group
 
 
 # ── topics that are deleted ───────────────────────────────────────────────────────────────────────

@@ -327,7 +327,7 @@ class ClassicGroup:
 
     def update(self, member: ClassicMember, request: JoinGroup) -> None:
         """Update a member's protocols and timeouts from its new JoinGroup."""
-        self._protocol_counts.subtract(member.protocol_names)
+        self._forget_protocols(member)
         self._members_bytes -= member.metadata_bytes()
         member.protocols = request.protocols
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -344,7 +344,7 @@ class ClassicGroup:
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._protocol_counts.subtract(member.protocol_names)
+            self._forget_protocols(member)
             self._members_bytes -= member.metadata_bytes()
             if member.group_instance_id is not None:
                 del self.static_members[member.group_instance_id]
@@ -404,6 +404,13 @@ class ClassicGroup:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     # -- protocols -------------------------------------------------------------------------------------
+
+    def _forget_protocols(self, member: ClassicMember) -> None:
+        """Count the member's protocols no longer, and keep no names that only it supported."""
+        for name in member.protocol_names:
+            self._protocol_counts[name] -= 1
+            if not self._protocol_counts[name]:
+                del self._protocol_counts[name]
 
     def common_protocols(self) -> frozenset[str]:
         everyone = len(self.members)
