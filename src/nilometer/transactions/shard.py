@@ -128,6 +128,8 @@ def list_transactions(
 
 RECORDS_PER_CALL_MAX = 1_000
 """A call writes one batch: after so many records the timers that are due wait for the next call."""
+PARTITIONS_PER_CALL_MAX = 2_000
+"""Of the transactions that one call aborts, before the last one: each is in a record, and gets a marker."""
 
 Effects: TypeAlias = turn.Effects[TransactionRecord, TransactionReply, TransactionAction]
 
@@ -262,8 +264,9 @@ class TransactionShard:
 
     def _abort_timed_out(self, turn: Turn) -> bool:
         """Abort transactions that have timed out; return false if one batch does not have room for all."""
+        partitions = 0
         for transactional_id in list(self._ongoing):
-            if turn.records_count >= RECORDS_PER_CALL_MAX:
+            if turn.records_count >= RECORDS_PER_CALL_MAX or partitions >= PARTITIONS_PER_CALL_MAX:
                 return False
             transaction = self._transactions[transactional_id]
             if not transaction.is_timed_out(turn.wall_ms, self._known_open_ms(turn, transactional_id)):
@@ -273,6 +276,7 @@ class TransactionShard:
                 turn.act(AllocateProducerId(_time_out(transactional_id, transaction)))
             else:
                 self._keep(turn, transactional_id, after)
+                partitions += len(after.partitions)
         return True
 
     def _known_open_ms(self, turn: Turn, transactional_id: str) -> int:

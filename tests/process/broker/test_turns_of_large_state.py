@@ -3,11 +3,14 @@ with all of it holds the event loop for no other client, either."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from nilometer.coordinators.partitioning import partition_for_key
+from nilometer.groups.offsets import PENDING_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
@@ -20,6 +23,10 @@ from support.wire.wire_peer import WirePeer, make
 
 TOPICS = tuple(f"t{number}" for number in range(7))
 PARTITIONS = 300
+WRITTEN = "written"
+"""A topic that transactions write to, and groups commit offsets of."""
+WRITTEN_PARTITIONS = 1_500
+TRANSACTIONS = 60
 MEMBERS = 600
 SEGMENTS = 8_000
 IN_FLIGHT = 50
@@ -99,6 +106,100 @@ def test_thousands_of_partitions_are_created_assigned_and_deleted_in_short_turns
     eventually(has_partitions, "the last member has partitions", TIMEOUT_S)
     deleted = peer.ask(ApiKey.DELETE_TOPICS, 5, topic_names=TOPICS, timeout_ms=TIMEOUT_S * 1000)
     assert {topic.error_code for topic in deleted.responses} == {ErrorCode.none}
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def begin(peer: WirePeer, transactional_id: str, timeout_ms: int) -> Any:
+    """Return the id and epoch of the producer."""
+    begun: list[Any] = []
+
+    def is_begun() -> bool:
+        begun[:] = [
+            peer.ask(
+                ApiKey.INIT_PRODUCER_ID,
+                4,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+        ]
+        return begun[0].error_code == ErrorCode.none
+
+    eventually(is_begun, "the coordinator is loaded")
+    return begun[0]
+
+
+@pytest.fixture(scope="module")
+def written(broker: NilometerBroker) -> str:
+    with WirePeer(broker.bootstrap, timeout_s=TIMEOUT_S) as peer:
+        topic = new_topic(WRITTEN, WRITTEN_PARTITIONS)
+        created = peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout_ms=TIMEOUT_S * 1000)
+        assert created.topics[0].error_code == ErrorCode.none
+    return WRITTEN
+
+
+def test_transactions_of_many_partitions_time_out_in_short_turns(
+    broker: NilometerBroker, peer: WirePeer, written: str
+) -> None:
+    ids = [name for name in map(str, range(10 * TRANSACTIONS)) if partition_for_key(name, 3) == 0]
+    key, every = ApiKey.ADD_PARTITIONS_TO_TXN, tuple(range(WRITTEN_PARTITIONS))
+    for name in ids[:TRANSACTIONS]:
+        begun = begin(peer, name, 1000)
+        answer = peer.ask(
+            key,
+            3,
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=begun.producer_id,
+            v3_and_below_producer_epoch=begun.producer_epoch,
+            v3_and_below_topics=(make(key, 3, "AddPartitionsToTxnTopic", name=written, partitions=every),),
+        )
+        (topic,) = answer.results_by_topic_v3_and_below
+        assert {one.partition_error_code for one in topic.results_by_partition} == {ErrorCode.none}
+
+    def aborted() -> int:
+        states = ("CompleteAbort",)
+        answer = peer.ask(ApiKey.LIST_TRANSACTIONS, 0, state_filters=states, producer_id_filters=())
+        return len(answer.transaction_states)
+
+    eventually(lambda: aborted() == TRANSACTIONS, "all are aborted", TIMEOUT_S)
+    assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def test_a_transaction_has_a_bounded_number_of_pending_offsets(
+    broker: NilometerBroker, peer: WirePeer, written: str
+) -> None:
+    groups = [name for name in map(str, range(100)) if partition_for_key(name, 3) == 0]
+    begun = begin(peer, "offsets", 60_000)
+    producer = {
+        "transactional_id": "offsets",
+        "producer_id": begun.producer_id,
+        "producer_epoch": begun.producer_epoch,
+    }
+    key = ApiKey.TXN_OFFSET_COMMIT
+    offsets = tuple(
+        make(
+            key,
+            2,
+            "TxnOffsetCommitRequestPartition",
+            partition_index=index,
+            committed_offset=1,
+            committed_leader_epoch=-1,
+            committed_metadata="",
+        )
+        for index in range(WRITTEN_PARTITIONS)
+    )
+    topic = make(key, 2, "TxnOffsetCommitRequestTopic", name=written, partitions=offsets)
+    added = peer.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, **producer, group_id=groups[0])
+    assert added.error_code == ErrorCode.none
+    errors: Counter[ErrorCode] = Counter()
+    for group in groups[: 2 * PENDING_MAX // WRITTEN_PARTITIONS]:
+        (answer,) = peer.ask(key, 2, **producer, group_id=group, topics=(topic,)).topics
+        errors.update(ErrorCode(one.error_code) for one in answer.partitions)
+    assert errors.keys() == {ErrorCode.none, ErrorCode.invalid_commit_offset_size}
+    assert PENDING_MAX - 100 < errors[ErrorCode.none] <= PENDING_MAX
+    ended = peer.ask(ApiKey.END_TXN, 3, **producer, committed=True)
+    assert ended.error_code == ErrorCode.none
     assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
 
 
