@@ -196,7 +196,7 @@ def lose_the_aborted_index(patch: Patch) -> None:
     def without_index(self: LogSegment, offset: int, position: int) -> None:
         if self.aborted():
             self._index_files.cut(TXN_INDEX_SUFFIX, 0)
-            self._aborted = []
+            self._aborted = None
         truncate_to(self, offset, position)
 
     patch.setattr(LogSegment, "truncate_to", without_index)

@@ -325,6 +325,26 @@ def test_aborted_transactions_are_found_and_the_stable_offset_waits_for_the_wate
     assert log.aborted_transactions(7, 8) == []
 
 
+def test_the_index_of_aborted_transactions_is_not_read_again_after_each_abort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    read, log = list[str](), open_log(disk)
+    read_file = MemoryDisk.read_file
+    monkeypatch.setattr(
+        MemoryDisk, "read_file", lambda self, path: read.append(path) or read_file(self, path)
+    )
+    for number in range(20):
+        produce(log, (number, 0, 0), transactional=True)
+        marker = end_transaction(log, number, ControlType.ABORT)
+        found = log.aborted_transactions(0, marker + 1)
+        assert [txn.producer_id for txn in found] == list(range(number + 1))
+        last = log.aborted_transactions(marker - 1, marker + 1)
+        assert [txn.producer_id for txn in last] == [number]
+    assert len(read) == len(set(read)), "each segment's once"
+    assert [txn.producer_id for txn in open_log(disk).aborted_transactions(10, 20)] == list(range(5, 10))
+
+
 def test_a_transactional_producer_is_kept_while_its_transaction_is_open() -> None:
     log = open_log(MemoryDisk())
     produce(log, (7, 0, 0), transactional=True)

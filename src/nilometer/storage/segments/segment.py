@@ -35,7 +35,7 @@ from nilometer.storage.segments.indexes import (
     TimeIndex,
 )
 from nilometer.storage.segments.segment_files import IndexFiles, SegmentFiles
-from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.segments.transaction_index import AbortedTxn, PackedEntries
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 
@@ -184,7 +184,7 @@ class LogSegment:
         self._bytes_since_index_entry = 0
         self._max_timestamp: int | None = None
         self._offset_of_max_timestamp = base_offset
-        self._aborted: list[AbortedTxn] | None = None
+        self._aborted: PackedEntries | None = None
 
     @classmethod
     def create(
@@ -254,8 +254,10 @@ class LogSegment:
         return position
 
     def append_aborted(self, entries: Sequence[AbortedTxn]) -> None:
-        self._index_files.append(names.TXN_INDEX_SUFFIX, b"".join(entry.encode() for entry in entries))
-        self._aborted = None
+        encoded = b"".join(entry.encode() for entry in entries)
+        self._index_files.append(names.TXN_INDEX_SUFFIX, encoded)
+        if self._aborted is not None:
+            self._aborted.extend(encoded)
 
     def can_hold(self, offset: int) -> bool:
         return 0 <= offset - self.base_offset <= RELATIVE_OFFSET_MAX
@@ -488,13 +490,13 @@ class LogSegment:
         """Return the log file from the pool. Use it at once: the pool may close it later."""
         return self._files.pool.open(self.log_path)
 
-    def aborted(self) -> list[AbortedTxn]:
+    def aborted(self) -> Sequence[AbortedTxn]:
         """Return the segment's aborted transactions. Raises CorruptIndex."""
         if self._aborted is None:
             self._aborted = self._index_files.aborted()
         return self._aborted
 
-    def aborted_apart(self) -> list[AbortedTxn]:
+    def aborted_apart(self) -> Sequence[AbortedTxn]:
         """Return a sealed segment's aborted transactions, on any thread. Raises CorruptIndex."""
         return self._index_files.aborted()
 
@@ -503,10 +505,10 @@ class LogSegment:
 
         The segment is active afterwards. Unusable indexes are rebuilt.
         """
-        aborted = [entry for entry in self.aborted() if entry.last_offset < offset]
-        if len(aborted) < len(self.aborted()):
-            self._index_files.cut(names.TXN_INDEX_SUFFIX, len(aborted) * transaction_index.ENTRY_SIZE)
-            self._aborted = aborted
+        kept = transaction_index.count_below(self.aborted(), offset)
+        if kept < len(self.aborted()):
+            self._index_files.cut(names.TXN_INDEX_SUFFIX, kept * transaction_index.ENTRY_SIZE)
+            self._aborted = None
         try:
             found = self.indexes()
         except (CorruptIndex, FileNotFoundError):

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from nilometer.runtime import Disk, File
 from nilometer.storage import names
-from nilometer.storage.segments import transaction_index
 from nilometer.storage.segments.indexes import (
     OFFSET_ENTRY_SIZE,
     TIME_ENTRY_SIZE,
@@ -22,7 +21,7 @@ from nilometer.storage.segments.indexes import (
     SegmentIndexes,
     TimeIndex,
 )
-from nilometer.storage.segments.transaction_index import AbortedTxn
+from nilometer.storage.segments.transaction_index import PackedEntries
 
 # A bounded pool of open files, shared by all logs of a process.
 #
@@ -193,11 +192,11 @@ class IndexFiles:
             file.truncate(size)
         self._pool.forget(path)
 
-    def aborted(self) -> list[AbortedTxn]:
+    def aborted(self) -> PackedEntries:
         """Read the ``.txnindex`` file, on any thread; empty if there is none. Raises CorruptIndex."""
         path = self.path(names.TXN_INDEX_SUFFIX)
         data = self._disk.read_file(path) if self._disk.exists(path) else b""
-        return transaction_index.parse(self._base_offset, data)
+        return PackedEntries(self._base_offset, data)
 
     @property
     def paths(self) -> list[str]:

@@ -9,8 +9,9 @@ the segment was aborted. No file is opened here.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from nilometer.storage.segments.indexes import CorruptIndex
 
@@ -32,19 +33,56 @@ class AbortedTxn(NamedTuple):
 
 def parse(base_offset: int, data: bytes) -> list[AbortedTxn]:
     """Parse the content of a ``.txnindex`` file. Raises CorruptIndex."""
-    if len(data) % ENTRY_SIZE:
-        raise CorruptIndex(f"length {len(data)} is not a multiple of {ENTRY_SIZE}")
-    entries: list[AbortedTxn] = []
-    for version, *fields in _ENTRY.iter_unpack(data):
-        entry = AbortedTxn(*fields)
-        if version != CURRENT_VERSION:
-            raise CorruptIndex(f"unknown version {version}")
-        if entry.last_offset < base_offset:
-            raise CorruptIndex(f"{entry} ends before the segment begins at {base_offset}")
-        if entries and entry.last_offset <= entries[-1].last_offset:
-            raise CorruptIndex("entries are not in ascending order")
-        entries.append(entry)
-    return entries
+    return list(PackedEntries(base_offset, data))
+
+
+class PackedEntries(Sequence[AbortedTxn]):
+    """The entries of a segment, by last offset, encoded as in the file: of small transactions a segment may
+    have a million."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, base_offset: int, data: bytes) -> None:
+        """``data``: the content of the file. Raises CorruptIndex."""
+        if len(data) % ENTRY_SIZE:
+            raise CorruptIndex(f"length {len(data)} is not a multiple of {ENTRY_SIZE}")
+        before = None
+        for version, producer_id, first_offset, last_offset, stable_offset in _ENTRY.iter_unpack(data):
+            if version != CURRENT_VERSION:
+                raise CorruptIndex(f"unknown version {version}")
+            if last_offset < base_offset:
+                entry = AbortedTxn(producer_id, first_offset, last_offset, stable_offset)
+                raise CorruptIndex(f"{entry} ends before the segment begins at {base_offset}")
+            if before is not None and last_offset <= before:
+                raise CorruptIndex("entries are not in ascending order")
+            before = last_offset
+        self._data = bytearray(data)
+
+    def __len__(self) -> int:
+        return len(self._data) // ENTRY_SIZE
+
+    @overload
+    def __getitem__(self, index: int) -> AbortedTxn: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AbortedTxn]: ...
+    def __getitem__(self, index: int | slice) -> AbortedTxn | list[AbortedTxn]:
+        if isinstance(index, slice):
+            return [self[slot] for slot in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return AbortedTxn(*_ENTRY.unpack_from(self._data, index * ENTRY_SIZE)[1:])
+
+    def extend(self, encoded: bytes) -> None:
+        self._data += encoded
+
+
+def _last_offset(entry: AbortedTxn) -> int:
+    return entry.last_offset
+
+
+def count_below(entries: Sequence[AbortedTxn], offset: int) -> int:
+    """Return how many transactions ended below ``offset``."""
+    return bisect_left(entries, offset, key=_last_offset)
 
 
 def collect(
@@ -55,8 +93,9 @@ def collect(
     It is done if no later entry, also in later segments, can overlap the range.
     """
     found: list[AbortedTxn] = []
-    for entry in entries:
-        if entry.last_offset >= from_offset and entry.first_offset < upper_bound_offset:
+    for slot in range(count_below(entries, from_offset), len(entries)):
+        entry = entries[slot]
+        if entry.first_offset < upper_bound_offset:
             found.append(entry)
         if entry.last_stable_offset >= upper_bound_offset:
             return found, True
