@@ -64,3 +64,25 @@ def test_trimming_counts_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(metadata_log, "ENTRIES_BETWEEN_SNAPSHOTS", 8)
     _, trims = asyncio.run(_entry_sizes_and_trims(tmp_path))
     assert trims == [7, 15]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("READ_ENTRIES_MAX", 7), ("KEPT_BYTES_MAX", 1)])
+def test_few_entries_are_kept_as_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, kept: int
+) -> None:
+    monkeypatch.setattr(metadata_log, limit, kept)
+
+    async def numbers_kept() -> list[int]:
+        store = LocalStore(Runtime.system(), str(tmp_path))
+        await store.open()
+        metadata, chance = MetadataLog(store), SeededEntropy(random.Random(1))
+        try:
+            for number in range(TERMS):
+                entry = controllership_entry(metadata.image, BrokerId(1), Incarnation(f"{number}"), chance)
+                assert await store.append(number, encode_entry(entry)) is True
+                await metadata.catch_up()
+        finally:
+            await store.close()
+        return list(metadata.entry_bytes)
+
+    assert asyncio.run(numbers_kept()) == list(range(TERMS - kept, TERMS))

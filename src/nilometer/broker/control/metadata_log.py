@@ -23,6 +23,8 @@ from nilometer.runtime import Runtime
 logger = logging.getLogger("nilometer.broker.control")
 
 READ_ENTRIES_MAX = 256
+KEPT_BYTES_MAX = 16 * 1024 * 1024
+"""Of the newest entries as stored: one may have almost a megabyte, as clients alter settings."""
 ENTRIES_BETWEEN_SNAPSHOTS = 4096
 BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
 """Entries may be large: with thousands of partitions the entry of a failed broker takes a megabyte."""
@@ -54,6 +56,7 @@ class MetadataLog:
         self._on_blocked = on_blocked
         self.entry_bytes: dict[int, bytes] = {}
         """The newest entries as stored, by number, so that the controller recognises its own."""
+        self._kept_bytes = 0
 
     def subscribe(self, subscriber: Subscriber, on_reload: Callable[[ClusterImage], None]) -> None:
         """Call ``subscriber`` after each folded entry, with the delta and the new image. It may return what
@@ -152,13 +155,20 @@ class MetadataLog:
                 await before_entry(entry, self.image)
         delta = self.image.apply_entry(EntryNumber(number), entry)
         self._bytes_since_snapshot += len(data)
-        self.entry_bytes[number] = data
-        self.entry_bytes.pop(number - READ_ENTRIES_MAX, None)
+        self._keep(number, data)
         if not delta.accepted:
             logger.warning(
                 "Entry %d of the metadata log was written by a deposed controller and is ignored", number
             )
         await self._tell(delta, 0)
+
+    def _keep(self, number: int, data: bytes) -> None:
+        """Keep an entry as stored, and forget the oldest ones if they are too many or too large."""
+        kept = self.entry_bytes
+        kept[number] = data
+        self._kept_bytes += len(data)
+        while len(kept) > READ_ENTRIES_MAX or (self._kept_bytes > KEPT_BYTES_MAX and len(kept) > 1):
+            self._kept_bytes -= len(kept.pop(next(iter(kept))))
 
     async def _tell(self, delta: ImageDelta, first: int) -> None:
         """Call the subscribers from number ``first`` on."""
