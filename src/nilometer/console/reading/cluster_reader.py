@@ -68,12 +68,18 @@ class Shared(Generic[T]):
         self._fresh_ms = fresh_ms
         self._task: asyncio.Task[T] | None = None
         self._ended_ms = 0
+        self._newest: T | None = None
 
     async def get(self) -> T:
         """Return a reading, and raise what it raised."""
         if self._task is None or self._is_stale(self._task):
             self._task = asyncio.ensure_future(self._once())
         return await asyncio.shield(self._task)
+
+    @property
+    def newest(self) -> T | None:
+        """What was read last, however long ago; None before that."""
+        return self._newest
 
     async def close(self) -> None:
         if self._task is not None:
@@ -88,7 +94,8 @@ class Shared(Generic[T]):
 
     async def _once(self) -> T:
         try:
-            return await self._read()
+            self._newest = await self._read()
+            return self._newest
         finally:
             self._ended_ms = self._clock.monotonic_ms()
 
@@ -286,13 +293,15 @@ class ClusterReader:
 
     async def transactions(self, asked: Asked, *, all_ids: bool) -> TransactionsView:
         """Return a page of the transactions that are open, or of all transactional ids; and those that hang,
-        as the overview has found them."""
+        as the overview has found them: it is read meanwhile, and not waited for."""
+        self._history.look(OVERVIEW, self._overview.get)
         admin = await self._connection.admin()
         transactions = TransactionAdmin(admin.client, admin.timeout_ms)
-        listed, overview = await asyncio.gather(self._transactions.get(), self._overview.get())
+        listed, overview = await self._transactions.get(), self._overview.newest
         page = transactions_page(listed, asked, all_ids=all_ids)
         described = await transactions.describe(one.transactional_id for one in page.items)
-        return transactions_view(page, described, overview.hanging, self._clock.wall_ms(), all_ids=all_ids)
+        hanging = () if overview is None else overview.hanging
+        return transactions_view(page, described, hanging, self._clock.wall_ms(), all_ids=all_ids)
 
     async def acls(self, asked: Asked) -> TableView:
         return acls_view(await self._acls.get(), asked)
