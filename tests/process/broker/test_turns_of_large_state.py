@@ -3,8 +3,10 @@ with all of it holds the event loop for no other client, either."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,9 @@ TRANSACTIONS = 60
 MEMBERS = 600
 SEGMENTS = 8_000
 IN_FLIGHT = 50
+GROUPS = 4_000
+SESSIONS_END_MS = 20_000
+"""After the first one began, unless to begin them all takes longer."""
 TIMEOUT_S = 120
 HEAVY = "(a|aa|aaa|aaaa){0,250}z"
 """An expression that costs some microseconds for each character of "aaa…": RE2 runs out of its memory."""
@@ -282,3 +287,49 @@ def test_thousands_of_segments_of_one_batch_are_made_and_deleted_in_short_turns(
     assert answer.topics[0].partitions[0].low_watermark == SEGMENTS
     eventually(lambda: len(list(segments.glob("*.log"))) == 1, "the old segments are deleted", TIMEOUT_S)
     assert longest_turn_ms(broker) < (TURN_MS_MAX, "")
+
+
+def test_the_sessions_of_thousands_of_groups_end_in_short_turns(tmp_path: Path) -> None:
+    """Each group has one member. Their sessions end at the same moment, in all partitions of the groups."""
+    settings = {
+        "metrics.listener": "127.0.0.1:0",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",
+    }
+    with NilometerBroker(tmp_path / "data", settings) as broker, WirePeer(broker.bootstrap) as peer:
+        peer.ask(ApiKey.FIND_COORDINATOR, 2, key="first", key_type=0)  # creates the topic of the groups
+
+        def join(group: int, session_ms: float) -> None:
+            peer.tell(
+                ApiKey.JOIN_GROUP,
+                3,
+                group_id=f"g{group}",
+                session_timeout_ms=max(1000, int(session_ms)),
+                rebalance_timeout_ms=30_000,
+                member_id="",
+                protocol_type="consumer",
+                protocols=(make(ApiKey.JOIN_GROUP, 3, "JoinGroupRequestProtocol", name="p", metadata=b""),),
+            )
+
+        def joined() -> ErrorCode:
+            return ErrorCode(peer.hear(ApiKey.JOIN_GROUP, 3).error_code)
+
+        def is_loaded() -> bool:
+            for group in range(1, 101):  # in each partition, with all but certainty
+                join(-group, 1000)
+            return {joined() for _ in range(100)} == {ErrorCode.none}
+
+        eventually(is_loaded, "the coordinators have loaded their groups")
+        end_ms = 1000 * time.monotonic() + SESSIONS_END_MS
+        for group in range(GROUPS + IN_FLIGHT):
+            if group < GROUPS:
+                join(group, end_ms - 1000 * time.monotonic())
+            if group >= IN_FLIGHT:
+                assert joined() == ErrorCode.none
+
+        def members() -> int:
+            listed = peer.ask(ApiKey.LIST_GROUPS, 4, states_filter=("CompletingRebalance",))
+            return len(listed.groups)
+
+        eventually(lambda: members() == 0, "all members are gone", TIMEOUT_S)
+        assert longest_turn_ms(broker) < (TURN_MS_MAX, "")

@@ -583,6 +583,15 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         return min(due_ms, oldest_ms)
 
     def _on_timer(self) -> None:
+        """Process what is due when it is this shell's turn among all long work: timers of all shells may be
+        due at once."""
+        turns = self._tasks.turns
+        if turns is None:
+            self._process_due()
+        else:
+            turns.call(self._process_due)
+
+    def _process_due(self) -> None:
         self._timer = None
         shard, clock = self._shard, self._runtime.clock
         if shard is None:
@@ -593,6 +602,8 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         if due_ms is not None and due_ms <= now_ms:
             self.carry_out(lambda: shard.on_time(now_ms, clock.wall_ms()))
         self._schedule()
+        if self._tasks.turns is not None:
+            self._tasks.turns.note(f"timers of {self._kind.name} coordinators")
 
     def _give_up_waiting(self, now_ms: int) -> None:
         for token in self._waiting.take_overdue(now_ms):
