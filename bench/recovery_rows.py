@@ -18,7 +18,9 @@ from typing import cast
 from tests.support.wire.wire_peer import WirePeer, make
 
 from nilometer.runtime import Runtime
-from nilometer.storage import Log, TopicPartition, checkpoints, names
+from nilometer.storage import checkpoints, names
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
 from nilometer.storage.topic_config import LogConfig

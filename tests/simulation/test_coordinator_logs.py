@@ -12,7 +12,7 @@ from nilometer.simulation.checkers.transaction_logs import (
     is_marked,
     read_value,
 )
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.records import encode_value
 from nilometer.transactions.transaction import Transaction, TransactionState
 

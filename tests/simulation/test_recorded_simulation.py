@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from nilometer.broker.replicas.hosted_partition import Partition
-from nilometer.replication import LeaderRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.fault_kinds import Kind as Fault

@@ -8,7 +8,7 @@ import pytest
 
 from nilometer.broker.broker import Broker
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.coordination import LocalStore
+from nilometer.coordination.local.store import LocalStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Process, World
 

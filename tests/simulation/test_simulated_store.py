@@ -7,10 +7,8 @@ import errno
 
 import pytest
 
-from nilometer.coordination import (
-    LocalStore,
-    SessionInfo,
-)
+from nilometer.coordination.local.store import LocalStore
+from nilometer.coordination.store import SessionInfo
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Process, World
 from support.coordination.simulated_store import (

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.coordination import (
-    LocalStore,
-)
+from nilometer.coordination.local.store import LocalStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.loop import ProcessGone
 from nilometer.simulation.world import Process, World

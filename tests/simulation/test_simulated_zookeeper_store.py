@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nilometer.coordination import BrokerIdInUse, Session
+from nilometer.coordination.store import BrokerIdInUse, Session
 from nilometer.coordination.zookeeper.registration import Registration, vanish_timeout_ms
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime

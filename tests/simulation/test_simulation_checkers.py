@@ -14,8 +14,8 @@ import crc32c
 import pytest
 
 from nilometer.broker.broker import StartFailed
-from nilometer.coordination import BrokerIdInUse, StoreUnavailable
-from nilometer.replication import LeaderRole
+from nilometer.coordination.store import BrokerIdInUse, StoreUnavailable
+from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.checkers import disks, metadata
 from nilometer.simulation.checkers.cleanup import SLACK_BYTES, Policy, Retention
 from nilometer.simulation.checkers.disks import StoredBatch, StoredReplica

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from nilometer.coordination import StoreRefused
+from nilometer.coordination.store import StoreRefused
 from nilometer.coordination.zookeeper.ensemble import (
     AccessDenied,
     CheckExists,

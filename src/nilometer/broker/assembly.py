@@ -58,7 +58,7 @@ from nilometer.broker.transactions.transaction_coordinator import TransactionCoo
 from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
-from nilometer.coordination import CoordinationStore
+from nilometer.coordination.store import CoordinationStore
 from nilometer.runtime import Runtime
 
 if TYPE_CHECKING:

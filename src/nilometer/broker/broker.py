@@ -34,13 +34,13 @@ from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.records import Endpoint as ClusterEndpoint
-from nilometer.coordination import CoordinationError, CoordinationStore, make_store
-from nilometer.coordination.store import StoreAbsent
+from nilometer.coordination.factory import make_store
+from nilometer.coordination.store import CoordinationError, CoordinationStore, StoreAbsent
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import LockHeld, Runtime
 from nilometer.runtime.handshakes import HandshakeGate
-from nilometer.storage import CorruptCheckpoint
 from nilometer.storage.directories.log_manager import NoLogDirectory
+from nilometer.storage.errors import CorruptCheckpoint
 from nilometer.wire.errors import KafkaError
 
 if TYPE_CHECKING:

@@ -20,10 +20,12 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
-from nilometer.storage import CorruptRecordFound, Log, LogFenced, TopicPartition
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, CleaningPlan, plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import ReadyGroup, RoundOptions, RoundStatistics
 from nilometer.storage.cleaning.log_cleaning import LogCleaning, RoundOvertaken
+from nilometer.storage.errors import CorruptRecordFound, LogFenced
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.topic_config import LONG_MAX
 from nilometer.wire.errors import KafkaError
 

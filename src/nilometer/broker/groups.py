@@ -44,7 +44,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.turn import Computation, GroupAction, RebalanceNote
 from nilometer.runtime import Runtime
-from nilometer.storage import AppendInfo
+from nilometer.storage.appending import AppendInfo
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from nilometer.metrics import Distribution
+from nilometer.metrics.distribution import Distribution
 from nilometer.runtime import Clock
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import click
 from nilometer.broker.settings.listeners import HttpEndpoint, metrics_endpoint
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import client_config, connection_options, run_async, stop_on_signals
-from nilometer.config import ConfigError
+from nilometer.config.definition import ConfigError
 from nilometer.exporter.cluster_reading import Selection
 from nilometer.exporter.exporter import Exporter
 from nilometer.runtime import Runtime

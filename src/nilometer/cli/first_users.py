@@ -13,7 +13,7 @@ from nilometer.broker.control.offline_changes import BrokersRun
 from nilometer.cli.cluster_options import DEFAULT_DATA_DIR, run_async
 from nilometer.cli.metadata import store_security, store_setting
 from nilometer.cluster.entries import BadEntry
-from nilometer.coordination import CoordinationError
+from nilometer.coordination.store import CoordinationError
 from nilometer.local.first_users import NewUser, write_first_users, write_users
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.local.secure_cluster import SecureFolder

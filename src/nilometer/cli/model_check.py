@@ -8,9 +8,11 @@ import sys
 import click
 
 from nilometer.cli import commands
-from nilometer.replication import TruncationRule
-from nilometer.simulation.model_check import Bounds, Progress, World, explore, loss, violation
+from nilometer.replication.follower import TruncationRule
+from nilometer.simulation.model_check.explorer import Progress, explore, loss, violation
 from nilometer.simulation.model_check.report import report
+from nilometer.simulation.model_check.tables import Bounds
+from nilometer.simulation.model_check.world import World
 
 
 @commands.command("model-check")

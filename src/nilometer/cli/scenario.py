@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from nilometer.cli import commands
-from nilometer.replication import TruncationRule
+from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.recording.format import recording_lines
 from nilometer.simulation.scenarios import SCENARIOS
 from nilometer.simulation.scenarios.catalogue import recorded

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nilometer.coordination.local import LocalStore
 from nilometer.coordination.local.reader import LocalReader
+from nilometer.coordination.local.store import LocalStore
 from nilometer.coordination.store import CoordinationStore, Entry, Snapshot, StoreRefused
 from nilometer.coordination.zookeeper.connect import (
     OPEN,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicPartition
 from nilometer.exporter.cluster_reading import PARTS, ClusterState, GroupState
-from nilometer.metrics import Family, Kind, Measured, Registry, Series
+from nilometer.metrics.families import Family, Kind, Measured, Registry, Series
 
 PARTITION_SERIES_MAX = 200_000
 

@@ -13,7 +13,7 @@ from nilometer.cluster.controller.credentials import ScramUpsertion, decide_alte
 from nilometer.cluster.controller.decision import Decision, Outcome, Refusal, at_once
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordination import make_store
+from nilometer.coordination.factory import make_store
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.local.secure_cluster import BROKER_JAAS, CLIENT_JAAS, DEMO, MECHANISM, SecureFolder
 from nilometer.runtime import Entropy, Runtime

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
-from nilometer.config import parse_properties
+from nilometer.config.properties import parse_properties
 from nilometer.local.broker_process import BrokerProcess, broker_environment
 from nilometer.local.private_files import write_private
 from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered

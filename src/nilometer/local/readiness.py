@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nilometer.client.network.client import Client
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS
-from nilometer.config import ConfigDefinition
+from nilometer.config.definition import ConfigDefinition
 from nilometer.local.broker_process import BrokerProcess
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey

@@ -13,7 +13,8 @@ from typing import Any
 
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.invariants import InvariantBroken
-from nilometer.replication import FollowerRole, LeaderRole
+from nilometer.replication.follower import FollowerRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.cluster import BrokerNode
 from nilometer.simulation.world import Process
 

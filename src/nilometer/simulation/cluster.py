@@ -28,7 +28,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.access_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordination import BrokerIdInUse
+from nilometer.coordination.store import BrokerIdInUse
 from nilometer.identifiers import BrokerId
 from nilometer.invariants import check
 from nilometer.runtime import Runtime

@@ -12,7 +12,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Protocol
 
-from nilometer.coordination import CoordinationStore, LocalStore
+from nilometer.coordination.local.store import LocalStore
+from nilometer.coordination.store import CoordinationStore
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.host_disk import FileNode, FolderNode, HostDisk

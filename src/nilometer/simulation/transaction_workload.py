@@ -11,7 +11,7 @@ from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import CoordinatorType
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from nilometer.replication import LeaderRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.checkers import transaction_logs, transactions
 from nilometer.simulation.checkers.history import LongHistory

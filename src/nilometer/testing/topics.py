@@ -12,7 +12,7 @@ from nilometer.client.network.cluster_metadata import PartitionMetadata, metadat
 from nilometer.client.network.connection import Connection
 from nilometer.client.settings.client_security import SECURITY_KEYS, ClientSecurity, client_security
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.config import ConfigDefinition
+from nilometer.config.definition import ConfigDefinition
 from nilometer.runtime import Runtime
 from nilometer.testing.errors import ClusterError
 from nilometer.wire.api_keys import ApiKey

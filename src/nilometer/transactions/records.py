@@ -9,7 +9,7 @@ from itertools import groupby
 
 import msgspec
 
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.value_bytes import Reader, Writer

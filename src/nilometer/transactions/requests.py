@@ -9,7 +9,7 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 from nilometer.wire.errors import ErrorCode
 

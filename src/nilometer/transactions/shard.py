@@ -18,7 +18,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import turn
 from nilometer.coordinators.timers import Timers
 from nilometer.coordinators.turn import Token, TransactionalRecord, TransactionEnd
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.decisions import (
     decide_add_partitions,

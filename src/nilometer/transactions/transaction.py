@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nilometer.invariants import check
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage import (
-    AppendOrigin,
-    Log,
-    LogConfig,
-    OpenOptions,
-    SegmentFiles,
-    TopicPartition,
-    checkpoints,
-)
+from nilometer.storage import checkpoints
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.compression import Codec
 from nilometer.wire.records import BatchBuilder, ControlType, EndTxnMarker, build_end_txn_marker
 from support.kafka.apache_kafka import ApacheKafka, run_tool

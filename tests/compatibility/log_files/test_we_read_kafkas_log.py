@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage import Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.record_validation import run_at_once
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.record_batch import batches, check_batch
 from nilometer.wire.records import decode_records
 from support.kafka.apache_kafka import ApacheKafka

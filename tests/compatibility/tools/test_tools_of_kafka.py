@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nilometer.cluster import uuid_to_text
+from nilometer.identifiers import uuid_to_text
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cluster import BrokerId, ClusterImage, ConfigResourceType, Entry, EntryNumber, encode_entry
-from nilometer.cluster.entries import decode_entry
-from nilometer.cluster.records import BrokerFenced, ConfigChanged, Record
-from nilometer.coordination import LocalStore
-from nilometer.identifiers import BrokerEpoch
+from nilometer.cluster.entries import Entry, decode_entry, encode_entry
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType, Record
+from nilometer.coordination.local.store import LocalStore
+from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber
 from nilometer.runtime import Runtime
 from support.brokers.cluster_shell import Shell, answers
 from support.eventually import eventually

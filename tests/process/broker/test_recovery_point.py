@@ -8,7 +8,8 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from nilometer.runtime import Runtime
-from nilometer.storage import TopicPartition, checkpoints, names
+from nilometer.storage import checkpoints, names
+from nilometer.storage.names import TopicPartition
 from support.brokers.nilometer_broker import NilometerBroker
 from support.eventually import eventually
 from support.logs.segments import segment_files

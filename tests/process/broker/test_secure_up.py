@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from nilometer.config import parse_properties
+from nilometer.config.properties import parse_properties
 from nilometer.exporter.cluster_reading import Selection
 from nilometer.exporter.exporter import Exporter
 from nilometer.runtime import Runtime

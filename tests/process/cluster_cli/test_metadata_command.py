@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from nilometer.coordination import make_store, open_reader
+from nilometer.coordination.factory import make_store, open_reader
 from nilometer.runtime import Runtime
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.command_line import Nilometer

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kazoo.protocol.serialization import Exists
 
-from nilometer.coordination import make_store
+from nilometer.coordination.factory import make_store
 from nilometer.coordination.zookeeper.connect import ConnectString, parse_connect_string
 from nilometer.coordination.zookeeper.ensemble import Disconnected
 from nilometer.coordination.zookeeper.kazoo_bridge import KazooBridge

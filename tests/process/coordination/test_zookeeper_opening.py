@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from nilometer.coordination import StoreRefused, make_store, open_reader
+from nilometer.coordination.factory import make_store, open_reader
+from nilometer.coordination.store import StoreRefused
 from nilometer.runtime import Runtime
 from support.coordination.zookeeper_server import ZooKeeperEnsemble, running_ensemble
 from support.ports import HOST, free_ports

@@ -19,7 +19,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from nilometer.broker.control.secret_keeper import find_or_make_secrets
 from nilometer.cli.metadata import metadata, rotate_secret
-from nilometer.coordination import CoordinationStore, StoreRefused, StoreUnavailable, make_store, open_reader
+from nilometer.coordination.factory import make_store, open_reader
+from nilometer.coordination.store import CoordinationStore, StoreRefused, StoreUnavailable
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 from nilometer.runtime import Runtime
 from nilometer.runtime.tls import ClientTls, TlsFiles

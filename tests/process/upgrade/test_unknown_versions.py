@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.cluster import ClusterImage, EntryNumber
 from nilometer.cluster.entries import decode_entry
-from nilometer.coordination import LocalStore
+from nilometer.cluster.image import ClusterImage
+from nilometer.coordination.local.store import LocalStore
+from nilometer.identifiers import EntryNumber
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -15,7 +15,7 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Service, Tasks, describe
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.storage import Log
+from nilometer.storage.log import Log
 
 logger = logging.getLogger("nilometer.broker")
 

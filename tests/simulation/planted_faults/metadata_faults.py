@@ -12,7 +12,7 @@ from nilometer.broker.replicas import leader_liveness
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
 from nilometer.cluster.controller import brokers, isr_changes
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordination.local import LocalStore
+from nilometer.coordination.local.store import LocalStore
 from nilometer.simulation.disk import VirtualDisk
 from nilometer.simulation.plan import Kind
 

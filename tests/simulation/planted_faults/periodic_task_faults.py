@@ -17,7 +17,8 @@ from nilometer.cluster.controller.decision import OK, Decision
 from nilometer.replication.shell_interface import AdvanceLogStart, ReleaseProduce
 from nilometer.simulation.plan import Kind
 from nilometer.simulation.workload.membership import MembershipPlan
-from nilometer.storage import Log, retention
+from nilometer.storage import retention
+from nilometer.storage.log import Log
 from nilometer.storage.segments.segment_files import FilePool
 
 ONE_COMES = MembershipPlan(joins_at_s=4.0, leaves_at_s=None)

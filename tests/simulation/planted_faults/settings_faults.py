@@ -12,9 +12,9 @@ from nilometer.broker.replicas.hosted_logs import LogConfigs
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.controller import configs
 from nilometer.cluster.image import ClusterImage
-from nilometer.config import ConfigDefinition, ConfigError
+from nilometer.config.definition import ConfigDefinition, ConfigError
 from nilometer.simulation.fault_kinds import Kind
-from nilometer.storage import LogConfig
+from nilometer.storage.topic_config import LogConfig
 
 
 def judge_settings_key_by_key(patch: Patch) -> None:

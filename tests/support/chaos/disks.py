@@ -11,7 +11,8 @@ from pathlib import Path
 
 from nilometer.broker.replicas import log_directories
 from nilometer.runtime import Runtime
-from nilometer.storage import TopicPartition, checkpoints, names
+from nilometer.storage import checkpoints, names
+from nilometer.storage.names import TopicPartition
 
 from ..logs.segments import StoredBatch, batches_of, segment_files
 

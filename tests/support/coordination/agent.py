@@ -17,13 +17,13 @@ import sys
 from typing import Any
 
 import nilometer.coordination.zookeeper.kazoo_bridge  # noqa: F401  # loaded before the fork
-from nilometer.coordination import (
+from nilometer.coordination.factory import make_store
+from nilometer.coordination.store import (
     CoordinationError,
     CoordinationStore,
     EntriesRetired,
     OutcomeUnknown,
     Session,
-    make_store,
 )
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk

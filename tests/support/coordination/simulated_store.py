@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from nilometer.coordination import (
+from nilometer.coordination.local.store import LocalSession, LocalStore
+from nilometer.coordination.store import (
     CoordinationError,
     EntriesRetired,
-    LocalStore,
     OutcomeUnknown,
     Session,
     SessionName,
     StoreUnavailable,
 )
-from nilometer.coordination.local import LocalSession
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Process, World
 

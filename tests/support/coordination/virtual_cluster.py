@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nilometer.coordination import CoordinationError
+from nilometer.coordination.store import CoordinationError
 from nilometer.coordination.zookeeper.store import ZooKeeperStore
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Process, World

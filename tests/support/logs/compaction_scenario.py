@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nilometer.storage import AppendOrigin, Log, LogConfig, TopicPartition
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers import AppendOrigin
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.compression import Codec
 from nilometer.wire.record_batch import BatchHeader, batches
 from nilometer.wire.records import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nilometer.storage import Log
 from nilometer.storage.cleaning.cleaning_plan import plan_cleaning
 from nilometer.storage.cleaning.cleaning_round import BUFFER_BYTES, RoundOptions, RoundStatistics
 from nilometer.storage.cleaning.log_cleaning import LogCleaning
+from nilometer.storage.log import Log
 
 
 def make_durable(log: Log) -> None:

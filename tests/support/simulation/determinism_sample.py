@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.coordination import CoordinationError, LocalStore
+from nilometer.coordination.local.store import LocalStore
+from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import World
 

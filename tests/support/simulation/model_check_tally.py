@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from nilometer.simulation import model_check
-from nilometer.simulation.model_check import Exploration
-from nilometer.simulation.model_check.explorer import Explorable
+from nilometer.simulation.model_check import explorer
+from nilometer.simulation.model_check.explorer import Explorable, Exploration
 
 _explored: list[Exploration] = []
 
 
 def explore(world: Explorable[Any], **limits: Any) -> Exploration:
     """Explore as the model check does, and count the result."""
-    seen = model_check.explore(world, **limits)
+    seen = explorer.explore(world, **limits)
     _explored.append(seen)
     return seen
 

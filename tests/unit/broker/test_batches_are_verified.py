@@ -19,7 +19,7 @@ from nilometer.broker.replicas.traffic import BrokerTraffic
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT
 from nilometer.broker.services import Services
 from nilometer.broker.transactions.verification import TransactionVerification
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import ProducerStateEntry
 from nilometer.transactions.requests import (
     AddPartitions,

@@ -11,7 +11,10 @@ from nilometer.broker.replicas.file_work import CheckpointWriter
 from nilometer.broker.tasks import Tasks
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy, SystemClock
-from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition, checkpoints
+from nilometer.storage import checkpoints
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 T = TypeVar("T")

@@ -16,11 +16,11 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import KEPT, METERS_MAX, ClientQuotas, ConnectionLimits, Meters
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.cluster import ClusterImage
 from nilometer.cluster.controller.decision import Refusal
 from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ClientQuotaChanged
-from nilometer.config import ConfigError
+from nilometer.config.definition import ConfigError
 from nilometer.identifiers import EntryNumber
 from nilometer.quotas.entity import (
     CLIENT_ID,

@@ -17,7 +17,7 @@ from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.controller.decision import Decision
 from nilometer.cluster.records import FORMAT_VERSION, BrokerFenced, ConfigChanged, ConfigResourceType
-from nilometer.coordination import LocalStore
+from nilometer.coordination.local.store import LocalStore
 from nilometer.identifiers import BrokerEpoch, BrokerId, Incarnation
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy

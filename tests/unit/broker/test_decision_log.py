@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from nilometer.broker.control.decision_log import ENTRIES_MAX, Cause, DecisionLog
-from nilometer.cluster import ClusterImage, encode_entry
-from nilometer.cluster.entries import Controllership, Entry, sign
+from nilometer.cluster.entries import Controllership, Entry, encode_entry, sign
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     ConfigChanged,
     ConfigResourceType,

@@ -18,10 +18,9 @@ import nilometer
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig, notices_at_start
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.groups import GROUP_KEYS
-from nilometer.config import ConfigError, ConfigKey
+from nilometer.config.definition import ConfigError, ConfigKey
 from nilometer.groups.settings import GroupConfig
-from nilometer.storage import LogConfig
-from nilometer.storage.topic_config import TOPIC_CONFIG
+from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 
 DECLARE = {"ConfigKey", "key_table", "_absent"}
 """The functions that declare keys: their names and synonyms there do not read them."""

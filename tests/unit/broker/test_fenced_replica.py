@@ -15,7 +15,7 @@ from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.producer.producer import Producer
 from nilometer.client.replicas.replica_survey import ReplicaSurvey
 from nilometer.invariants import InvariantBroken
-from nilometer.replication import LeaderRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.world import Host, World

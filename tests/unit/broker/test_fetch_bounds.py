@@ -11,7 +11,11 @@ from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.runtime.runtime import SystemClock
-from nilometer.storage import Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk

@@ -15,35 +15,23 @@ from nilometer.broker.replicas.file_work import CheckpointWriter, LogDisposal
 from nilometer.broker.replicas.hosted_logs import LOGS_AT_ONCE, HostedLogs, required_logs_by, required_logs_on
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster import (
-    BrokerId,
-    ClusterImage,
-    Entry,
-    EntryNumber,
-    ImageDelta,
-    Incarnation,
-    encode_entry,
-    entries_of,
-)
-from nilometer.cluster.controller import (
-    BrokerRegistration,
-    NewTopic,
-    TopicDefaults,
-    controllership_entry,
-    decide_broker_up,
-    decide_create_topics,
-)
-from nilometer.cluster.entries import Controllership
+from nilometer.cluster.controller.brokers import BrokerRegistration, decide_broker_up
+from nilometer.cluster.controller.controllership import controllership_entry
+from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.entries import Controllership, Entry, encode_entry, entries_of
 from nilometer.cluster.features import SUPPORTED_FEATURES
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Endpoint
 from nilometer.coordination.store import CoordinationStore
 from nilometer.coordination.store import Entry as StoredEntry
-from nilometer.identifiers import NO_BROKER_EPOCH, ControllerEpoch
+from nilometer.identifiers import NO_BROKER_EPOCH, BrokerId, ControllerEpoch, EntryNumber, Incarnation
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy, SystemClock
-from nilometer.storage import Log, LogConfig, LogManager, ManagerOptions, TopicPartition
-from nilometer.storage.directories.log_manager import NoLogDirectory
-from nilometer.storage.topic_config import TOPIC_CONFIG
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 from nilometer.wire.errors import KafkaError
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk

@@ -13,10 +13,12 @@ from nilometer.broker.connection import CloseConnection, Connection, Dispatcher
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_tasks import ExpiredTokens
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.cluster import ClusterImage, EntryNumber, ImageDelta
 from nilometer.cluster.controller.credentials import TokenLifetimes
 from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged
+from nilometer.identifiers import EntryNumber
 from nilometer.security.delegation_token import DelegationToken, TokenKey
 from nilometer.security.scram import ScramMechanism
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -14,7 +14,9 @@ from nilometer.broker.tasks import Tasks
 from nilometer.identifiers import NO_BROKER_EPOCH
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy, SystemClock
-from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
 

@@ -15,15 +15,13 @@ from nilometer.broker.replicas.delayed_requests import ProduceOutcome
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.transactions import markers
 from nilometer.broker.transactions.markers import Marker, MarkerSender, write_marker
-from nilometer.storage import (
-    AppendInfo,
-    AppendOrigin,
-    Log,
-    LogConfig,
-    OpenOptions,
-    SegmentFiles,
-    TopicPartition,
-)
+from nilometer.storage.appending import AppendInfo
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.transactions.requests import MarkersWritten
 from nilometer.transactions.shard import SendMarkers
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -12,7 +12,7 @@ from nilometer.broker.control import metadata_log
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.cluster.controller.controllership import controllership_entry
 from nilometer.cluster.entries import encode_entry
-from nilometer.coordination import LocalStore
+from nilometer.coordination.local.store import LocalStore
 from nilometer.identifiers import BrokerId, Incarnation
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy

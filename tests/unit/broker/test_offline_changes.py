@@ -16,7 +16,7 @@ from nilometer.cluster.features import LEVELS_OF_NEW_CLUSTERS
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ClusterCreated
-from nilometer.coordination import LocalStore
+from nilometer.coordination.local.store import LocalStore
 from nilometer.identifiers import BrokerId, Incarnation
 from nilometer.local.first_users import NewUser, write_first_users
 from nilometer.runtime import Runtime

@@ -18,12 +18,17 @@ from nilometer.broker.replicas.isr_changes import IsrLog, IsrRequests
 from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
-from nilometer.replication import FollowerRole, LeaderRole, Replica
 from nilometer.replication.epochs import EpochEnd
-from nilometer.replication.follower import FetchAnswer, NoFetch
+from nilometer.replication.follower import FetchAnswer, FollowerRole, NoFetch
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import Replica
 from nilometer.replication.shell_interface import FollowerFetch
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import FlushPlan, Log, LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.flushing import FlushPlan
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nilometer.broker.replicas.replica_manager import preferred_read_replica
-from nilometer.replication import FollowerFetch, LeaderRole, Registration
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.shell_interface import FollowerFetch, Registration
 
 RACKS = {1: "a", 2: "b", 3: "b", 4: "c"}
 

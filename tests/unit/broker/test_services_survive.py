@@ -18,7 +18,9 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.tasks import FAILED_ROUNDS_MAX, Tasks
 from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.records import BatchBuilder
 from support.logs.memory_disk import MemoryDisk
 from support.step_clock import StepClock

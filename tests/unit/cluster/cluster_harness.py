@@ -6,34 +6,18 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from nilometer.cluster import (
-    BrokerEpoch,
-    BrokerId,
-    ClusterImage,
-    Endpoint,
-    Entry,
-    EntryNumber,
-    ImageDelta,
-    Incarnation,
-    PartitionState,
-    TopicIdPartition,
-    decode_entry,
-    encode_entry,
-    entries_of,
-)
-from nilometer.cluster.controller import (
-    BrokerRegistration,
-    CreatedTopic,
-    Decision,
-    NewTopic,
-    TopicDefaults,
-    controllership_entry,
-    decide_broker_up,
-    decide_brokers_down,
-    decide_create_topics,
-)
+from nilometer.cluster.controller.brokers import BrokerRegistration, decide_broker_up, decide_brokers_down
+from nilometer.cluster.controller.controllership import controllership_entry
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, TopicDefaults, decide_create_topics
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.entries import Entry, decode_entry, encode_entry, entries_of
 from nilometer.cluster.features import SUPPORTED_FEATURES
-from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import Endpoint
+from nilometer.cluster.states import PartitionState
+from nilometer.config.definition import ConfigDefinition, ConfigKey, ConfigKind
+from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation, TopicIdPartition
 from nilometer.runtime.runtime import SeededEntropy
 
 TOPIC_CONFIGS = ConfigDefinition.of(

@@ -19,38 +19,23 @@ from __future__ import annotations
 
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import (
-    BrokerEpoch,
-    BrokerId,
-    ClusterImage,
-    Entry,
-    EntryNumber,
-    ImageDelta,
-    PartitionState,
-    TopicIdPartition,
-    decode_entry,
-    decode_snapshot,
-    encode_snapshot,
-    entries_of,
-)
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.brokers import (
     BrokerRegistration,
-    BrokersDown,
-    BrokerUp,
-    Decision,
-    IsrChange,
-    IsrMember,
-    Reassignment,
-    broker_events,
-    decide_alter_partitions,
-    decide_alter_reassignments,
     decide_broker_up,
     decide_brokers_down,
     decide_controlled_shutdown,
-    decide_preferred_leaders,
-    decide_repair,
 )
+from nilometer.cluster.controller.controllership import BrokersDown, BrokerUp, broker_events, decide_repair
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.elections import decide_preferred_leaders
+from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
+from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
+from nilometer.cluster.delta import ImageDelta
+from nilometer.cluster.entries import Entry, decode_entry, decode_snapshot, encode_snapshot, entries_of
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import PartitionChanged
+from nilometer.cluster.states import PartitionState
+from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, TopicIdPartition
 
 BROKERS = (1, 2, 3, 4)
 MIN_ISR = {"one": 1, "two": 2, "three": 3}

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import ClusterImage, decode_entry, decode_snapshot, encode_entry, encode_snapshot
 from nilometer.cluster.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_table import Verdict
 from nilometer.cluster.controller.acls import decide_create_acls, decide_delete_acls
 from nilometer.cluster.controller.decision import Outcome
-from nilometer.cluster.entries import Entry, sign
+from nilometer.cluster.entries import (
+    Entry,
+    decode_entry,
+    decode_snapshot,
+    encode_entry,
+    encode_snapshot,
+    sign,
+)
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ACLS_FORMAT_VERSION, AclCreated, AclDeleted, Record
 from nilometer.identifiers import EntryNumber
 from nilometer.invariants import InvariantBroken

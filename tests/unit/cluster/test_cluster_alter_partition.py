@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import BrokerId, RecoveryState, TopicId, TopicIdPartition
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.brokers import decide_controlled_shutdown
+from nilometer.cluster.controller.isr_changes import (
     AlteredPartition,
     IsrChange,
     IsrMember,
     decide_alter_partitions,
-    decide_controlled_shutdown,
 )
+from nilometer.cluster.records import RecoveryState
+from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from nilometer.cluster import ClusterImage
 from nilometer.cluster.client_quotas import (
     MATCH_DEFAULT,
     MATCH_EXACT,
@@ -17,6 +16,7 @@ from nilometer.cluster.client_quotas import (
 )
 from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import QUOTAS_FORMAT_VERSION, ClientQuotaChanged, Record, TopicDeleted
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken

@@ -5,24 +5,26 @@ from __future__ import annotations
 import pytest
 from cluster_harness import BROKER_CONFIGS, TOPIC_CONFIGS, ClusterWorld
 
-from nilometer.cluster import BrokerId, ConfigResource, ConfigResourceType
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
     ConfigDefinitions,
     ConfigOperation,
-    Outcome,
     decide_alter_configs,
-    decide_cluster_defaults,
 )
+from nilometer.cluster.controller.controllership import decide_cluster_defaults
+from nilometer.cluster.controller.decision import Outcome
+from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.records import (
     GROUP_CONFIGS_FORMAT_VERSION,
     ConfigChanged,
+    ConfigResourceType,
     PartitionChanged,
     format_version_of,
 )
 from nilometer.groups import settings
 from nilometer.groups.settings import GroupConfig
+from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation

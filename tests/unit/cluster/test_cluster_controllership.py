@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import (
-    BrokerId,
-    ClusterImage,
-    ConfigResource,
-    ConfigResourceType,
-    EntryNumber,
-    Incarnation,
-    decode_entry,
-    encode_entry,
-    entries_of,
-)
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.brokers import decide_brokers_down
+from nilometer.cluster.controller.controllership import (
     BrokersDown,
     BrokerUp,
     broker_events,
     controllership_entry,
-    decide_brokers_down,
     decide_cluster_defaults,
     decide_repair,
 )
+from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.entries import decode_entry, encode_entry, entries_of
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.identifiers import BrokerId, EntryNumber, Incarnation
 
 
 def test_k1_the_first_controller_founds_the_cluster(world: ClusterWorld) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.cluster import ClusterImage
 from nilometer.cluster.controller.credentials import (
     REMOVALS_MAX,
     REQUESTER_BYTES_MAX,
@@ -21,6 +20,7 @@ from nilometer.cluster.controller.credentials import (
 )
 from nilometer.cluster.controller.decision import Decision, Refusal
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import TOKENS_FORMAT_VERSION, DelegationTokenChanged, Record, TopicDeleted
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken

@@ -5,19 +5,28 @@ from __future__ import annotations
 import pytest
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import BrokerId, Election, RecoveryState, decode_entry
-from nilometer.cluster.controller import (
-    Refusal,
+from nilometer.cluster.controller.brokers import (
     decide_broker_up,
     decide_brokers_down,
     decide_controlled_shutdown,
+    decide_unregister_broker,
+)
+from nilometer.cluster.controller.controllership import decide_repair
+from nilometer.cluster.controller.decision import Refusal
+from nilometer.cluster.controller.elections import (
     decide_elect_leaders,
     decide_preferred_leaders,
-    decide_repair,
-    decide_unregister_broker,
     preferred_imbalance,
 )
-from nilometer.cluster.records import BrokerInControlledShutdown, BrokerRegistered, PartitionChanged
+from nilometer.cluster.entries import decode_entry
+from nilometer.cluster.records import (
+    BrokerInControlledShutdown,
+    BrokerRegistered,
+    Election,
+    PartitionChanged,
+    RecoveryState,
+)
+from nilometer.identifiers import BrokerId
 from nilometer.wire.errors import ErrorCode
 
 
@@ -273,7 +282,7 @@ def test_controlled_shutdown_of_another_incarnation_is_refused(world: ClusterWor
 
 
 def test_preferred_leaders_return_when_asked_and_by_themselves(world: ClusterWorld) -> None:
-    from nilometer.cluster.controller import IsrChange, IsrMember, decide_alter_partitions
+    from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
 
     world.topic([1, 2])
     world.down(1)
@@ -317,7 +326,7 @@ def test_preferred_elections_come_in_bounded_rounds(world: ClusterWorld) -> None
 
 
 def rejoin(world: ClusterWorld, partition: int) -> None:
-    from nilometer.cluster.controller import IsrChange, IsrMember, decide_alter_partitions
+    from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
 
     state = world.state(partition=partition)
     request = IsrChange(

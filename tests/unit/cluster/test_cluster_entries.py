@@ -8,28 +8,29 @@ import uuid
 import pytest
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import (
-    FORMAT_VERSION,
+from nilometer.cluster.entries import (
     BadEntry,
-    BrokerId,
-    ClusterImage,
-    ControllerEpoch,
     Controllership,
     Entry,
     EntryFromTheFuture,
-    EntryNumber,
-    Incarnation,
-    TopicId,
     UnitTooLarge,
     decode_entry,
     decode_snapshot,
     encode_entry,
     encode_snapshot,
     entries_of,
+)
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import FORMAT_VERSION, PartitionCreated, TopicCreated, TopicDeleted
+from nilometer.identifiers import (
+    BrokerId,
+    ControllerEpoch,
+    EntryNumber,
+    Incarnation,
+    TopicId,
     uuid_from_text,
     uuid_to_text,
 )
-from nilometer.cluster.records import PartitionCreated, TopicCreated, TopicDeleted
 from nilometer.invariants import InvariantBroken
 
 CONTROLLERSHIP = Controllership(BrokerId(7), Incarnation("incarnation-7"), ControllerEpoch(3))

@@ -9,28 +9,18 @@ import msgspec
 import pytest
 from cluster_harness import BROKER_CONFIGS, TOPIC_CONFIGS, ClusterWorld
 
-from nilometer.cluster import (
-    ClusterImage,
-    decode_entry,
-    decode_snapshot,
-    encode_entry,
-    encode_snapshot,
-    entries_of,
-)
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.brokers import check_registration, decide_broker_up
+from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
     ConfigDefinitions,
     ConfigOperation,
-    FeatureUpdate,
-    UpgradeType,
-    check_registration,
     decide_alter_configs,
-    decide_broker_up,
-    decide_update_features,
 )
 from nilometer.cluster.controller.decision import Outcome
+from nilometer.cluster.controller.features import FeatureUpdate, UpgradeType, decide_update_features
 from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.features import (
     GROUP_VERSION,
     LEVELS_OF_NEW_CLUSTERS,
@@ -39,6 +29,7 @@ from nilometer.cluster.features import (
     SUPPORTED_FEATURES,
 )
 from nilometer.cluster.features import TRANSACTION_VERSION as TV
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     FORMAT_VERSION,
     ConfigResourceType,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import BrokerEpoch, BrokerId
 from nilometer.cluster.controller.isr_changes import decide_forfeit_replicas
+from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.wire.errors import ErrorCode
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.cluster import BrokerId
 from nilometer.cluster.placement import CannotPlace, UsableBroker, interleave_racks, place_replicas
+from nilometer.identifiers import BrokerId
 
 
 def brokers(count: int, racks: int = 0) -> list[UsableBroker]:

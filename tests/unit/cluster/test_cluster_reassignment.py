@@ -6,17 +6,19 @@ import pytest
 from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 from test_cluster_alter_partition import ask, request
 
-from nilometer.cluster import GROUP_METADATA_TOPIC
-from nilometer.cluster.controller import (
-    Outcome,
+from nilometer.cluster.controller.decision import Outcome
+from nilometer.cluster.controller.reassignments import (
     Reassignment,
-    TopicDefaults,
     decide_alter_reassignments,
+    list_reassignments,
+)
+from nilometer.cluster.controller.topics import (
+    TopicDefaults,
     decide_create_topics,
     decide_internal_topic_growth,
     internal_topic,
-    list_reassignments,
 )
+from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.wire.errors import ErrorCode
 
 

@@ -9,25 +9,23 @@ from contextlib import contextmanager
 import pytest
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import (
+from nilometer.cluster.controller.brokers import (
+    decide_broker_up,
+    decide_brokers_down,
+    decide_controlled_shutdown,
+)
+from nilometer.cluster.controller.controllership import decide_repair
+from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
+from nilometer.cluster.entries import (
     ENTRY_BYTES_TARGET,
-    BrokerId,
-    ClusterImage,
     decode_entry,
     decode_snapshot,
     encode_entry,
     encode_snapshot,
     entries_of,
 )
-from nilometer.cluster.controller import (
-    IsrChange,
-    IsrMember,
-    decide_alter_partitions,
-    decide_broker_up,
-    decide_brokers_down,
-    decide_controlled_shutdown,
-    decide_repair,
-)
+from nilometer.cluster.image import ClusterImage
+from nilometer.identifiers import BrokerId
 
 TOPICS, PARTITIONS = 10, 1000
 

@@ -6,7 +6,6 @@ import base64
 
 import pytest
 
-from nilometer.cluster import ClusterImage
 from nilometer.cluster.controller.credentials import (
     ScramDeletion,
     ScramUpsertion,
@@ -15,6 +14,7 @@ from nilometer.cluster.controller.credentials import (
 from nilometer.cluster.controller.decision import at_once
 from nilometer.cluster.entries import decode_entry, decode_snapshot, encode_entry, encode_snapshot, entries_of
 from nilometer.cluster.history import record_fields, snapshot_fields
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import SCRAM_FORMAT_VERSION, Record, ScramCredentialChanged, TopicDeleted
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken

@@ -13,9 +13,11 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nilometer.cluster import ClusterImage, PartitionState, Replicas
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.partition_change import RequestedChange
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import Replicas
+from nilometer.cluster.states import PartitionState
 from support.properties import examples
 
 brokers = st.sampled_from(BROKERS)

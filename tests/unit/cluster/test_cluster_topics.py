@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 from cluster_harness import TOPIC_CONFIGS, ClusterWorld
 
-from nilometer.cluster import BrokerId, ConfigResourceType, TopicId, encode_entry, entries_of
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.brokers import decide_controlled_shutdown
+from nilometer.cluster.controller.topics import (
     MorePartitions,
     NewTopic,
     TopicDefaults,
-    decide_controlled_shutdown,
     decide_create_partitions,
     decide_create_topics,
     decide_delete_topics,
 )
-from nilometer.cluster.records import PartitionCreated
+from nilometer.cluster.entries import encode_entry, entries_of
+from nilometer.cluster.records import ConfigResourceType, PartitionCreated
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
+from nilometer.identifiers import BrokerId, TopicId
 from nilometer.wire.errors import ErrorCode
 
 

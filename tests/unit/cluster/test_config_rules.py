@@ -11,22 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
-from nilometer.cluster import ClusterImage, ConfigResource, ConfigResourceType
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.configs import (
     AlterResource,
     ConfigAlteration,
     ConfigDefinitions,
     ConfigOperation,
-    NewTopic,
-    Outcome,
-    TopicDefaults,
     decide_alter_configs,
-    decide_create_topics,
 )
-from nilometer.config import ConfigError
+from nilometer.cluster.controller.decision import Outcome
+from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_create_topics
+from nilometer.cluster.delta import ConfigResource
+from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.records import ConfigResourceType
+from nilometer.config.definition import ConfigError
 from nilometer.groups import settings
-from nilometer.storage import LogConfig
-from nilometer.storage.topic_config import LONG_MAX, TOPIC_CONFIG
+from nilometer.storage.topic_config import LONG_MAX, TOPIC_CONFIG, LogConfig
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
 

@@ -7,12 +7,13 @@ from cluster_harness import ClusterWorld
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.cluster import BrokerId, ClusterImage, ConfigResourceType, Entry, EntryNumber, TopicId
-from nilometer.cluster.entries import BadEntry, EntryFromTheFuture, decode_entry
+from nilometer.cluster.entries import BadEntry, Entry, EntryFromTheFuture, decode_entry
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import (
     BrokerFenced,
     BrokerUnregistered,
     ConfigChanged,
+    ConfigResourceType,
     PartitionChanged,
     PartitionCreated,
     ProducerIdsAllocated,
@@ -20,7 +21,7 @@ from nilometer.cluster.records import (
     TopicCreated,
     TopicDeleted,
 )
-from nilometer.identifiers import BrokerEpoch, LeaderEpoch, PartitionEpoch
+from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, LeaderEpoch, PartitionEpoch, TopicId
 from nilometer.invariants import InvariantBroken
 from support.properties import examples
 

@@ -6,12 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from nilometer.cluster import ClusterImage
 from nilometer.cluster.controller import configs
 from nilometer.cluster.controller.configs import SettingsAfter
-from nilometer.simulation.model_check import Exploration, SettingsBounds, SettingsWorld, settings_violation
+from nilometer.cluster.image import ClusterImage
 from nilometer.simulation.model_check import settings as properties
-from nilometer.simulation.model_check.settings import ALL_OR_NOTHING, HELD_BACK
+from nilometer.simulation.model_check.explorer import Exploration
+from nilometer.simulation.model_check.settings import (
+    ALL_OR_NOTHING,
+    HELD_BACK,
+    SettingsBounds,
+    SettingsWorld,
+    settings_violation,
+)
 from support.simulation.model_check_tally import explore
 
 EXHAUSTIVE = {

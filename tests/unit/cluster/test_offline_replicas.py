@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from cluster_harness import ClusterWorld
 
-from nilometer.cluster import BrokerEpoch, BrokerId, PartitionState
-from nilometer.cluster.controller import decide_broker_up
+from nilometer.cluster.controller.brokers import decide_broker_up
 from nilometer.cluster.controller.elections import ElectionType, decide_elect_leaders
 from nilometer.cluster.controller.isr_changes import (
     IsrChange,
@@ -18,7 +17,8 @@ from nilometer.cluster.controller.isr_changes import (
 )
 from nilometer.cluster.controller.reassignments import Reassignment, decide_alter_reassignments
 from nilometer.cluster.records import RecoveryState
-from nilometer.identifiers import NO_LEADER, TopicId
+from nilometer.cluster.states import PartitionState
+from nilometer.identifiers import NO_LEADER, BrokerEpoch, BrokerId, TopicId
 from nilometer.invariants import InvariantBroken
 from nilometer.wire.errors import ErrorCode
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.config import ConfigKey, ConfigKind, key_table
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigKey, ConfigKind, ConfigValue
+from nilometer.config.key_table import key_table
 
 TABLE = """
 a.number: long -1..10_000 dynamic by:log.a.number = 5_000

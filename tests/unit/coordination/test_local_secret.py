@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.coordination import OutcomeUnknown, StoreDamaged
-from nilometer.coordination.local import LocalStore, layout
+from nilometer.coordination.local import layout
 from nilometer.coordination.local.staged_files import StagedFiles
-from nilometer.coordination.local.store import SecretFolder
-from nilometer.coordination.store import StoredSecret
+from nilometer.coordination.local.store import LocalStore, SecretFolder
+from nilometer.coordination.store import OutcomeUnknown, StoreDamaged, StoredSecret
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 from support.logs.memory_disk import MemoryDisk

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.coordination import (
+from nilometer.coordination.factory import make_store
+from nilometer.coordination.local import layout
+from nilometer.coordination.local.layout import SessionFiles
+from nilometer.coordination.local.sessions import LivenessWatch
+from nilometer.coordination.local.store import LocalStore
+from nilometer.coordination.store import (
     BrokerIdInUse,
-    LocalStore,
     SessionName,
     StoreDamaged,
     StoreRefused,
     StoreUnavailable,
-    make_store,
 )
-from nilometer.coordination.local import layout
-from nilometer.coordination.local.layout import SessionFiles
-from nilometer.coordination.local.sessions import LivenessWatch
 from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 

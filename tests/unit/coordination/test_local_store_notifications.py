@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.coordination import LocalStore
+from nilometer.coordination.local.store import LocalStore
 from nilometer.runtime import Runtime, folder_watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")

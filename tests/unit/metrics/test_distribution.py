@@ -8,12 +8,12 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.metrics import Distribution
 from nilometer.metrics.distribution import (
     HISTOGRAM_EXPONENTS,
     QUANTILES,
     VALUE_MAX,
     WINDOW_US,
+    Distribution,
     bounds_of,
     bucket_of,
 )

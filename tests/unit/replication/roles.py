@@ -3,19 +3,18 @@ id."""
 
 from __future__ import annotations
 
-from nilometer.replication import (
-    AlterPartition,
+from nilometer.replication.follower import FollowerRole, TruncationRule
+from nilometer.replication.isr import AlterPartition
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.shell_interface import (
     Effect,
     Effects,
     FetchVerdict,
     FollowerFetch,
-    FollowerRole,
-    LeaderRole,
     Registration,
     SendAlterPartition,
-    TruncationRule,
 )
-from nilometer.simulation.model_check import ModelLog
+from nilometer.simulation.model_check.process import ModelLog
 
 ALL_REPLICAS = {1: 10, 2: 20, 3: 30}
 

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from roles import ALL_REPLICAS, Leading, asked, log_of, members, registered
 
-from nilometer.replication import (
-    AlterPartitionAnswer,
-    EpochEnd,
+from nilometer.invariants import InvariantBroken
+from nilometer.replication.epochs import EpochEnd
+from nilometer.replication.isr import AlterPartitionAnswer, CommittedIsr, PendingExpandIsr, PendingShrinkIsr
+from nilometer.replication.shell_interface import (
     FollowerFetch,
-    InvariantBroken,
     NotHeld,
     PublishHighWatermark,
     RejectFetch,
@@ -19,7 +19,6 @@ from nilometer.replication import (
     UnderMinIsr,
     WaitingFor,
 )
-from nilometer.replication.isr import CommittedIsr, PendingExpandIsr, PendingShrinkIsr
 from nilometer.wire.errors import ErrorCode
 
 MOVED = PublishHighWatermark()

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.replication import TruncationRule
-from nilometer.simulation.model_check import Bounds, World, explorer, loss
+from nilometer.replication.follower import TruncationRule
+from nilometer.simulation.model_check import explorer
+from nilometer.simulation.model_check.explorer import loss
+from nilometer.simulation.model_check.tables import Bounds
+from nilometer.simulation.model_check.world import World
 from support.simulation.model_check_tally import explore
 
 CHEAP = {

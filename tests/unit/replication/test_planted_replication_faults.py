@@ -12,12 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from nilometer.identifiers import Offset
-from nilometer.replication import NO_DIVERGENCE, FetchAnswer, FollowerFetch, LeaderRole, Replica, TruncateTo
 from nilometer.replication import epochs as epochs_module
 from nilometer.replication import leader as leader_module
-from nilometer.replication.follower import FollowerRole
+from nilometer.replication.epochs import NO_DIVERGENCE
+from nilometer.replication.follower import FetchAnswer, FollowerRole
 from nilometer.replication.followers import IsrMembership
 from nilometer.replication.isr import IsrNegotiation, PendingShrinkIsr
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import Replica
+from nilometer.replication.shell_interface import FollowerFetch, TruncateTo
 from nilometer.simulation.model_check import explorer
 from nilometer.simulation.model_check.controller import SmallController, SmallImage
 from nilometer.simulation.model_check.explorer import Exploration

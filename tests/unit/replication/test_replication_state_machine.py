@@ -9,17 +9,15 @@ from hypothesis import strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from roles import ALL_REPLICAS, Leading, members, registered
 
-from nilometer.replication import (
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer, PendingExpandIsr
+from nilometer.replication.shell_interface import (
     PENDING,
-    AlterPartition,
-    AlterPartitionAnswer,
     Effects,
     ReleaseProduce,
     SendAlterPartition,
     ServeFetch,
 )
-from nilometer.replication.isr import PendingExpandIsr
-from nilometer.simulation.model_check import ModelLog
+from nilometer.simulation.model_check.process import ModelLog
 from nilometer.wire.errors import ErrorCode
 from support.properties import examples
 

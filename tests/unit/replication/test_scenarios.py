@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from nilometer.cli.model_check import model_check
 from nilometer.cli.scenario import scenario
-from nilometer.replication import TruncationRule
+from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.recording.format import Kind, read_recording
 from nilometer.simulation.scenarios import SCENARIOS
 from nilometer.simulation.scenarios.catalogue import recorded

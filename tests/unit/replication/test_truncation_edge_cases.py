@@ -6,28 +6,24 @@ from __future__ import annotations
 import pytest
 from roles import ALL_REPLICAS, Leading, following, log_of, registered
 
-from nilometer.replication import (
+from nilometer.replication.epochs import EpochEnd
+from nilometer.replication.follower import FetchAnswer, FollowerRole, NoFetch, TruncationRule
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import NoRole, Replica
+from nilometer.replication.shell_interface import (
     AdvanceHighWatermark,
     AdvanceLogStart,
     AppendBatches,
     BackOff,
     DivergingFetch,
-    EpochEnd,
-    FetchAnswer,
     FollowerFetch,
-    FollowerRole,
-    LeaderRole,
-    NoFetch,
-    NoRole,
-    Replica,
     ServeFetch,
     StartEpoch,
     TruncateFully,
     TruncateTo,
     clamped_high_watermark,
 )
-from nilometer.replication.follower import TruncationRule
-from nilometer.simulation.model_check import ModelLog
+from nilometer.simulation.model_check.process import ModelLog
 from nilometer.simulation.scenarios import Stage
 from nilometer.wire.errors import ErrorCode
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from nilometer.replication import NO_DIVERGENCE, NO_LEADER_EPOCH
-from nilometer.replication.epochs import diverging_epoch
+from nilometer.identifiers import NO_LEADER_EPOCH
+from nilometer.replication.epochs import NO_DIVERGENCE, diverging_epoch
 
 
 def test_a_log_that_ends_before_the_epoch_cannot_tell() -> None:

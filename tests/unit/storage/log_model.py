@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nilometer.storage import Log
+from nilometer.storage.log import Log
 from nilometer.wire.record_batch import batches
 from nilometer.wire.records import BatchBuilder, decode_records
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.storage import LogFenced, names
+from nilometer.storage import names
+from nilometer.storage.errors import LogFenced
 from nilometer.wire.records import ControlType
 from support.logs.compaction_scenario import FOLDER, RETENTION_MS, CompactionScenario, read_all, table_of
 from support.logs.log_cleaner import make_durable

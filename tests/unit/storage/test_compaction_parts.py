@@ -12,11 +12,14 @@ from log_model import build_batch, read_from
 
 from nilometer.runtime.disk import File
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import Log, LogManager, ManagerOptions, TopicPartition, checkpoints, names
+from nilometer.storage import checkpoints, names
 from nilometer.storage.cleaning.cleaning_plan import CleanableView, group_segments, plan_cleaning
 from nilometer.storage.cleaning.log_cleaning import RoundOvertaken
 from nilometer.storage.cleaning.offset_map import SLOT_BYTES
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.log import Log
 from nilometer.storage.log_reader import LogFolderReader
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.record_validation import run_at_once
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import KafkaError

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nilometer.storage import Log, LogConfig, TopicPartition
 from nilometer.storage.cleaning.batch_cleaner import kept_records
 from nilometer.storage.cleaning.offset_map import DROP, KEEP, SLOT_BYTES, TOMBSTONE, UNKNOWN, RecordMarks
 from nilometer.storage.cleaning.record_layout import RUN_MAX, RUN_MIN, find_run, read_keys, record_spans
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.compression import Codec, compress
 from nilometer.wire.errors import CorruptBatch
 from nilometer.wire.primitives import encode_zigzag

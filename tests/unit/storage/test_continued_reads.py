@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from log_model import build_batch
 
-from nilometer.storage import Log, LogConfig, TopicPartition
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=300)

@@ -8,11 +8,14 @@ from itertools import pairwise
 import pytest
 from log_model import build_batch
 
-from nilometer.storage import CorruptRecordFound, Log, LogConfig, TopicPartition
+from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.log import Log
 from nilometer.storage.log_reader import LogFolderReader
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.record_validation import run_at_once
 from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, batches
 from nilometer.wire.records import decode_records

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from log_model import build_batch
 
-from nilometer.storage import Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import SNAPSHOT_AT_ONCE
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 FOLDER = "/data/t-0"

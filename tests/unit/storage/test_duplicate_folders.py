@@ -9,8 +9,10 @@ import pytest
 from log_model import build_batch, read_from
 
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
 from nilometer.storage.directories import log_directory
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("t", 0)

@@ -9,7 +9,9 @@ import pytest
 from log_model import build_batch
 
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import LogConfig, LogManager, ManagerOptions, NoLogDirectory, TopicPartition
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("t", 0)

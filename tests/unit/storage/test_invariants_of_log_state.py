@@ -8,8 +8,12 @@ import pytest
 from log_model import build_batch
 
 from nilometer.invariants import InvariantBroken
-from nilometer.storage import Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from nilometer.storage.log import Log
 from nilometer.storage.log_state import LogState
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 END = 4

@@ -11,20 +11,13 @@ from log_model import build_batch, read_from
 
 from nilometer.runtime import LockHeld
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import (
-    CorruptCheckpoint,
-    LogConfig,
-    LogFenced,
-    LogManager,
-    ManagerOptions,
-    NoLogDirectory,
-    TopicPartition,
-    checkpoints,
-    dump,
-)
+from nilometer.storage import checkpoints, dump
 from nilometer.storage.directories import log_directory
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions, NoLogDirectory
+from nilometer.storage.errors import CorruptCheckpoint, LogFenced
 from nilometer.storage.log_reader import LogFolderReader
-from nilometer.storage.names import FolderKind, delete_folder_name, parse_folder_name
+from nilometer.storage.names import FolderKind, TopicPartition, delete_folder_name, parse_folder_name
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 FIRST, SECOND = TopicPartition("a", 0), TopicPartition("b", 0)

@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from log_model import ModelBatch, ModelLog, batches_from, build_batch, read_from
 
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import KafkaError
 from support.logs.memory_disk import MemoryDisk
 from support.properties import examples

@@ -12,7 +12,10 @@ import pytest
 from nilometer.runtime import LockHeld
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.runtime.system_disk import SystemDisk
-from nilometer.storage import CorruptCheckpoint, LogConfig, LogManager, ManagerOptions, TopicPartition
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.records import BatchBuilder
 
 KEY = TopicPartition("my-topic-with-dashes", 3)

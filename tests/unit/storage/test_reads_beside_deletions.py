@@ -10,9 +10,12 @@ from log_model import build_batch
 
 from nilometer.runtime.disk import File
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.storage import Log, LogConfig, LogFenced, LogManager, ManagerOptions, TopicPartition
-from nilometer.storage.errors import OffsetOutOfRange
+from nilometer.storage.directories.log_manager import LogManager, ManagerOptions
+from nilometer.storage.errors import LogFenced, OffsetOutOfRange
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.record_validation import run_at_once
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("a", 0)

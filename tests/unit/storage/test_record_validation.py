@@ -8,18 +8,19 @@ import pytest
 from log_model import build_batch
 from msgspec import structs
 
-from nilometer.storage import (
-    AppendInfo,
-    Log,
-    LogConfig,
-    OpenOptions,
+from nilometer.storage.appending import AppendInfo
+from nilometer.storage.errors import RecordsRejected
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.record_validation import (
+    RECORD_ERRORS_MAX,
     ReadingAllowance,
-    RecordsRejected,
-    SegmentFiles,
-    TopicPartition,
     UnreadRecords,
+    run_at_once,
 )
-from nilometer.storage.record_validation import RECORD_ERRORS_MAX, run_at_once
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.compression import Codec, compress
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import (

@@ -8,21 +8,16 @@ import random
 import pytest
 from log_model import build_batch, read_from
 
-from nilometer.storage import (
-    AppendOrigin,
-    CorruptRecordFound,
-    DamageKind,
-    LeaderEpochCache,
-    Log,
-    LogConfig,
-    LogFenced,
-    OffsetOutOfRange,
-    OpenOptions,
-    SegmentFiles,
-    TopicPartition,
-    UnexpectedAppendOffset,
-)
+from nilometer.storage.damage import DamageKind
+from nilometer.storage.errors import CorruptRecordFound, LogFenced, OffsetOutOfRange, UnexpectedAppendOffset
+from nilometer.storage.leader_epoch_cache import LeaderEpochCache
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.recovery import OpenOptions
 from nilometer.storage.retention import SEGMENTS_AT_ONCE
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.records import ControlType, EndTxnMarker, build_end_txn_marker
 from support.logs.memory_disk import MemoryDisk

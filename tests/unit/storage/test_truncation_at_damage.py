@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from log_model import build_batch, read_from
 
-from nilometer.storage import Log, LogConfig, OpenOptions, SegmentFiles, TopicPartition
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.recovery import OpenOptions
+from nilometer.storage.segments.segment_files import SegmentFiles
+from nilometer.storage.topic_config import LogConfig
 from support.logs.memory_disk import MemoryDisk
 
 FOLDER = "/data/t-0"

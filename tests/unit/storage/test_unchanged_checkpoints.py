@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from nilometer.storage import TopicPartition, checkpoints, names
+from nilometer.storage import checkpoints, names
 from nilometer.storage.directories.checkpoint_files import FILES, CheckpointFiles, Offsets
+from nilometer.storage.names import TopicPartition
 from support.logs.memory_disk import MemoryDisk
 
 KEY = TopicPartition("t", 0)

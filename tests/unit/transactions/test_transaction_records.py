@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.records import TransactionRecord, decode_record, encode_record, encode_value
 from nilometer.transactions.transaction import Transaction, TransactionState
 from nilometer.wire.errors import MalformedMessage

@@ -10,19 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from nilometer.cluster import (
-    BrokerId,
-    ClusterImage,
-    ControllerEpoch,
-    Controllership,
-    EntryNumber,
-    Incarnation,
-)
-from nilometer.cluster.entries import sign
+from nilometer.cluster.entries import Controllership, sign
 from nilometer.cluster.features import TRANSACTION_VERSION
+from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ControllerElected, FeatureLevelChanged
 from nilometer.coordinators.turn import Token
-from nilometer.storage import TopicPartition
+from nilometer.identifiers import BrokerId, ControllerEpoch, EntryNumber, Incarnation
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.records import decode_record, encode_record
 from nilometer.transactions.requests import (

@@ -19,7 +19,7 @@ from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import INTERNAL_TOPICS
 from nilometer.identifiers import NO_LEADER_EPOCH
-from nilometer.storage import CorruptRecordFound
+from nilometer.storage.errors import CorruptRecordFound
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.errors import ErrorCode, KafkaError

@@ -31,7 +31,8 @@ from nilometer.broker.turns import LongWork
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock
-from nilometer.storage import ReadingAllowance, RecordsRejected, UnreadRecords, ValidatedBatch
+from nilometer.storage.errors import RecordsRejected
+from nilometer.storage.record_validation import ReadingAllowance, UnreadRecords, ValidatedBatch
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.body_reader import SLICE_ELEMENTS
 from nilometer.wire.compression import Bytes, Codec

@@ -18,21 +18,20 @@ from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, TopicIdPartition, uuid_from_text
-from nilometer.replication import (
-    FollowerRole,
+from nilometer.replication.follower import FollowerRole
+from nilometer.replication.followers import NEVER_MS, RemoteReplica
+from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkIsr
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.shell_interface import (
     HighWatermarkHold,
-    LeaderRole,
     NotHeld,
-    RemoteReplica,
     UnderMinIsr,
     WaitingFor,
     WaitingForFlush,
 )
-from nilometer.replication.followers import NEVER_MS
-from nilometer.replication.isr import IsrState, PendingExpandIsr, PendingShrinkIsr
 from nilometer.runtime import Disk
-from nilometer.storage import TopicPartition
 from nilometer.storage.directories.log_manager import DirectoryDescription
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.segments.segment import LogSegment
 from nilometer.wire import own_apis as wire
 from nilometer.wire.api_keys import ApiKey

@@ -13,7 +13,7 @@ from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
 from nilometer.coordination.store import CoordinationError
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (
     AddPartitions,

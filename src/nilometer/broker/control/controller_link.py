@@ -31,7 +31,7 @@ from nilometer.identifiers import (
     topic_id_of,
     uuid_from_text,
 )
-from nilometer.replication import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
 from nilometer.runtime import Entropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import own_apis as forfeit_replicas

@@ -14,7 +14,7 @@ from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.entries import BadEntry, Entry, decode_entry, decode_snapshot, encode_snapshot
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
-from nilometer.coordination import StoreReader, open_reader
+from nilometer.coordination.factory import StoreReader, open_reader
 from nilometer.coordination.store import CoordinationError, CoordinationStore, EntriesRetired, StoreRefused
 from nilometer.identifiers import EntryNumber
 from nilometer.invariants import InvariantBroken

@@ -22,7 +22,9 @@ from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.turn import Effects, Producer, Token, TransactionalRecord, TransactionEnd
 from nilometer.runtime import Runtime
-from nilometer.storage import AppendInfo, AppendOrigin, CorruptRecordFound
+from nilometer.storage.appending import AppendInfo
+from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.producers import AppendOrigin
 from nilometer.wire.compression import Bytes, Codec
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import batches

@@ -28,9 +28,9 @@ from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators.partitioning import partition_for_key
 from nilometer.coordinators.turn import Token, TransactionEnd
-from nilometer.replication import LeaderRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.runtime import Runtime
-from nilometer.storage import AppendInfo
+from nilometer.storage.appending import AppendInfo
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 NOT_AVAILABLE = (

@@ -17,15 +17,11 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.identifiers import BrokerEpoch, BrokerId
-from nilometer.replication import (
-    DivergingFetch,
-    EpochEnd,
-    FollowerFetch,
-    FollowerRole,
-    RejectFetch,
-    ServeFetch,
-)
-from nilometer.storage import CorruptRecordFound, LogSlice
+from nilometer.replication.epochs import EpochEnd
+from nilometer.replication.follower import FollowerRole
+from nilometer.replication.shell_interface import DivergingFetch, FollowerFetch, RejectFetch, ServeFetch
+from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.reading import LogSlice
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -18,8 +18,7 @@ from nilometer.broker.settings.listeners import METRICS_LISTENER, HttpEndpoint
 from nilometer.broker.tasks import Tasks
 from nilometer.http.server import HttpServer, Response, plain
 from nilometer.identifiers import NO_LEADER, BrokerId
-from nilometer.metrics import Registry
-from nilometer.metrics.families import CONTENT_TYPE
+from nilometer.metrics.families import CONTENT_TYPE, Registry
 from nilometer.runtime import Runtime
 
 

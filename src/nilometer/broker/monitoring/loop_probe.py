@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nilometer.metrics import Distribution
+from nilometer.metrics.distribution import Distribution
 from nilometer.runtime import Clock
 
 INTERVAL_MS = 100

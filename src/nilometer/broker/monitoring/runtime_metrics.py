@@ -12,7 +12,7 @@ from nilometer.broker.replicas.file_work import GroupCommit
 from nilometer.broker.replicas.log_directories import LogDirectories
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
-from nilometer.metrics import Family, Kind, Measured
+from nilometer.metrics.families import Family, Kind, Measured
 from nilometer.runtime import Clock, Runtime
 from nilometer.version import __version__
 

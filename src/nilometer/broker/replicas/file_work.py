@@ -15,11 +15,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from nilometer.broker.tasks import Tasks
-from nilometer.metrics import Distribution
+from nilometer.metrics.distribution import Distribution
 from nilometer.runtime import Runtime
-from nilometer.storage import FlushPlan, Log, TopicPartition, Truncation
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.log_manager import LogManager
+from nilometer.storage.flushing import FlushPlan
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.truncation import Truncation
 
 logger = logging.getLogger("nilometer.broker.replicas")
 

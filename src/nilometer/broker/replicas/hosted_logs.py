@@ -24,18 +24,19 @@ from nilometer.cluster.records import (
     TopicCreated,
 )
 from nilometer.cluster.states import PartitionState, Topic
-from nilometer.config import ConfigError
-from nilometer.config.definition import ConfigValue, ConfigValues
+from nilometer.config.definition import ConfigError, ConfigValue, ConfigValues
 from nilometer.identifiers import BrokerId, TopicId, uuid_from_text
 from nilometer.runtime import Runtime
-from nilometer.storage import Log, LogConfig, LogFenced, TopicPartition
 from nilometer.storage.directories.log_manager import (
     LogManager,
     NewFolder,
     NoLogDirectory,
     make_folders_durable,
 )
-from nilometer.storage.topic_config import TOPIC_CONFIG
+from nilometer.storage.errors import LogFenced
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 
 
 class RequiredLog(NamedTuple):

@@ -1,8 +1,8 @@
 """One partition as this broker hosts it: its log, its replication role, and the requests that wait for it.
 
-:class:`~nilometer.replication.Replica` makes the decisions and returns them as effects. This module applies
-the effects, in order, to the log and to the waiting requests. It does not decide what is committed or which
-replica leads.
+:class:`~nilometer.replication.replica.Replica` makes the decisions and returns them as effects. This module
+applies the effects, in order, to the log and to the waiting requests. It does not decide what is committed or
+which replica leads.
 
 Invariants:
 - the role is notified of every change of the log's end before any waiting request;
@@ -36,32 +36,35 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.traffic import PartitionTraffic
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import TopicIdPartition
-from nilometer.replication import (
+from nilometer.replication.follower import FetchAnswer, FollowerRole
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import Replica
+from nilometer.replication.shell_interface import (
     PENDING,
     AdvanceHighWatermark,
     AdvanceLogStart,
-    AlterPartition,
-    AlterPartitionAnswer,
     AppendBatches,
     BackOff,
+    Effect,
+    Effects,
     EligibleBrokers,
-    FetchAnswer,
     FetchVerdict,
     FollowerFetch,
-    FollowerRole,
-    LeaderRole,
     PublishHighWatermark,
     ReleaseProduce,
-    Replica,
     SendAlterPartition,
     ServeFetch,
     StartEpoch,
     TruncateFully,
     TruncateTo,
 )
-from nilometer.replication.shell_interface import Effect, Effects
 from nilometer.runtime import Clock
-from nilometer.storage import AppendInfo, AppendOrigin, Log, LogFenced, ReadingAllowance, ValidatedBatch
+from nilometer.storage.appending import AppendInfo
+from nilometer.storage.errors import LogFenced
+from nilometer.storage.log import Log
+from nilometer.storage.producers import AppendOrigin
+from nilometer.storage.record_validation import ReadingAllowance, ValidatedBatch
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import NONE, ErrorCode, KafkaError
 

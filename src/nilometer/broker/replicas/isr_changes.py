@@ -15,8 +15,9 @@ from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
 from nilometer.identifiers import BrokerId, TopicIdPartition
-from nilometer.replication import AlterPartition, AlterPartitionAnswer, LeaderRole
 from nilometer.replication.followers import NEVER_MS
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.leader import LeaderRole
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger("nilometer.broker.replicas")

@@ -20,7 +20,8 @@ from nilometer.broker.tasks import Tasks
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import NO_BROKER_EPOCH
 from nilometer.runtime import Clock, Disk, Runtime
-from nilometer.storage import CorruptCheckpoint, DamageKind, Log, LogConfig, names
+from nilometer.storage import names
+from nilometer.storage.damage import DamageKind
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import METADATA_TOPIC, LogDirectory
 from nilometer.storage.directories.log_manager import (
@@ -31,7 +32,10 @@ from nilometer.storage.directories.log_manager import (
     NoLogDirectory,
     UnidentifiedLog,
 )
+from nilometer.storage.errors import CorruptCheckpoint
+from nilometer.storage.log import Log
 from nilometer.storage.names import FolderKind, TopicPartition
+from nilometer.storage.topic_config import LogConfig
 
 NAME = "last-registered-life"  # codespell:ignore
 _VERSION = 1

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
-from nilometer.storage import CorruptRecordFound, TopicPartition
+from nilometer.storage.errors import CorruptRecordFound
+from nilometer.storage.names import TopicPartition
 
 logger = logging.getLogger("nilometer.broker.replicas")
 

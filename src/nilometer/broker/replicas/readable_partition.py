@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicIdPartition
-from nilometer.replication import NO_DIVERGENCE, EpochEnd, FollowerRole, LeaderRole, Replica, fence
-from nilometer.replication.epochs import diverging_epoch
-from nilometer.storage import Log, SearchSteps
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, diverging_epoch, fence
+from nilometer.replication.follower import FollowerRole
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import Replica
+from nilometer.storage.log import Log
+from nilometer.storage.time_search import SearchSteps
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 MAX_TIMESTAMP = -3

@@ -15,7 +15,9 @@ from nilometer.broker.tasks import describe
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordination.store import CoordinationError
 from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition
-from nilometer.storage import Log, LogFenced, TopicPartition
+from nilometer.storage.errors import LogFenced
+from nilometer.storage.log import Log
+from nilometer.storage.names import TopicPartition
 from nilometer.wire.errors import KafkaError
 
 logger = logging.getLogger("nilometer.broker.replicas")

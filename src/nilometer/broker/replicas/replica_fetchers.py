@@ -19,9 +19,11 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.identifiers import BrokerId, uuid_from_text
-from nilometer.replication import NO_DIVERGENCE, EpochEnd, FetchAnswer, FollowerFetch, FollowerRole
+from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd
+from nilometer.replication.follower import FetchAnswer, FollowerRole
+from nilometer.replication.shell_interface import FollowerFetch
 from nilometer.runtime import Runtime
-from nilometer.storage import LogFenced
+from nilometer.storage.errors import LogFenced
 from nilometer.wire import messages
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey

@@ -33,10 +33,12 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import BrokerRegistered, ConfigResourceType, Record
 from nilometer.cluster.states import PartitionState, Topic
 from nilometer.identifiers import BrokerEpoch, BrokerId, TopicIdPartition, topic_id_of
-from nilometer.replication import EligibleBrokers, LeaderRole, Replica
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import Replica
+from nilometer.replication.shell_interface import EligibleBrokers
 from nilometer.runtime import Runtime
-from nilometer.storage import TopicPartition
 from nilometer.storage.directories.log_manager import LogManager, NoLogDirectory
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.topic_config import LONG_MAX
 from nilometer.wire.body_reader import uuid_of
 from nilometer.wire.errors import ErrorCode, KafkaError

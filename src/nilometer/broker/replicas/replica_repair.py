@@ -24,9 +24,10 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
-from nilometer.replication import NoRole
+from nilometer.replication.replica import NoRole
 from nilometer.runtime import Runtime
-from nilometer.storage import CorruptRecordFound, names
+from nilometer.storage import names
+from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.log_reader import LogFolderReader
 from nilometer.wire.errors import KafkaError
 

@@ -47,8 +47,7 @@ from nilometer.broker.settings.log_settings import log_settings
 from nilometer.broker.settings.transactions import transaction_config
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings.client_security import NO_SECURITY
-from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, Settings
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
 

@@ -16,7 +16,7 @@ from nilometer.broker.settings.log_settings import LOG_KEYS
 from nilometer.broker.settings.replication_config_keys import CLEANER, LOGS, REPLICATION, TOPICS
 from nilometer.broker.settings.transactions import TRANSACTION_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
-from nilometer.config import key_table
+from nilometer.config.key_table import key_table
 from nilometer.security.protocol import SecurityProtocol
 
 IDENTITY = key_table(

@@ -4,7 +4,8 @@ for ``groups``.
 
 from __future__ import annotations
 
-from nilometer.config import ConfigError, Settings, key_table
+from nilometer.config.definition import ConfigError, Settings
+from nilometer.config.key_table import key_table
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 

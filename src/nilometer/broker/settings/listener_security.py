@@ -19,7 +19,8 @@ from nilometer.client.settings.client_security import (
     security_of,
     tls_files,
 )
-from nilometer.config import ConfigDefinition, ConfigError, Settings, key_table
+from nilometer.config.definition import ConfigDefinition, ConfigError, Settings
+from nilometer.config.key_table import key_table
 from nilometer.runtime.tls import ServerTls
 from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.oauthbearer import OAUTHBEARER

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nilometer.config import Settings, key_table
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigValue, Settings
+from nilometer.config.key_table import key_table
 
 ROOT = "root"
 LEVELS: Mapping[str, int] = {

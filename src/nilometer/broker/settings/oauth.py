@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.client.settings.client_security import FILE_PREFIX, file_path, oauth_tls
-from nilometer.config import ConfigError, Settings, key_table
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigError, ConfigValue, Settings
+from nilometer.config.key_table import key_table
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.invariants import check
 from nilometer.runtime.tls import ClientTls

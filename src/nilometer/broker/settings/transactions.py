@@ -4,7 +4,8 @@ for ``transactions``.
 
 from __future__ import annotations
 
-from nilometer.config import Settings, key_table
+from nilometer.config.definition import Settings
+from nilometer.config.key_table import key_table
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 from nilometer.transactions.config import TransactionConfig
 

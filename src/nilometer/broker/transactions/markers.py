@@ -20,8 +20,9 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.tasks import Tasks
 from nilometer.coordinators.turn import TransactionEnd
 from nilometer.runtime import Runtime
-from nilometer.storage import AppendInfo, AppendOrigin, TopicPartition
-from nilometer.storage.producers import NO_OFFSET
+from nilometer.storage.appending import AppendInfo
+from nilometer.storage.names import TopicPartition
+from nilometer.storage.producers import NO_OFFSET, AppendOrigin
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.records import TransactionRecord
 from nilometer.transactions.requests import MarkersWritten, TransactionReply, TransactionRequest

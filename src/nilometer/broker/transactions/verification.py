@@ -25,7 +25,7 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.runtime import Clock
-from nilometer.storage import TopicPartition
+from nilometer.storage.names import TopicPartition
 from nilometer.storage.producers import NO_OFFSET, ProducerStateEntry
 from nilometer.transactions.config import EPOCH_BUMP_VERSION
 from nilometer.transactions.requests import (

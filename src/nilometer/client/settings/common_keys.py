@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nilometer.client.settings.client_security import SECURITY_KEYS
-from nilometer.config import ConfigError, key_table
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigError, ConfigValue
+from nilometer.config.key_table import key_table
 
 
 def parse_server(text: str) -> tuple[str, int]:

@@ -23,8 +23,7 @@ from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType, format_version_of
 from nilometer.cluster.states import Topic, why_invalid_name
-from nilometer.config import ConfigDefinition, ConfigError, ConfigKind
-from nilometer.config.definition import ConfigValue
+from nilometer.config.definition import ConfigDefinition, ConfigError, ConfigKind, ConfigValue
 from nilometer.identifiers import TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 

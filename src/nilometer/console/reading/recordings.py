@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from nilometer.replication import TruncationRule
+from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.recording.format import BadRecording, Recording, read_recording
 from nilometer.simulation.recording.replay import Replay
 from nilometer.simulation.scenarios import SCENARIOS

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.replication import FollowerRole, LeaderRole
+from nilometer.replication.follower import FollowerRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.checkers.disks import (
     LOG_SUFFIX,
     StoredBatch,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import TopicIdPartition
-from nilometer.replication import FollowerRole, LeaderRole
+from nilometer.replication.follower import FollowerRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.cluster import Cluster
 from nilometer.simulation.workload.members import GroupMember
 

@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.cluster.entries import encode_snapshot
 from nilometer.cluster.image import ClusterImage
-from nilometer.replication import LeaderRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import NoRole
 from nilometer.simulation.cluster import BrokerNode, Cluster
 

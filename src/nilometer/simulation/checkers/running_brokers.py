@@ -29,7 +29,7 @@ from nilometer.broker.control.metadata_log import ENTRIES_BETWEEN_SNAPSHOTS
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tasks import Service
 from nilometer.broker.turns import ELEMENTS_MAX
-from nilometer.replication import LeaderRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.host_disk import FileNode, FolderNode
 

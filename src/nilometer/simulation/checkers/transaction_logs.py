@@ -14,7 +14,7 @@ from nilometer.broker.transactions.markers import Shell
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.invariants import check
-from nilometer.replication import LeaderRole
+from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.checkers.disks import StoredBatch, read_batches_from
 from nilometer.simulation.checkers.transactions import NO_PRODUCER_ID, TransactionLedger
 from nilometer.simulation.cluster import BrokerNode, Cluster

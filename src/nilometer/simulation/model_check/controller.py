@@ -7,17 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
-from nilometer.cluster.controller import (
-    BrokerRegistration,
-    Decision,
-    ElectionType,
-    IsrChange,
-    IsrMember,
-    decide_alter_partitions,
-    decide_broker_up,
-    decide_brokers_down,
-    decide_elect_leaders,
-)
+from nilometer.cluster.controller.brokers import BrokerRegistration, decide_broker_up, decide_brokers_down
+from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.elections import ElectionType, decide_elect_leaders
+from nilometer.cluster.controller.isr_changes import IsrChange, IsrMember, decide_alter_partitions
 from nilometer.cluster.entries import ConfigSnapshot, ImageSnapshot, TopicSnapshot
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
@@ -34,6 +27,7 @@ from nilometer.identifiers import (
     FIRST_LEADER_EPOCH,
     FIRST_PARTITION_EPOCH,
     NO_BROKER_EPOCH,
+    NO_LEADER,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
@@ -44,14 +38,9 @@ from nilometer.identifiers import (
     TopicId,
     TopicIdPartition,
 )
-from nilometer.replication import (
-    NO_LEADER,
-    AlterPartition,
-    AlterPartitionAnswer,
-    EligibleBrokers,
-    Registration,
-    check,
-)
+from nilometer.invariants import check
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.shell_interface import EligibleBrokers, Registration
 from nilometer.wire.errors import ErrorCode
 
 # The interface of a controller in the model check, and a small controller that implements it.

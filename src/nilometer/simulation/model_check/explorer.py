@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from nilometer.replication import InvariantBroken
+from nilometer.invariants import InvariantBroken
 from nilometer.simulation.model_check.tables import History, State, View
 from nilometer.simulation.model_check.world import Step, World
 

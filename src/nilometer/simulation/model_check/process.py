@@ -11,36 +11,31 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset
-from nilometer.replication import (
+from nilometer.invariants import check
+from nilometer.replication.follower import FetchAnswer, FollowerRole, TruncationRule
+from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer, CommittedIsr
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import NoRole, Replica
+from nilometer.replication.shell_interface import (
     AdvanceHighWatermark,
     AdvanceLogStart,
-    AlterPartition,
-    AlterPartitionAnswer,
     AppendBatches,
     BackOff,
     DivergingFetch,
     Effects,
     EligibleBrokers,
-    FetchAnswer,
     FollowerFetch,
-    FollowerRole,
-    LeaderRole,
-    NoRole,
     Pending,
     PublishHighWatermark,
     Registration,
     RejectFetch,
     ReleaseProduce,
-    Replica,
     SendAlterPartition,
     ServeFetch,
     StartEpoch,
     TruncateFully,
     TruncateTo,
-    TruncationRule,
-    check,
 )
-from nilometer.replication.isr import CommittedIsr
 from nilometer.wire.errors import ErrorCode
 
 # A minimal replica log: a list of (leader epoch, value), and the epoch chain.

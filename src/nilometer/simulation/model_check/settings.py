@@ -20,24 +20,17 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig
-from nilometer.cluster.controller import (
+from nilometer.cluster.controller.brokers import BrokerRegistration, decide_broker_up, decide_brokers_down
+from nilometer.cluster.controller.configs import (
     AlterResource,
-    BrokerRegistration,
     ConfigAlteration,
     ConfigDefinitions,
     ConfigOperation,
-    CreatedTopic,
-    Decision,
-    NewTopic,
-    Outcome,
-    TopicDefaults,
-    controllership_entry,
     decide_alter_configs,
-    decide_broker_up,
-    decide_brokers_down,
-    decide_cluster_defaults,
-    decide_create_topics,
 )
+from nilometer.cluster.controller.controllership import controllership_entry, decide_cluster_defaults
+from nilometer.cluster.controller.decision import Decision, Outcome
+from nilometer.cluster.controller.topics import CreatedTopic, NewTopic, TopicDefaults, decide_create_topics
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import (
     BadEntry,
@@ -54,13 +47,11 @@ from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourc
 from nilometer.config.definition import ConfigValue
 from nilometer.groups import settings
 from nilometer.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, EntryNumber, Incarnation
-from nilometer.invariants import InvariantBroken
-from nilometer.replication import check
+from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.model_check.explorer import Violation
 from nilometer.simulation.model_check.world import Step
-from nilometer.storage import LogConfig
-from nilometer.storage.topic_config import TOPIC_CONFIG
+from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 
 # The requests of the two administrators in the model of settings, and the controller's decisions on them.
 

@@ -13,15 +13,10 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
-from nilometer.replication import (
-    AlterPartition,
-    EligibleBrokers,
-    FollowerFetch,
-    FollowerRole,
-    LeaderRole,
-    Registration,
-    TruncationRule,
-)
+from nilometer.replication.follower import FollowerRole, TruncationRule
+from nilometer.replication.isr import AlterPartition
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.shell_interface import EligibleBrokers, FollowerFetch, Registration
 from nilometer.simulation.model_check.controller import Controller
 from nilometer.simulation.model_check.process import (
     DELAYED,

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nilometer.identifiers import BrokerId
-from nilometer.replication import EligibleBrokers, Registration
+from nilometer.replication.shell_interface import EligibleBrokers, Registration
 from nilometer.simulation.model_check.controller import Controller, SmallController
 from nilometer.simulation.model_check.process import Message, Process
 from nilometer.simulation.model_check.tables import (

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nilometer.identifiers import UNKNOWN_OFFSET, BrokerId
-from nilometer.replication import FollowerRole, LeaderRole, NoRole
+from nilometer.replication.follower import FollowerRole
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import NoRole
 from nilometer.simulation.recording.format import Change, Kind, Role, applied_fields
 
 

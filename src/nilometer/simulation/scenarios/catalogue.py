@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nilometer.replication import TruncationRule
+from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.recording.format import End, Header, Recording
 from nilometer.simulation.scenarios.stage import Stage
 

@@ -15,14 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nilometer.replication import (
-    AlterPartition,
-    FollowerFetch,
-    FollowerRole,
-    LeaderRole,
-    NoRole,
-    TruncationRule,
-)
+from nilometer.replication.follower import FollowerRole, TruncationRule
+from nilometer.replication.isr import AlterPartition
+from nilometer.replication.leader import LeaderRole
+from nilometer.replication.replica import NoRole
+from nilometer.replication.shell_interface import FollowerFetch
 from nilometer.simulation.model_check.controller import SmallController, SmallImage
 from nilometer.simulation.model_check.process import Acknowledged, AlterReply, FetchReply, ModelLog, Process
 from nilometer.simulation.recording.format import Event, Kind, Status
