@@ -1,6 +1,8 @@
 """Reads and writes values with a version that no schema describes: the records of coordinators, and what the
 members of a group send to each other. Legacy primitives, and compact ones in flexible versions.
 
+A :class:`Layout` lists the fields of a structure, and both reads and writes it.
+
 Invariant: reading any bytes ends with a value or with MalformedMessage, and takes memory proportional to
 their length.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from nilometer.wire.errors import MalformedMessage
@@ -27,6 +29,7 @@ _VARINT_BYTES_MAX = 5
 class Writer:
     def __init__(self, version: int, *, flexible: bool) -> None:
         """Begin with ``version``: a value's version, or a key's record type."""
+        self.version = version
         self._flexible = flexible
         self._pieces = [_INT16.pack(version)]
 
@@ -84,17 +87,6 @@ class Writer:
 
     def done(self) -> bytes:
         return b"".join(self._pieces)
-
-
-def nested(write: Callable[[Writer], None]) -> bytes:
-    """Return the bytes that ``write`` writes, without a version, as the value of a tagged field."""
-    writer = Writer(0, flexible=True)
-    write(writer)
-    return writer.done()[_INT16.size :]
-
-
-def int32s(values: Iterable[int]) -> bytes:
-    return nested(lambda field: field.int32s(values))
 
 
 class Reader:
@@ -207,3 +199,83 @@ def _part(data: bytes) -> Reader:
     reader = Reader(b"\x00\x00" + data)
     reader.flexible = True
     return reader
+
+
+class Field(NamedTuple):
+    """How one field of a structure is written and read."""
+
+    write: Callable[[Writer, Any], None]
+    read: Callable[[Reader], Any]
+    default: Any = None
+    """The value in versions without the field, and of a tagged field that is left out."""
+    since: int = 0
+    until: int = 0x7FFF
+    """The first and last version with the field."""
+    tag: int | None = None
+
+    def in_versions(self, since: int, until: int = 0x7FFF, *, default: Any) -> Field:
+        return self._replace(since=since, until=until, default=default)
+
+    def tagged(self, tag: int, *, default: Any) -> Field:
+        """Return this as a tagged field, which is left out if it has the default."""
+        return self._replace(tag=tag, default=default)
+
+    def in_version(self, version: int) -> bool:
+        return self.since <= version <= self.until
+
+    def alone(self, value: Any) -> bytes:
+        """Return the bytes of ``value`` without a version, as those of a tagged field."""
+        writer = Writer(0, flexible=True)
+        self.write(writer, value)
+        return writer.done()[_INT16.size :]
+
+
+INT8 = Field(Writer.int8, Reader.int8)
+INT16 = Field(Writer.int16, Reader.int16)
+INT32 = Field(Writer.int32, Reader.int32)
+INT64 = Field(Writer.int64, Reader.int64)
+UUID_BYTES = Field(Writer.uuid, Reader.uuid)
+STRING = Field(Writer.string, Reader.string)
+NULLABLE_STRING = Field(Writer.string, Reader.nullable_string)
+BLOB = Field(Writer.blob, Reader.blob)
+INT32S = Field(Writer.int32s, Reader.int32s)
+STRINGS = Field(Writer.strings, Reader.strings)
+
+
+class Layout(Generic[Item]):
+    """The fields of a structure by name, in the order in which they are written; tagged ones last."""
+
+    def __init__(self, make: Callable[..., Item], **fields: Field) -> None:
+        self.make = make
+        self._fields = tuple(fields.items())
+
+    def write(self, writer: Writer, value: Item) -> None:
+        tags: list[tuple[int, bytes]] = []
+        for name, field in self._fields:
+            item = getattr(value, name)
+            if field.tag is None:
+                if field.in_version(writer.version):
+                    field.write(writer, item)
+            elif item != field.default:
+                tags.append((field.tag, field.alone(item)))
+        writer.tags(*tags)
+
+    def read(self, reader: Reader) -> Item:
+        values: dict[str, Any] = {
+            name: field.read(reader) if field.in_version(reader.version) else field.default
+            for name, field in self._fields
+            if field.tag is None
+        }
+        tags = reader.tags()
+        for name, field in self._fields:
+            if field.tag is not None:
+                values[name] = field.read(tags[field.tag]) if field.tag in tags else field.default
+        return self.make(**values)
+
+    @property
+    def array(self) -> Field:
+        """An array of such structures."""
+        return Field(
+            lambda writer, items: writer.array(items, lambda item: self.write(writer, item)),
+            lambda reader: reader.array(lambda: self.read(reader)),
+        )
