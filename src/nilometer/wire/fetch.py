@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from nilometer.identifiers import NO_BROKER_EPOCH, NO_LEADER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch
@@ -95,6 +95,8 @@ class FetchBody(NamedTuple):
 
 
 Slices = Generator[int, None, FetchBody]
+P = TypeVar("P")
+T = TypeVar("T")
 
 
 def decode_fetch_body(version: int, frame: memoryview, position: int) -> FetchBody:
@@ -144,10 +146,10 @@ def _body(reader: BodyReader, version: int) -> Slices:
         replica_id = BrokerId(reader.int32())
     limits = reader.fixed(_LIMITS)
     session_id, session_epoch = reader.fixed(_SESSION) if version >= _FIRST_WITH_SESSION else _NO_SESSION
-    topics = yield from _topics(reader, version)
+    topics = yield from _topics(reader, version, WantedTopic, _partition)
     forgotten: list[ForgottenTopic] = []
     if version >= _FIRST_WITH_SESSION:
-        forgotten = yield from _forgotten(reader, version)
+        forgotten = yield from _topics(reader, version, ForgottenTopic, _index)
     rack = reader.string() if version >= _FIRST_WITH_RACK else ""
     if version >= _FIRST_WITH_REPLICA_STATE:
         replica_id, replica_epoch = _replica_state(reader)
@@ -169,21 +171,23 @@ def _body(reader: BodyReader, version: int) -> Slices:
     )
 
 
-def _name(reader: BodyReader, version: int) -> str | bytes:
-    return reader.raw_uuid() if version >= _FIRST_WITH_TOPIC_ID else reader.string()
-
-
-def _topics(reader: BodyReader, version: int) -> Generator[int, None, list[WantedTopic]]:
-    topics: list[WantedTopic] = []
+def _topics(
+    reader: BodyReader,
+    version: int,
+    make: Callable[[str | bytes, list[P]], T],
+    read: Callable[[BodyReader, int], P],
+) -> Generator[int, None, list[T]]:
+    """Read an array of topics, each with an array of partitions."""
+    topics: list[T] = []
     for _ in range(reader.count()):
-        name = _name(reader, version)
-        partitions: list[WantedPartition] = []
+        name = reader.raw_uuid() if version >= _FIRST_WITH_TOPIC_ID else reader.string()
+        partitions: list[P] = []
         for _ in range(reader.count()):
-            partitions.append(_partition(reader, version))
+            partitions.append(read(reader, version))
             if reader.ends_slice():
                 yield SLICE_ELEMENTS
         reader.skip_tags()
-        topics.append(WantedTopic(name, partitions))
+        topics.append(make(name, partitions))
         if reader.ends_slice():
             yield SLICE_ELEMENTS
     return topics
@@ -204,20 +208,8 @@ def _partition(reader: BodyReader, version: int) -> WantedPartition:
     return WantedPartition(index, leader_epoch, offset, NO_LEADER_EPOCH, log_start, max_bytes)
 
 
-def _forgotten(reader: BodyReader, version: int) -> Generator[int, None, list[ForgottenTopic]]:
-    topics: list[ForgottenTopic] = []
-    for _ in range(reader.count()):
-        name = _name(reader, version)
-        partitions: list[int] = []
-        for _ in range(reader.count()):
-            partitions.append(reader.int32())
-            if reader.ends_slice():
-                yield SLICE_ELEMENTS
-        reader.skip_tags()
-        topics.append(ForgottenTopic(name, partitions))
-        if reader.ends_slice():
-            yield SLICE_ELEMENTS
-    return topics
+def _index(reader: BodyReader, _version: int) -> int:
+    return reader.int32()
 
 
 def _replica_state(reader: BodyReader) -> tuple[BrokerId, BrokerEpoch]:
@@ -307,11 +299,7 @@ def encode_fetch_response(
 ) -> list[Bytes]:
     """Return the frame, with its length, as a list of buffers to send in order."""
     slices = fetch_response_slices(version, correlation_id, throttle_ms, error, session_id, topics, endpoints)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as done:
-            return done.value
+    return end(slices)
 
 
 def fetch_response_slices(

@@ -13,9 +13,10 @@ modelled: configuration files that differ from broker to broker.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,6 +51,7 @@ from nilometer.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, EntryN
 from nilometer.invariants import InvariantBroken, check
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.simulation.model_check.explorer import Violation
+from nilometer.simulation.model_check.tables import Table, remembered
 from nilometer.simulation.model_check.world import Step
 from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 
@@ -161,23 +163,7 @@ _FOLDING = (BrokerId(1), BrokerId(2))
 _DEAD = BrokerId(4)
 """A broker that was in the ISR of the only partition of topic ``t``; since it died, it is in the ELR."""
 
-V = TypeVar("V")
 Values = tuple[tuple[str, ConfigValue | None], ...]
-
-
-class Numbered(Generic[V]):
-    """A table that gives each different value an index, counting from 0; equal values have the same index."""
-
-    def __init__(self) -> None:
-        self.values: list[V] = []
-        self._numbers: dict[V, int] = {}
-
-    def number_of(self, value: V) -> int:
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return number
 
 
 class Folded(NamedTuple):
@@ -198,36 +184,28 @@ class Applied:
 class SettingsImages:
     def __init__(self) -> None:
         self.broker_ids = _FOLDING
-        self.applied: Numbered[Applied] = Numbered()
-        self._contents: Numbered[bytes] = Numbered()
-        self._entries: Numbered[bytes] = Numbered()
-        self._images: dict[int, ClusterImage] = {}
-        self._folds: dict[tuple[int, int], Folded] = {}
-        self._fresh: dict[tuple[int, BrokerId], int] = {}
-        self._violations: dict[int, Violation | None] = {}
+        self.applied: Table[Applied] = Table()
+        self.answers: defaultdict[str, dict[tuple[Any, ...], Any]] = defaultdict(dict)
+        self._contents: Table[bytes] = Table()
+        self._entries: Table[bytes] = Table()
         self.first = self._first()
 
+    @remembered
     def image(self, number: int) -> ClusterImage:
         """Return the image with index ``number``, which the caller must not change."""
-        if number not in self._images:
-            self._images[number] = self._made(number)
-        return self._images[number]
+        return self._made(number)
 
     def entry(self, entry: Entry) -> int:
         return self._entries.number_of(encode_entry(entry))
 
+    @remembered
     def fold(self, image: int, entry: int) -> Folded:
         """Fold the entry as a broker does: check it first, then apply it; return the image after it."""
-        key = (image, entry)
-        if key not in self._folds:
-            self._folds[key] = self._fold(image, self._entries.values[entry])
-        return self._folds[key]
+        return self._fold(image, self._entries.values[entry])
 
+    @remembered
     def applied_after_start(self, image: int, broker_id: BrokerId) -> int:
-        key = (image, broker_id)
-        if key not in self._fresh:
-            self._fresh[key] = self._apply(image, broker_id, None)
-        return self._fresh[key]
+        return self._apply(image, broker_id, None)
 
     def applied_after(self, image: int, broker_id: BrokerId, before: int) -> int:
         """Return the settings of a broker for ``image``; a setting it cannot apply keeps its earlier value.
@@ -236,11 +214,10 @@ class SettingsImages:
         """
         return self._apply(image, broker_id, self.applied.values[before])
 
+    @remembered
     def violation(self, number: int) -> Violation | None:
         """Return the violation found in the image alone, or None."""
-        if number not in self._violations:
-            self._violations[number] = _of_eligible_replicas(self.image(number))
-        return self._violations[number]
+        return _of_eligible_replicas(self.image(number))
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────
     def _first(self) -> int:
@@ -386,19 +363,16 @@ class SettingsWorld:
         self.bounds = bounds
         self.images = SettingsImages()
         self._followers = tuple(BrokerId(broker_id) for broker_id in bounds.followers)
-        self._decided: dict[tuple[int, int, int], tuple[int, ...]] = {}
-        self._judged: dict[tuple[int, FoldingBroker], Violation | None] = {}
+        self.answers: defaultdict[str, dict[tuple[Any, ...], Any]] = defaultdict(dict)
 
     def applied(self, broker: FoldingBroker) -> Applied:
         return self.images.applied.values[broker.applied]
 
+    @remembered
     def violation_of(self, index: int, broker: FoldingBroker) -> Violation | None:
         """Return the violation found in the state of one broker alone, or None."""
-        key = (index, broker)
-        if key not in self._judged:
-            found = self.images.violation(broker.image)
-            self._judged[key] = found or _of_values(self, self._followers[index], broker)
-        return self._judged[key]
+        found = self.images.violation(broker.image)
+        return found or _of_values(self, self._followers[index], broker)
 
     def first_state(self) -> SettingsState:
         first = self.images.first
@@ -460,15 +434,13 @@ class SettingsWorld:
                 entries = self._decide(state.newest, administrator, number)
                 yield ("ask", administrator, number), state._replace(pending=entries, asked=tuple(asked))
 
+    @remembered
     def _decide(self, image: int, administrator: int, number: int) -> tuple[int, ...]:
-        key = (image, administrator, number)
-        if key not in self._decided:
-            now = self.images.image(image)
-            decision, outcomes = decide(now, REQUESTS[administrator][number])
-            check(any(outcome.ok for outcome in outcomes) or not decision.units, REFUSED_CHANGES_NOTHING)
-            entries = entries_of(decision.units, now.controllership, target=1)
-            self._decided[key] = tuple(self.images.entry(entry) for entry in entries)
-        return self._decided[key]
+        now = self.images.image(image)
+        decision, outcomes = decide(now, REQUESTS[administrator][number])
+        check(any(outcome.ok for outcome in outcomes) or not decision.units, REFUSED_CHANGES_NOTHING)
+        entries = entries_of(decision.units, now.controllership, target=1)
+        return tuple(self.images.entry(entry) for entry in entries)
 
     def _appended(self, state: SettingsState, entry: int) -> SettingsState:
         folded = self.images.fold(state.newest, entry)

@@ -168,7 +168,7 @@ class View:
 
 
 class Table(Generic[T]):
-    """Numbers values from 0; values with equal keys have one number."""
+    """Numbers values from 0; values with equal keys have one number. Without a key, a value is its own."""
 
     __slots__ = ("_numbers", "values")
 
@@ -176,7 +176,8 @@ class Table(Generic[T]):
         self._numbers: dict[Hashable, int] = {}
         self.values: list[T] = []
 
-    def number_of(self, value: T, key: Hashable) -> int:
+    def number_of(self, value: T, key: Hashable = None) -> int:
+        key = value if key is None else key
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.values)
@@ -202,15 +203,18 @@ class _Reaction(NamedTuple):
     acknowledged: tuple[int, ...]
 
 
+_UNKNOWN: Any = object()
+
+
 def remembered(work: Callable[[Any, *A], R]) -> Callable[[Any, *A], R]:
-    """Cache the results of a method of :class:`Tables`, which must depend on its arguments only."""
+    """Cache the results of a method, which must depend on its arguments only: in its object's ``answers``."""
     name = work.__name__
 
     @wraps(work)
     def answer(tables: Any, *arguments: *A) -> R:
         answers = tables.answers[name]
-        known = answers.get(arguments)
-        if known is None:
+        known = answers.get(arguments, _UNKNOWN)
+        if known is _UNKNOWN:
             known = answers[arguments] = work(tables, *arguments)
         return known
 
