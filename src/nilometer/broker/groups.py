@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from nilometer.broker.control.internal_topics import InternalTopics
@@ -15,14 +15,12 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.coordinators.shell import CoordinatorKind, CoordinatorShell
 from nilometer.broker.coordinators.shells import NOT_AVAILABLE, CoordinatorShells, coordinator_error
 from nilometer.broker.decision_lines import log_decision
-from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.features import GROUP_VERSION
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
-from nilometer.coordinators.turn import TransactionEnd
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
@@ -32,7 +30,6 @@ from nilometer.groups.requests import (
     HeartbeatReply,
     JoinGroup,
     LeaveGroup,
-    ListGroups,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -44,7 +41,6 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.turn import Computation, GroupAction, RebalanceNote
 from nilometer.runtime import Runtime
-from nilometer.storage.appending import AppendInfo
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
 
@@ -92,7 +88,7 @@ COUNTING_PAUSE = 20
 GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
 
 
-class GroupCoordinator:
+class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord, GroupAction]):
     def __init__(
         self,
         config: BrokerConfig,
@@ -103,9 +99,6 @@ class GroupCoordinator:
         topics: InternalTopics,
     ) -> None:
         self._config = config
-        self._runtime = runtime
-        self._tasks = tasks
-        self._metadata = metadata
         self._topics = topics
         self._may_serve_consumer_groups = "consumer" in config.strings(
             "group.coordinator.rebalance.protocols"
@@ -125,7 +118,7 @@ class GroupCoordinator:
             refuse_for_log=refuse_for_log,
             carry_out=self._carry_out,
         )
-        self._shells = CoordinatorShells(kind, runtime, tasks, metadata, replicas, self._check)
+        super().__init__(kind, runtime, tasks, metadata, replicas)
         self._metadata_bytes = 0
         """Of all members, at most: those that have left since it was counted are still in it."""
         self._next_count_us = 0
@@ -137,49 +130,8 @@ class GroupCoordinator:
         """Whether the protocol of KIP-848 is on: on this broker, and in the cluster."""
         return self._may_serve_consumer_groups and self._metadata.image.feature_level(GROUP_VERSION) >= 1
 
-    # ── where a group is ────────────────────────────────────────────────────────────────────────
-    def partition_for(self, group_id: str) -> int:
-        """Return the partition of ``__consumer_offsets`` that keeps the group."""
-        return self._shells.partition_for(group_id)
-
     async def ensure_topic(self) -> bool:
         return await self._topics.ensure(GROUP_METADATA_TOPIC)
-
-    # ── requests ────────────────────────────────────────────────────────────────────────────────
-    def ask(
-        self, asked: Sequence[tuple[str, GroupRequest]], respond: Respond
-    ) -> Frame | asyncio.Future[Frame]:
-        """Submit each request of ``asked``, a list of (group id, request), to the group's coordinator.
-
-        ``respond`` makes the response from all replies, in the order of ``asked``. If the client disconnects
-        before, the requests are dropped.
-        """
-        return self._shells.ask(asked, respond)
-
-    def ask_one(
-        self, group_id: str, request: GroupRequest, kind: type[R], respond: Callable[[R], Frame]
-    ) -> Frame | asyncio.Future[Frame]:
-        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
-        return self._shells.ask_one(group_id, request, kind, respond)
-
-    def answer_all(self, request: ListGroups) -> Iterator[asyncio.Future[Reply]]:
-        """Submit ``request`` to each shell on this broker when the next future is taken."""
-        return self._shells.answer_all(request)
-
-    def answer(self, group_id: str, request: GroupRequest) -> asyncio.Future[Reply]:
-        """Submit one request; returns the future of its reply, for a handler that makes the response."""
-        return self._shells.answer(group_id, request)
-
-    def append_marker(
-        self, index: int, write: Callable[[Partition], AppendInfo], end: TransactionEnd
-    ) -> AppendInfo:
-        """Append a marker to partition ``index`` of ``__consumer_offsets``, and apply or drop the producer's
-        pending offsets there. ``write`` appends it; ``end`` is the transaction it ends. Raises KafkaError."""
-        return self._shells.append_marker(index, write, end)
-
-    def states(self) -> Iterator[Iterable[str]]:
-        """Yield, for each shard, the state of each group."""
-        return self._shells.states()
 
     # ── shards ──────────────────────────────────────────────────────────────────────────────────
     def _make_shard(self) -> GroupShard:
@@ -187,10 +139,10 @@ class GroupCoordinator:
 
         return GroupShard(self._config.groups, self._new_member_id, self._metadata.image)
 
-    def _check(self, group_id: str, request: GroupRequest) -> ErrorCode:
-        if not group_id and isinstance(request, _OF_NAMED_GROUPS):
+    def _check(self, key: str, request: GroupRequest) -> ErrorCode:
+        if not key and isinstance(request, _OF_NAMED_GROUPS):
             return ErrorCode.invalid_group_id
-        if len(group_id) > GROUP_ID_MAX and isinstance(request, _FOUNDING):
+        if len(key) > GROUP_ID_MAX and isinstance(request, _FOUNDING):
             return ErrorCode.invalid_group_id
         if isinstance(request, SyncGroup):
             # What Kafka answers if a group's record is too large for its topic.
@@ -218,7 +170,7 @@ class GroupCoordinator:
         began_us = now_us()
         if began_us < self._next_count_us:
             return
-        shards = cast("Iterator[GroupShard]", self._shells.shards())
+        shards = cast("Iterator[GroupShard]", self.shards())
         self._metadata_bytes = sum(shard.metadata_bytes() for shard in shards)
         ended_us = now_us()
         self._next_count_us = ended_us + COUNTING_PAUSE * (ended_us - began_us)

@@ -110,7 +110,7 @@ class Broker:
     def monotonic_ms(self) -> int:
         return self.now_ms
 
-    async def answer(
+    async def answer_for_id(
         self, asked: VerifyPartitions | AddPartitions
     ) -> VerifyPartitionsReply | AddPartitionsReply:
         await self.answers.wait()

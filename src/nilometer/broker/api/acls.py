@@ -78,9 +78,7 @@ def describe(services: Services, request: Request) -> Reply:
             found = sorted(acl for _, acl in services.image.acls.items() if wanted.matches(acl))
         except KafkaError as refused:
             error, why = refused.code, refused.message
-    return request.respond(
-        throttle_time_ms=0, error_code=error, error_message=why, resources=_resources(request, found)
-    )
+    return request.respond(error_code=error, error_message=why, resources=_resources(request, found))
 
 
 def _resources(request: Request, acls: Sequence[Acl]) -> tuple[Message, ...]:
@@ -125,7 +123,7 @@ def _respond_created(services: Services, request: Request, outcomes: Outcomes) -
         request.make("AclCreationResult", error_code=outcome.error, error_message=outcome.message)
         for outcome in outcomes
     )
-    return request.respond(throttle_time_ms=0, results=results)
+    return request.respond(results=results)
 
 
 def _refuse_creations(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
@@ -144,7 +142,6 @@ def delete(services: Services, request: Request) -> Reply | asyncio.Future[Reply
 
 def _respond_deleted(services: Services, request: Request, results: Deleted) -> Reply:
     return request.respond(
-        throttle_time_ms=0,
         filter_results=tuple(
             request.make(
                 "DeleteAclsFilterResult",
@@ -153,14 +150,13 @@ def _respond_deleted(services: Services, request: Request, results: Deleted) -> 
                 matching_acls=tuple(_matching(request, acl) for acl in deleted),
             )
             for outcome, deleted in results
-        ),
+        )
     )
 
 
 def _matching(request: Request, acl: Acl) -> Message:
     return request.make(
         "DeleteAclsMatchingAcl",
-        error_code=ErrorCode.none,
         error_message=None,
         resource_type=int(acl.resource_type),
         resource_name=acl.resource_name,

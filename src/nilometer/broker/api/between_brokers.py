@@ -200,7 +200,6 @@ def handle_broker_heartbeat(services: Services, request: Request) -> asyncio.Fut
 
 def _respond_broker_heartbeat(services: Services, request: Request, progress: ShutdownProgress) -> Reply:
     return request.respond(
-        throttle_time_ms=0,
         error_code=progress.outcome.error,
         is_caught_up=True,
         is_fenced=False,
@@ -244,10 +243,7 @@ def handle_allocate_producer_ids(services: Services, request: Request) -> asynci
 
 def _respond_allocate_producer_ids(services: Services, request: Request, block: ProducerIdBlock) -> Reply:
     return request.respond(
-        throttle_time_ms=0,
-        error_code=block.outcome.error,
-        producer_id_start=block.first,
-        producer_id_len=block.count,
+        error_code=block.outcome.error, producer_id_start=block.first, producer_id_len=block.count
     )
 
 
@@ -317,7 +313,7 @@ def _respond_alter_partition(services: Services, request: Request, altered: Alte
         request.make("TopicData", topic_id=uuid_from_text(topic_id), partitions=tuple(partitions))
         for topic_id, partitions in topics.items()
     )
-    return request.respond(throttle_time_ms=0, error_code=ErrorCode.none, topics=answers)
+    return request.respond(topics=answers)
 
 
 def _partition(request: Request, one: AlteredPartition) -> Message:
@@ -335,7 +331,7 @@ def _partition(request: Request, one: AlteredPartition) -> Message:
 
 
 def _refuse_alter_partition(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
-    return request.respond(throttle_time_ms=0, error_code=error, topics=())
+    return request.respond(error_code=error, topics=())
 
 
 ALTER_PARTITION = ApiSpec(

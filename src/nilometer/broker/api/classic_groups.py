@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import asdict
+
 from nilometer.broker.api.group_access import ask_group, client_host, client_id
-from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
@@ -43,16 +45,14 @@ def handle_join_group(services: Services, request: Request) -> Reply | asyncio.F
     body = request.body
     session_timeout_ms = milliseconds(body.session_timeout)
     rebalance_timeout = request.field("rebalance_timeout")
-    asked = JoinGroup(
-        group_id=body.group_id,
-        member_id=body.member_id,
-        protocol_type=body.protocol_type,
+    asked = of_message(
+        JoinGroup,
+        body,
         protocols=tuple(JoinGroupProtocol(each.name, bytes(each.metadata)) for each in body.protocols),
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=(
             session_timeout_ms if rebalance_timeout is None else milliseconds(rebalance_timeout)
         ),
-        group_instance_id=request.field("group_instance_id"),
         reason=request.field("reason") or "",
         client_id=client_id(request),
         client_host=client_host(request),
@@ -63,7 +63,6 @@ def handle_join_group(services: Services, request: Request) -> Reply | asyncio.F
         services,
         request,
         Operation.READ,
-        asked.group_id,
         asked,
         JoinGroupReply,
         lambda reply: _respond_join_group(request, reply),
@@ -74,25 +73,8 @@ def _respond_join_group(request: Request, reply: JoinGroupReply) -> Reply:
     protocol_name = reply.protocol_name
     if protocol_name is None and request.version < FIRST_WITH_PROTOCOL_TYPE:
         protocol_name = ""
-    return request.respond(
-        throttle_time_ms=0,
-        error_code=reply.error_code,
-        generation_id=reply.generation_id,
-        protocol_type=reply.protocol_type,
-        protocol_name=protocol_name,
-        leader=reply.leader,
-        skip_assignment=reply.skip_assignment,
-        member_id=reply.member_id,
-        members=tuple(
-            request.make(
-                "JoinGroupResponseMember",
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                metadata=member.metadata,
-            )
-            for member in reply.members
-        ),
-    )
+    members = tuple(request.make("JoinGroupResponseMember", **asdict(member)) for member in reply.members)
+    return request.respond(**(asdict(reply) | {"protocol_name": protocol_name, "members": members}))
 
 
 JOIN_GROUP = ApiSpec(
@@ -111,39 +93,20 @@ FIRST_WITH_PROTOCOL = 5
 
 
 def handle_sync_group(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    body = request.body
-    asked = SyncGroup(
-        group_id=body.group_id,
-        generation_id=body.generation_id,
-        member_id=body.member_id,
-        group_instance_id=request.field("group_instance_id"),
-        protocol_type=request.field("protocol_type"),
-        protocol_name=request.field("protocol_name"),
-        assignments=tuple(
-            SyncGroupAssignment(each.member_id, bytes(each.assignment)) for each in body.assignments
-        ),
+    assignments = tuple(
+        SyncGroupAssignment(each.member_id, bytes(each.assignment)) for each in request.body.assignments
     )
+    asked = of_message(SyncGroup, request.body, assignments=assignments)
     lacks_protocol = asked.protocol_type is None or asked.protocol_name is None
     if request.version >= FIRST_WITH_PROTOCOL and lacks_protocol:
-        return _respond_sync_group(request, SyncGroupReply(ErrorCode.inconsistent_group_protocol))
+        return request.respond(**asdict(SyncGroupReply(ErrorCode.inconsistent_group_protocol)))
     return ask_group(
         services,
         request,
         Operation.READ,
-        asked.group_id,
         asked,
         SyncGroupReply,
-        lambda reply: _respond_sync_group(request, reply),
-    )
-
-
-def _respond_sync_group(request: Request, reply: SyncGroupReply) -> Reply:
-    return request.respond(
-        throttle_time_ms=0,
-        error_code=reply.error_code,
-        protocol_type=reply.protocol_type,
-        protocol_name=reply.protocol_name,
-        assignment=reply.assignment,
+        lambda reply: request.respond(**asdict(reply)),
     )
 
 
@@ -159,21 +122,13 @@ SYNC_GROUP = ApiSpec(
 
 
 def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
-    body = request.body
-    asked = Heartbeat(
-        group_id=body.group_id,
-        generation_id=body.generation_id,
-        member_id=body.member_id,
-        group_instance_id=request.field("group_instance_id"),
-    )
     return ask_group(
         services,
         request,
         Operation.READ,
-        asked.group_id,
-        asked,
+        of_message(Heartbeat, request.body),
         HeartbeatReply,
-        lambda reply: request.respond(throttle_time_ms=0, error_code=reply.error_code),
+        lambda reply: request.respond(error_code=reply.error_code),
     )
 
 
@@ -199,7 +154,6 @@ def handle_leave_group(services: Services, request: Request) -> Reply | asyncio.
         services,
         request,
         Operation.READ,
-        asked.group_id,
         asked,
         LeaveGroupReply,
         lambda reply: _respond_leave_group(request, reply),
@@ -220,23 +174,15 @@ def _respond_leave_group(request: Request, reply: LeaveGroupReply) -> Reply:
     if request.version < FIRST_WITH_MANY_MEMBERS:
         if error is ErrorCode.none and reply.members:
             error = reply.members[0].error_code
-        return request.respond(throttle_time_ms=0, error_code=error)
+        return request.respond(error_code=error)
     if error is ErrorCode.unknown_member_id:
         # There is no such group: the response has the error at each member.
         answered = tuple(
             LeaveGroupMemberReply(one.member_id, one.group_instance_id, error) for one in _members(request)
         )
         error = ErrorCode.none
-    members = tuple(
-        request.make(
-            "MemberResponse",
-            member_id=member.member_id,
-            group_instance_id=member.group_instance_id,
-            error_code=member.error_code,
-        )
-        for member in answered
-    )
-    return request.respond(throttle_time_ms=0, error_code=error, members=members)
+    members = tuple(request.make("MemberResponse", **asdict(member)) for member in answered)
+    return request.respond(error_code=error, members=members)
 
 
 LEAVE_GROUP = ApiSpec(

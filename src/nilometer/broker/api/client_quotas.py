@@ -36,15 +36,12 @@ def handle_describe(services: Services, request: Request) -> Reply:
         return _refuse_describe(request, error.code, error.message)
     found = [each for each in services.image.client_quotas.items() if wanted.matches(each[0])]
     return request.respond(
-        throttle_time_ms=0,
-        error_code=ErrorCode.none,
-        error_message=None,
-        entries=LazySequence(lambda each: _entry(request, *each), found),
+        error_message=None, entries=LazySequence(lambda each: _entry(request, *each), found)
     )
 
 
 def _refuse_describe(request: Request, error: ErrorCode, message: str) -> Reply:
-    return request.respond(throttle_time_ms=0, error_code=error, error_message=message, entries=None)
+    return request.respond(error_code=error, error_message=message, entries=None)
 
 
 def _entry(request: Request, entity: QuotaEntity, values: Mapping[str, float]) -> Message:
@@ -100,7 +97,7 @@ def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
         )
         for entity, outcome in outcomes.items()
     )
-    return request.respond(throttle_time_ms=0, entries=entries)
+    return request.respond(entries=entries)
 
 
 def _refuse_alter(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:

@@ -39,7 +39,7 @@ async def _page(services: Services, request: Request) -> Reply:
     wanted = sorted({topic.name for topic in request.body.topics})
     if cursor is not None and (cursor.partition_index < 0 or (wanted and cursor.topic_name not in wanted)):
         refused = tuple(_refused(request, name, ErrorCode.invalid_request) for name in wanted)
-        return request.respond(throttle_time_ms=0, topics=refused, next_cursor=None)
+        return request.respond(topics=refused, next_cursor=None)
     names = wanted or [topic.name for topic in image.topics()]
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
@@ -72,7 +72,7 @@ async def _page(services: Services, request: Request) -> Reply:
             break
     if wanted:
         answers += (_refused(request, name, ErrorCode.topic_authorization_failed) for name in denied)
-    return request.respond(throttle_time_ms=0, topics=tuple(answers), next_cursor=next_cursor)
+    return request.respond(topics=tuple(answers), next_cursor=next_cursor)
 
 
 def _unknown(request: Request, access: Access, name: str) -> object:
@@ -96,7 +96,6 @@ def _refused(request: Request, name: str, error: ErrorCode, operations: int = OP
 def _topic(services: Services, request: Request, topic: Topic, indexes: range) -> object:
     return request.make(
         "DescribeTopicPartitionsResponseTopic",
-        error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
@@ -141,7 +140,6 @@ def handle_cluster(services: Services, request: Request) -> Reply:
     if endpoint_type != ENDPOINT_TYPE_BROKERS:
         known = endpoint_type == ENDPOINT_TYPE_CONTROLLERS
         return request.respond(
-            throttle_time_ms=0,
             error_code=ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type,
             error_message="The controller is one of the brokers; there are no separate controller endpoints.",
             cluster_id=services.cluster_id,
@@ -165,8 +163,6 @@ def handle_cluster(services: Services, request: Request) -> Reply:
     if request.body.include_cluster_authorized_operations:
         operations = access_of(services, request).cluster_operations()
     return request.respond(
-        throttle_time_ms=0,
-        error_code=ErrorCode.none,
         error_message=None,
         endpoint_type=ENDPOINT_TYPE_BROKERS,
         cluster_id=services.cluster_id,

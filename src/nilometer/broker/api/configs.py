@@ -111,21 +111,17 @@ _LIST_TYPES = (
 def handle_list(services: Services, request: Request) -> Reply:
     if not access_of(services, request).on_cluster(Operation.DESCRIBE_CONFIGS):
         denied = ErrorCode.cluster_authorization_failed
-        return request.respond(throttle_time_ms=0, error_code=denied, config_resources=())
+        return request.respond(error_code=denied, config_resources=())
     asked: tuple[int, ...] = request.field("resource_types", (RESOURCE_CLIENT_METRICS,))
     if not set(asked) <= set(_LIST_TYPES):
-        return request.respond(
-            throttle_time_ms=0, error_code=ErrorCode.unsupported_version, config_resources=()
-        )
+        return request.respond(error_code=ErrorCode.unsupported_version, config_resources=())
     return request.respond(
-        throttle_time_ms=0,
-        error_code=ErrorCode.none,
         config_resources=tuple(
             request.make("ConfigResource", resource_name=name, resource_type=kind)
             for kind in _LIST_TYPES
             if not asked or kind in asked
             for name in _names(services.image, kind)
-        ),
+        )
     )
 
 
@@ -215,7 +211,6 @@ def _altered(resource_type: int, name: str) -> ConfigResource:
 
 def respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
     return request.respond(
-        throttle_time_ms=0,
         responses=tuple(
             request.make(
                 "AlterConfigsResourceResponse",
@@ -225,7 +220,7 @@ def respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
                 resource_name=name,
             )
             for (kind, name), outcome in outcomes.items()
-        ),
+        )
     )
 
 
@@ -372,7 +367,7 @@ UNKNOWN_TYPE = 0
 
 def handle_describe(services: Services, request: Request) -> Reply:
     results = tuple(_resource(services, request, resource) for resource in request.body.resources)
-    return request.respond(throttle_time_ms=0, results=results)
+    return request.respond(results=results)
 
 
 def _resource(services: Services, request: Request, resource: Message) -> Message:

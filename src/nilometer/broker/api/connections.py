@@ -32,14 +32,11 @@ def handle(services: Services, request: Request) -> Reply:
     if request.version >= 3:
         name, version = request.body.client_software_name, request.body.client_software_version
         if not (_SOFTWARE.match(name) and _SOFTWARE.match(version)):
-            return request.respond(error_code=ErrorCode.invalid_request, api_keys=(), throttle_time_ms=0)
+            return request.respond(error_code=ErrorCode.invalid_request, api_keys=())
         request.connection.client_software = (name, version)
     advertised = services.advertised_to_brokers if request.context.is_broker else services.advertised
     return request.respond(
-        error_code=ErrorCode.none,
-        api_keys=_listed(request.api, tuple(advertised.items())),
-        throttle_time_ms=0,
-        **_features(services.image, request),
+        api_keys=_listed(request.api, tuple(advertised.items())), **_features(services.image, request)
     )
 
 
@@ -120,8 +117,6 @@ ACCEPTED_COMPRESSION = (4, 3, 1, 2)
 
 def get_subscriptions(services: Services, request: Request) -> Reply:
     return request.respond(
-        throttle_time_ms=0,
-        error_code=ErrorCode.none,
         client_instance_id=request.body.client_instance_id or services.runtime.entropy.uuid(),
         subscription_id=SUBSCRIPTION_ID,
         accepted_compression_types=ACCEPTED_COMPRESSION,
@@ -143,7 +138,7 @@ def push(services: Services, request: Request) -> Reply:
         error = ErrorCode.telemetry_too_large
     else:
         error = ErrorCode.none
-    return request.respond(throttle_time_ms=0, error_code=error)
+    return request.respond(error_code=error)
 
 
 GET_SUBSCRIPTIONS = ApiSpec(

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
+from msgspec.structs import asdict
+
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.group_access import ask_group, ask_groups, client_host, client_id
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
-from nilometer.broker.api.spec import ApiSpec, Request, Right
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
@@ -54,16 +56,11 @@ def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Fu
             services, request, ConsumerGroupHeartbeatReply(ErrorCode.topic_authorization_failed)
         )
     owned: Sequence[Message] | None = body.topic_partitions
-    asked = ConsumerGroupHeartbeat(
-        group_id=body.group_id,
-        member_id=body.member_id,
-        member_epoch=body.member_epoch,
-        instance_id=body.instance_id,
-        rack_id=body.rack_id,
+    asked = of_message(
+        ConsumerGroupHeartbeat,
+        body,
         rebalance_timeout_ms=milliseconds(body.rebalance_timeout),
         subscribed_topic_names=None if names is None else tuple(names),
-        subscribed_topic_regex=request.field("subscribed_topic_regex"),
-        server_assignor=body.server_assignor,
         topic_partitions=(
             None
             if owned is None
@@ -78,7 +75,6 @@ def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Fu
         services,
         request,
         Operation.READ,
-        asked.group_id,
         asked,
         ConsumerGroupHeartbeatReply,
         lambda reply: _respond_heartbeat(services, request, reply),
@@ -93,13 +89,9 @@ def _respond_heartbeat(services: Services, request: Request, reply: ConsumerGrou
         if len(parts) == len(reply.assignment) or not reply.is_repeat:
             assignment = request.make(
                 "Assignment",
-                topic_partitions=tuple(
-                    request.make("TopicPartitions", topic_id=each.topic_id, partitions=each.partitions)
-                    for each in parts
-                ),
+                topic_partitions=tuple(request.make("TopicPartitions", **asdict(each)) for each in parts),
             )
     return request.respond(
-        throttle_time_ms=0,
         error_code=reply.error_code,
         error_message=reply.error_message,
         member_id=reply.member_id,
@@ -152,7 +144,7 @@ def _respond_describe(services: Services, request: Request, replies: Sequence[Gr
         group for reply in replies if isinstance(reply, ConsumerGroupDescribeReply) for group in reply.groups
     ]
     groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
-    return request.respond(throttle_time_ms=0, groups=groups)
+    return request.respond(groups=groups)
 
 
 def _visible(services: Services, request: Request, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
@@ -177,48 +169,23 @@ def _group(services: Services, request: Request, group: DescribedConsumerGroup) 
         operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
     return request.make(
         "DescribedGroup",
-        error_code=group.error_code,
-        error_message=group.error_message,
-        group_id=group.group_id,
-        group_state=group.group_state,
-        group_epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-        assignor_name=group.assignor_name,
-        members=LazySequence(partial(_member, request), group.members),
+        **(asdict(group) | {"members": LazySequence(partial(_member, request), group.members)}),
         authorized_operations=operations,
     )
 
 
 def _member(request: Request, member: DescribedConsumerGroupMember) -> Message:
-    return request.make(
-        "Member",
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        member_epoch=member.member_epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=member.subscribed_topic_names,
-        subscribed_topic_regex=member.subscribed_topic_regex or "",
-        assignment=_assignment(request, member.assignment),
-        target_assignment=_assignment(request, member.target_assignment),
-        member_type=member.member_type,
-    )
+    shown = {
+        "subscribed_topic_regex": member.subscribed_topic_regex or "",
+        "assignment": _assignment(request, member.assignment),
+        "target_assignment": _assignment(request, member.target_assignment),
+    }
+    return request.make("Member", **(asdict(member) | shown))
 
 
 def _assignment(request: Request, topics: Sequence[DescribedTopicPartitions]) -> Message:
-    return request.make(
-        "Assignment",
-        topic_partitions=tuple(
-            request.make(
-                "TopicPartitions",
-                topic_id=topic.topic_id,
-                topic_name=topic.topic_name,
-                partitions=topic.partitions,
-            )
-            for topic in topics
-        ),
-    )
+    parts = tuple(request.make("TopicPartitions", **asdict(topic)) for topic in topics)
+    return request.make("Assignment", topic_partitions=parts)
 
 
 DESCRIBE = ApiSpec(

@@ -113,7 +113,6 @@ def _respond_created(services: Services, request: Request, created: tuple[str, D
     token_id, token = created
     owner, requester = _parts(token.owner), _parts(token.requester)
     return request.respond(
-        error_code=ErrorCode.none,
         principal_type=owner.type,
         principal_name=owner.name,
         token_requester_principal_type=requester.type,
@@ -123,7 +122,6 @@ def _respond_created(services: Services, request: Request, created: tuple[str, D
         max_timestamp_ms=token.max_ms,
         token_id=token_id,
         hmac=_enabled(services).hmac_of(token_id),
-        throttle_time_ms=0,
     )
 
 
@@ -139,7 +137,6 @@ def _respond_refused(request: Request, wanted: TokenRequest, error: ErrorCode, t
         max_timestamp_ms=time_ms,
         token_id="",
         hmac=b"",
-        throttle_time_ms=0,
     )
 
 
@@ -181,7 +178,7 @@ def _refuse_expiry(_services: Services, request: Request, error: ErrorCode, _mes
 
 
 def _respond_expiry(request: Request, error: ErrorCode, expires_ms: int) -> Reply:
-    return request.respond(error_code=error, expiry_timestamp_ms=expires_ms, throttle_time_ms=0)
+    return request.respond(error_code=error, expiry_timestamp_ms=expires_ms)
 
 
 # ── describe
@@ -211,7 +208,7 @@ async def _describe(services: Services, request: Request, tokens: KnownTokens) -
 
 
 def _respond_described(request: Request, error: ErrorCode, described: Sequence[Message] = ()) -> Reply:
-    return request.respond(error_code=error, tokens=described, throttle_time_ms=0)
+    return request.respond(error_code=error, tokens=described)
 
 
 def _wanted_owners(request: Request) -> frozenset[str] | None:

@@ -52,17 +52,10 @@ def _respond_update_features(services: Services, request: Request, outcome: Outc
     if request.version < FIRST_WITHOUT_RESULTS:
         updates = request.body.feature_updates if outcome.ok else ()
         results["results"] = tuple(
-            request.make(
-                "UpdatableFeatureResult",
-                feature=update.feature,
-                error_code=ErrorCode.none,
-                error_message=None,
-            )
+            request.make("UpdatableFeatureResult", feature=update.feature, error_message=None)
             for update in updates
         )
-    return request.respond(
-        throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message, **results
-    )
+    return request.respond(error_code=outcome.error, error_message=outcome.message, **results)
 
 
 def _refuse_update_features(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
@@ -104,9 +97,7 @@ def handle_describe_quorum(services: Services, request: Request) -> Reply:
         )
         for topic in request.body.topics
     )
-    return request.respond(
-        error_code=ErrorCode.none, error_message=None, topics=topics, **_nodes(services, request)
-    )
+    return request.respond(error_message=None, topics=topics, **_nodes(services, request))
 
 
 def _refuse_describe_quorum(request: Request) -> Reply:
@@ -135,7 +126,6 @@ def _partition(services: Services, request: Request) -> Message:
     return request.make(
         "PartitionData",
         partition_index=0,
-        error_code=ErrorCode.none,
         error_message=None,
         leader_id=image.controller_id,
         leader_epoch=image.controller_epoch,
@@ -209,7 +199,7 @@ def handle_unregister_broker(services: Services, request: Request) -> asyncio.Fu
 
 
 def _respond_unregister_broker(services: Services, request: Request, outcome: Outcome) -> Reply:
-    return request.respond(throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message)
+    return request.respond(error_code=outcome.error, error_message=outcome.message)
 
 
 def _refuse_unregister_broker(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:

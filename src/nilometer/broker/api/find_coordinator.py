@@ -89,7 +89,6 @@ def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply
     if request.version < FIRST_WITH_MANY_KEYS:
         ((_, only),) = found
         return request.respond(
-            throttle_time_ms=0,
             error_code=only.error,
             error_message=only.message,
             node_id=only.node_id,
@@ -108,7 +107,7 @@ def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply
         )
         for key, one in found
     )
-    return request.respond(throttle_time_ms=0, coordinators=coordinators)
+    return request.respond(coordinators=coordinators)
 
 
 def _find(services: Services, request: Request, key_type: int, key: str) -> _Found:

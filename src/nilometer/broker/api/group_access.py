@@ -6,17 +6,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import Request
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.groups.requests import GroupRequest, JoinGroup, JoinGroupReply, refusal
+from nilometer.groups.requests import (
+    ConsumerGroupHeartbeat,
+    GroupRequest,
+    Heartbeat,
+    JoinGroup,
+    JoinGroupReply,
+    LeaveGroup,
+    OffsetDelete,
+    SyncGroup,
+    refusal,
+)
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.errors import ErrorCode
 
+OfOneGroup: TypeAlias = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetDelete | ConsumerGroupHeartbeat
 R = TypeVar("R", bound=GroupReply)
 DENIED = ErrorCode.group_authorization_failed
 
@@ -62,8 +73,7 @@ def ask_group(
     services: Services,
     request: Request,
     operation: Operation,
-    group_id: str,
-    asked: GroupRequest,
+    asked: OfOneGroup,
     kind: type[R],
     respond: Callable[[R], Reply],
 ) -> Reply | asyncio.Future[Reply]:
@@ -74,7 +84,7 @@ def ask_group(
         assert isinstance(reply, kind), f"{type(asked).__name__} is answered with {kind.__name__}"
         return respond(reply)
 
-    return ask_groups(services, request, operation, ((group_id, asked),), respond_to)
+    return ask_groups(services, request, operation, ((asked.group_id, asked),), respond_to)
 
 
 def client_id(request: Request) -> str:

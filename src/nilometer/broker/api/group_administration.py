@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec.structs import asdict
+
 from nilometer.broker.api.access import access_of, audit_own_change
 from nilometer.broker.api.group_access import ask_groups
 from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
@@ -61,7 +63,7 @@ async def _list(services: Services, request: Request) -> Reply:
         reply = await answer
         assert isinstance(reply, ListGroupsReply)
         if reply.error_code not in (ErrorCode.none, ErrorCode.not_coordinator):
-            return request.respond(throttle_time_ms=0, error_code=reply.error_code, groups=())
+            return request.respond(error_code=reply.error_code, groups=())
         await work.step(len(reply.groups))
         for group in reply.groups:
             if not sees_all:
@@ -69,21 +71,11 @@ async def _list(services: Services, request: Request) -> Reply:
                 if not access.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id, report=False):
                     continue
             shown.append(group)
-    return request.respond(
-        throttle_time_ms=0,
-        error_code=ErrorCode.none,
-        groups=LazySequence(partial(_group_list, request), shown),
-    )
+    return request.respond(groups=LazySequence(partial(_group_list, request), shown))
 
 
 def _group_list(request: Request, group: ListedGroup) -> Message:
-    return request.make(
-        "ListedGroup",
-        group_id=group.group_id,
-        protocol_type=group.protocol_type,
-        group_state=group.group_state,
-        group_type=group.group_type,
-    )
+    return request.make("ListedGroup", **asdict(group))
 
 
 LIST = ApiSpec(
@@ -121,7 +113,7 @@ def _respond_describe(services: Services, request: Request, replies: Sequence[Gr
         group for reply in replies if isinstance(reply, DescribeGroupsReply) for group in reply.groups
     ]
     groups = tuple(_group_describe(services, request, group) for group in described)
-    return request.respond(throttle_time_ms=0, groups=groups)
+    return request.respond(groups=groups)
 
 
 def _group_describe(services: Services, request: Request, group: DescribedGroup) -> Message:
@@ -147,15 +139,7 @@ def _group_describe(services: Services, request: Request, group: DescribedGroup)
 
 
 def _member(request: Request, member: DescribedGroupMember) -> Message:
-    return request.make(
-        "DescribedGroupMember",
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        member_metadata=member.member_metadata,
-        member_assignment=member.member_assignment,
-    )
+    return request.make("DescribedGroupMember", **asdict(member))
 
 
 DESCRIBE = ApiSpec(
@@ -192,7 +176,7 @@ def _respond_delete(services: Services, request: Request, replies: Sequence[Grou
         request.make("DeletableGroupResult", group_id=result.group_id, error_code=result.error_code)
         for result in deleted
     )
-    return request.respond(throttle_time_ms=0, results=results)
+    return request.respond(results=results)
 
 
 DELETE = ApiSpec(
@@ -231,17 +215,7 @@ def _group_describe_rebalances(group: DescribedGroup) -> wire.RebalanceState:
     last = group.last_rebalance
     if last is None:
         return wire.RebalanceState(group_id=group.group_id, error_code=int(group.error_code))
-    return wire.RebalanceState(
-        group_id=group.group_id,
-        reason=last.reason,
-        member_id=last.member_id,
-        group_instance_id=last.group_instance_id,
-        client_id=last.client_id,
-        client_host=last.client_host,
-        wall_ms=last.wall_ms,
-        generation=last.generation,
-        times_in_a_row=last.times_in_a_row,
-    )
+    return wire.RebalanceState(group_id=group.group_id, **asdict(last))
 
 
 DESCRIBE_REBALANCES = ApiSpec(

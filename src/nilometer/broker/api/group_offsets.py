@@ -8,9 +8,11 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from msgspec.structs import asdict
+
 from nilometer.broker.api.access import access_of, audit_own_change
 from nilometer.broker.api.group_access import ask_group, ask_groups
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message, spawn
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.coordinators.shells import coordinator_error
 from nilometer.broker.replies import Reply
@@ -66,12 +68,10 @@ def handle_offset_commit(services: Services, request: Request) -> Reply | asynci
     if not known:
         return _respond_offset_commit(request, refused)
     retention_time = request.field("retention_time")
-    commit = OffsetCommit(
-        group_id=body.group_id,
+    commit = of_message(
+        OffsetCommit,
+        body,
         topics=tuple(known),
-        generation_id_or_member_epoch=_generation(body),
-        member_id=body.member_id,
-        group_instance_id=request.field("group_instance_id"),
         retention_time_ms=-1 if retention_time is None else milliseconds(retention_time),
         knows_member_epochs=request.version >= FIRST_WITH_MEMBER_EPOCHS,
     )
@@ -93,10 +93,6 @@ def _deny(request: Request) -> list[OffsetCommitTopicReply]:
         )
         for topic in request.body.topics
     ]
-
-
-def _generation(body: Message) -> int:
-    return body.generation_id_or_member_epoch
 
 
 def _sort_by_outcome(
@@ -158,23 +154,17 @@ def _respond_offset_commit(request: Request, topics: Sequence[OffsetCommitTopicR
     for topic in topics:
         gathered.setdefault((topic.name, topic.topic_id), []).extend(topic.partitions)
     return request.respond(
-        throttle_time_ms=0,
         topics=tuple(
             request.make(
                 "OffsetCommitResponseTopic",
                 name=name,
                 topic_id=topic_id,
                 partitions=tuple(
-                    request.make(
-                        "OffsetCommitResponsePartition",
-                        partition_index=partition.partition_index,
-                        error_code=partition.error_code,
-                    )
-                    for partition in partitions
+                    request.make("OffsetCommitResponsePartition", **asdict(each)) for each in partitions
                 ),
             )
             for (name, topic_id), partitions in gathered.items()
-        ),
+        )
     )
 
 
@@ -268,12 +258,11 @@ async def _answer(
     error = await _verify(services, request)
     if error is not ErrorCode.none:
         return _respond_txn_offset_commit(request, {**_everywhere(known, error), **denied})
-    commit = OffsetCommit(
-        group_id=body.group_id,
+    commit = of_message(
+        OffsetCommit,
+        body,
         topics=known,
         generation_id_or_member_epoch=request.field("generation_id", -1),
-        member_id=request.field("member_id", ""),
-        group_instance_id=request.field("group_instance_id"),
         producer=Producer(body.producer_id, body.producer_epoch),
     )
     reply = await services.groups.answer(commit.group_id, commit)
@@ -333,7 +322,6 @@ def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
         return error
 
     return request.respond(
-        throttle_time_ms=0,
         topics=tuple(
             request.make(
                 "TxnOffsetCommitResponseTopic",
@@ -348,7 +336,7 @@ def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
                 ),
             )
             for topic in request.body.topics
-        ),
+        )
     )
 
 
@@ -404,14 +392,8 @@ def _asked(services: Services, request: Request, group: Message) -> _Asked:
         topics, unknown = _topics_by_id(services, request, group.topics)
     elif group.topics is not None:
         topics, unknown = _topics_by_name(services, request, group.topics)
-    fetch = OffsetFetch(
-        group_id=group.group_id,
-        topics=topics,
-        member_id=getattr(group, "member_id", None),
-        member_epoch=getattr(group, "member_epoch", -1),
-        require_stable=request.field("require_stable", False),
-    )
-    return _Asked(fetch, unknown)
+    stable = request.field("require_stable", False)
+    return _Asked(of_message(OffsetFetch, group, topics=topics, require_stable=stable), unknown)
 
 
 def _topics_by_name(
@@ -466,7 +448,6 @@ def _respond_offset_fetch(
         answers.append(_complete(services, request, one, reply))
     if request.version >= FIRST_WITH_MANY_GROUPS:
         return request.respond(
-            throttle_time_ms=0,
             groups=tuple(
                 request.make(
                     "OffsetFetchResponseGroup",
@@ -475,11 +456,10 @@ def _respond_offset_fetch(
                     topics=LazySequence(partial(_topic_of_group, request), answer.topics),
                 )
                 for answer in answers
-            ),
+            )
         )
     (answer,) = answers
     return request.respond(
-        throttle_time_ms=0,
         error_code=answer.error_code,
         topics=LazySequence(partial(_topic_of_only_group, request), answer.topics),
     )
@@ -548,14 +528,7 @@ def _partitions(request: Request, kind: str, topic: OffsetFetchTopicReply) -> Se
 
 
 def _partition(request: Request, kind: str, partition: OffsetFetchPartitionReply) -> Message:
-    return request.make(
-        kind,
-        partition_index=partition.partition_index,
-        committed_offset=partition.committed_offset,
-        committed_leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.metadata,
-        error_code=partition.error_code,
-    )
+    return request.make(kind, **asdict(partition))
 
 
 OFFSET_FETCH = ApiSpec(
@@ -606,7 +579,6 @@ def handle_offset_delete(services: Services, request: Request) -> Reply | asynci
         services,
         request,
         Operation.DELETE,
-        delete.group_id,
         delete,
         OffsetDeleteReply,
         lambda reply: _audit_and_respond(services, request, reply, refused),
@@ -640,18 +612,12 @@ def _respond_offset_delete(
         gathered.setdefault(topic.name, []).extend(topic.partitions)
     return request.respond(
         error_code=reply.error_code,
-        throttle_time_ms=0,
         topics=tuple(
             request.make(
                 "OffsetDeleteResponseTopic",
                 name=name,
                 partitions=tuple(
-                    request.make(
-                        "OffsetDeleteResponsePartition",
-                        partition_index=partition.partition_index,
-                        error_code=partition.error_code,
-                    )
-                    for partition in partitions
+                    request.make("OffsetDeleteResponsePartition", **asdict(each)) for each in partitions
                 ),
             )
             for name, partitions in gathered.items()

@@ -131,7 +131,6 @@ def _reject(request: Request) -> Reply:
         for asked in request.body.topics
     )
     return request.respond(
-        throttle_time_ms=0,
         brokers=(),
         cluster_id=None,
         controller_id=NO_LEADER,
@@ -361,13 +360,11 @@ def _respond(services: Services, request: Request, errors: Errors) -> Reply:
     if request.field("include_cluster_authorized_operations", False):
         operations = access_of(services, request).cluster_operations()
     reply = request.encode(
-        throttle_time_ms=0,
         brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=services.image.controller_id,
         topics=topics if asks_for_all else tuple(topics),
         cluster_authorized_operations=operations,
-        error_code=ErrorCode.none,
     )
     # A request for a topic that does not exist may create it, so each is handled.
     is_kept = asks_for_all or all(topic.error_code is ErrorCode.none for topic in topics)

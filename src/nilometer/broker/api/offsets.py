@@ -79,7 +79,7 @@ async def _answer(services: Services, request: Request) -> Reply:
                 )
             )
         topics.append(request.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
-    return request.respond(throttle_time_ms=0, topics=tuple(topics))
+    return request.respond(topics=tuple(topics))
 
 
 async def _look_up(
@@ -159,7 +159,7 @@ def handle_for_leader_epoch(services: Services, request: Request) -> Reply:
             for asked in topic.partitions
         )
         topics.append(request.make("OffsetForLeaderTopicResult", topic=topic.topic, partitions=ends))
-    return request.respond(throttle_time_ms=0, topics=tuple(topics))
+    return request.respond(topics=tuple(topics))
 
 
 def _refuse(request: Request, asked: Message, error: ErrorCode) -> object:
@@ -264,7 +264,7 @@ def _respond(request: Request, topics: Sequence[_TopicOutcomes]) -> Reply:
         )
         for topic in topics
     )
-    return request.respond(throttle_time_ms=0, topics=results)
+    return request.respond(topics=results)
 
 
 DELETE_RECORDS = ApiSpec(

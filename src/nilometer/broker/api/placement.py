@@ -70,9 +70,7 @@ def _respond_alter_reassignments(
         request.make("ReassignableTopicResponse", name=name, partitions=tuple(partitions))
         for name, partitions in topics.items()
     )
-    return request.respond(
-        throttle_time_ms=0, error_code=outcome.error, error_message=outcome.message, responses=responses
-    )
+    return request.respond(error_code=outcome.error, error_message=outcome.message, responses=responses)
 
 
 def _refuse_alter_reassignments(
@@ -124,7 +122,7 @@ def handle_list_reassignments(services: Services, request: Request) -> Reply:
         request.make("OngoingTopicReassignment", name=name, partitions=tuple(partitions))
         for name, partitions in topics.items()
     )
-    return request.respond(throttle_time_ms=0, error_code=ErrorCode.none, error_message=None, topics=listed)
+    return request.respond(error_message=None, topics=listed)
 
 
 def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str) -> Reply:
@@ -145,7 +143,7 @@ def _refuse_list_reassignments(request: Request, error: ErrorCode, message: str)
         )
         for topic in request.body.topics or ()
     )
-    return request.respond(throttle_time_ms=0, error_code=error, error_message=message, topics=topics)
+    return request.respond(error_code=error, error_message=message, topics=topics)
 
 
 LIST_REASSIGNMENTS = ApiSpec(
@@ -197,7 +195,7 @@ def _respond_elect_leaders(
         request.make("ReplicaElectionResult", topic=name, partition_result=tuple(partitions))
         for name, partitions in topics.items()
     )
-    return request.respond(throttle_time_ms=0, error_code=error, replica_election_results=results)
+    return request.respond(error_code=error, replica_election_results=results)
 
 
 def _refuse_elect_leaders(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:

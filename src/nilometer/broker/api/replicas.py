@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import assert_never
 
 from msgspec import structs
 
@@ -162,38 +161,30 @@ def _broker(services: Services) -> wire.BrokerState:
 def _replica(
     services: Services, topic: str, key: TopicIdPartition, state: PartitionState
 ) -> wire.ReplicaState:
-    topic_id = str(key.topic_id)
-    try:
-        hosted = services.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
-    except KafkaError:
-        return wire.ReplicaState(
-            topic=topic,
-            topic_id=topic_id,
-            partition=key.partition,
-            broker_id=services.broker_id,
-            role=wire.OFFLINE,
-            leader_id=state.leader,
-            leader_epoch=state.leader_epoch,
-            partition_epoch=state.partition_epoch,
-            replicas=state.replicas,
-            isr=state.isr,
-            in_sync=services.broker_id in state.isr,
-            problems=_why_offline(services, key),
-        )
-    log, replica = hosted.log, hosted.replica
-    role, leader_epoch, leader = _role(services, hosted)
-    return wire.ReplicaState(
+    offline = wire.ReplicaState(
         topic=topic,
-        topic_id=topic_id,
+        topic_id=str(key.topic_id),
         partition=key.partition,
         broker_id=services.broker_id,
-        role=role,
+        role=wire.OFFLINE,
         leader_id=state.leader,
-        leader_epoch=state.leader_epoch if leader_epoch < 0 else leader_epoch,
+        leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
         replicas=state.replicas,
         isr=state.isr,
         in_sync=services.broker_id in state.isr,
+    )
+    try:
+        hosted = services.replicas.partition_by_id(uuid_from_text(key.topic_id), key.partition)
+    except KafkaError:
+        reason = services.replicas.offline.reason(key)
+        return structs.replace(offline, problems=(reason,) if reason else ())
+    log, replica = hosted.log, hosted.replica
+    role, leader_epoch, leader = _role(services, hosted)
+    return structs.replace(
+        offline,
+        role=role,
+        leader_epoch=state.leader_epoch if leader_epoch < 0 else leader_epoch,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         flushed_offset=log.flushed_offset,
@@ -223,11 +214,6 @@ def _compaction(services: Services, name: TopicPartition) -> wire.CompactionStat
         end_offset=-1 if found.end_offset is None else found.end_offset,
         failure=found.failure,
     )
-
-
-def _why_offline(services: Services, key: TopicIdPartition) -> tuple[str, ...]:
-    reason = services.replicas.offline.reason(key)
-    return (reason,) if reason else ()
 
 
 def _role(services: Services, partition: Partition) -> tuple[str, int, wire.LeaderState | None]:
@@ -277,20 +263,17 @@ def _follower(
     )
 
 
+_HOLDS: Mapping[type[HighWatermarkHold], str] = {
+    NotHeld: wire.NOT_HELD,
+    UnderMinIsr: wire.UNDER_MIN_ISR,
+    WaitingFor: wire.WAITING_FOR_REPLICAS,
+    WaitingForFlush: wire.WAITING_FOR_FLUSH,
+}
+
+
 def _hold(hold: HighWatermarkHold) -> wire.HighWatermarkHoldState:
-    match hold:
-        case NotHeld():
-            return wire.HighWatermarkHoldState(reason=wire.NOT_HELD, text=str(hold))
-        case UnderMinIsr():
-            return wire.HighWatermarkHoldState(reason=wire.UNDER_MIN_ISR, text=str(hold))
-        case WaitingFor(replicas):
-            return wire.HighWatermarkHoldState(
-                reason=wire.WAITING_FOR_REPLICAS, text=str(hold), replicas=replicas
-            )
-        case WaitingForFlush():
-            return wire.HighWatermarkHoldState(reason=wire.WAITING_FOR_FLUSH, text=str(hold))
-        case _:
-            assert_never(hold)
+    replicas = hold.replicas if isinstance(hold, WaitingFor) else ()
+    return wire.HighWatermarkHoldState(reason=_HOLDS[type(hold)], text=str(hold), replicas=replicas)
 
 
 DESCRIBE = ApiSpec(
@@ -307,14 +290,14 @@ DESCRIBE = ApiSpec(
 def handle_describe_log_dirs(services: Services, request: Request) -> Reply:
     if not access_of(services, request).on_cluster(Operation.DESCRIBE):
         denied = ErrorCode.cluster_authorization_failed
-        return request.respond(throttle_time_ms=0, error_code=denied, results=())
+        return request.respond(error_code=denied, results=())
     wanted: Mapping[str, set[int]] | None = None
     if request.body.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
     results = tuple(
         _directory(services, request, found, wanted) for found in services.replicas.logs.describe()
     )
-    return request.respond(throttle_time_ms=0, error_code=ErrorCode.none, results=results)
+    return request.respond(results=results)
 
 
 def _directory(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -68,6 +68,18 @@ class PartOfRequest(Request, frozen=True):
 
     def encode(self, **fields: object) -> EncodedReply:
         return KeptReply(self.made, self.api, self.api.response(**fields))
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def of_message(kind: type[S], message: messages.Message, /, **others: Any) -> S:
+    """Return a ``kind`` with the fields of ``message`` that have the same names, and ``others``.
+
+    A field that the version of the message does not have gets its default.
+    """
+    names = [name for name in kind.__struct_fields__ if name not in others and hasattr(message, name)]
+    return kind(**{name: getattr(message, name) for name in names}, **others)
 
 
 Handler = Callable[["Services", Request], Reply | asyncio.Future[Reply]]

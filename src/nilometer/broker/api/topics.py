@@ -88,9 +88,7 @@ def _new_topic_create(topic: Message) -> NewTopic:
 
 def _respond_create(services: Services, request: Request, created: tuple[CreatedTopic, ...]) -> Reply:
     by_name = {topic.name: topic for topic in created}  # a topic named twice is rejected, with one result
-    return request.respond(
-        throttle_time_ms=0, topics=tuple(_result(services, request, topic) for topic in by_name.values())
-    )
+    return request.respond(topics=tuple(_result(services, request, topic) for topic in by_name.values()))
 
 
 def _refuse_create(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
@@ -100,7 +98,7 @@ def _refuse_create(services: Services, request: Request, error: ErrorCode, messa
         )
         for topic in request.body.topics
     )
-    return request.respond(throttle_time_ms=0, topics=results)
+    return request.respond(topics=results)
 
 
 def _result(services: Services, request: Request, topic: CreatedTopic) -> Message:
@@ -133,7 +131,6 @@ def _result_without_configs(request: Request, topic: CreatedTopic) -> Message:
         "CreatableTopicResult",
         name=topic.name,
         topic_id=uuid_from_text(topic.topic_id) if topic.topic_id else None,
-        error_code=ErrorCode.none,
         error_message=None,
         topic_config_error_code=ErrorCode.topic_authorization_failed,
         num_partitions=-1,
@@ -213,7 +210,7 @@ def _respond_create_partitions(services: Services, request: Request, outcomes: O
         )
         for name, outcome in dict(outcomes).items()  # a topic named twice is rejected, with one result
     )
-    return request.respond(throttle_time_ms=0, results=results)
+    return request.respond(results=results)
 
 
 def _refuse_create_partitions(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:
@@ -323,9 +320,7 @@ def _why_invalid(asked: _Asked, times: int) -> str | None:
 
 
 def _respond_delete(services: Services, request: Request, results: tuple[_Result, ...]) -> Reply:
-    return request.respond(
-        throttle_time_ms=0, responses=tuple(_response(request, result) for result in results)
-    )
+    return request.respond(responses=tuple(_response(request, result) for result in results))
 
 
 def _refuse_delete(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:

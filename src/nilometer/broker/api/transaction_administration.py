@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
@@ -84,8 +84,6 @@ async def _list(services: Services, request: Request) -> Reply:
         matched = set(await services.transactions.matching(pattern, ids))
         shown = [each for each in shown if each.transactional_id in matched]
     return request.respond(
-        throttle_time_ms=0,
-        error_code=ErrorCode.none,
         unknown_state_filters=tuple(
             dict.fromkeys(name for reply in replies for name in reply.unknown_state_filters)
         ),
@@ -94,18 +92,11 @@ async def _list(services: Services, request: Request) -> Reply:
 
 
 def _refuse(request: Request, error: ErrorCode) -> Reply:
-    return request.respond(
-        throttle_time_ms=0, error_code=error, unknown_state_filters=(), transaction_states=()
-    )
+    return request.respond(error_code=error, unknown_state_filters=(), transaction_states=())
 
 
 def _transaction(request: Request, listed: ListedTransaction) -> Message:
-    return request.make(
-        "TransactionState",
-        transactional_id=listed.transactional_id,
-        producer_id=listed.producer_id,
-        transaction_state=listed.transaction_state,
-    )
+    return request.make("TransactionState", **asdict(listed))
 
 
 LIST = ApiSpec(
@@ -138,9 +129,7 @@ def _respond(services: Services, request: Request, replies: Sequence[Transaction
     described = [
         _visible(services, request, reply) for reply in replies if isinstance(reply, DescribeTransactionReply)
     ]
-    return request.respond(
-        throttle_time_ms=0, transaction_states=tuple(_state(request, each) for each in described)
-    )
+    return request.respond(transaction_states=tuple(_state(request, each) for each in described))
 
 
 def _visible(
@@ -203,7 +192,7 @@ def handle_describe_producers(services: Services, request: Request) -> Reply:
         )
         for topic in request.body.topics
     )
-    return request.respond(throttle_time_ms=0, topics=topics)
+    return request.respond(topics=topics)
 
 
 def _describe(services: Services, request: Request, topic: str, index: int) -> Message:
@@ -223,11 +212,7 @@ def _describe(services: Services, request: Request, topic: str, index: int) -> M
         )
     producers = LazySequence(partial(_producer, request), list(known.items()))
     return request.make(
-        "PartitionResponse",
-        partition_index=index,
-        error_code=ErrorCode.none,
-        error_message=None,
-        active_producers=producers,
+        "PartitionResponse", partition_index=index, error_message=None, active_producers=producers
     )
 
 

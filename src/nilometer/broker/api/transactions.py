@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import asdict
+
 from nilometer.broker.api.access import access_of
-from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message, spawn
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
@@ -27,7 +29,6 @@ from nilometer.transactions.requests import (
     VerifyPartitions,
     VerifyPartitionsReply,
 )
-from nilometer.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -59,22 +60,15 @@ def handle_init_producer_id(services: Services, request: Request) -> Reply | asy
 
 async def _answer_init_producer_id(services: Services, request: Request) -> Reply:
     transactional_id: str | None = request.body.transactional_id
-    producer_id = request.field("producer_id", NO_PRODUCER_ID)
-    producer_epoch = request.field("producer_epoch", NO_EPOCH)
+    timeout_ms = milliseconds(request.body.transaction_timeout)
     if (denied := _denial(services, request)) is not ErrorCode.none:
         return _respond_init_producer_id(request, InitProducerIdReply(denied))
-    if transactional_id == "" or (producer_id < 0) != (producer_epoch < 0):
+    asked = of_message(InitProducerId, request.body, transaction_timeout_ms=timeout_ms)
+    if transactional_id == "" or (asked.producer_id < 0) != (asked.producer_epoch < 0):
         return _respond_init_producer_id(request, InitProducerIdReply(ErrorCode.invalid_request))
     if transactional_id is None:
         return _respond_init_producer_id(request, await _new_identity(services))
-    reply = await services.transactions.answer(
-        InitProducerId(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=milliseconds(request.body.transaction_timeout),
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-        )
-    )
+    reply = await services.transactions.answer_for_id(asked)
     assert isinstance(reply, InitProducerIdReply)
     return _respond_init_producer_id(request, reply)
 
@@ -104,12 +98,8 @@ async def _new_identity(services: Services) -> InitProducerIdReply:
 
 
 def _respond_init_producer_id(request: Request, reply: InitProducerIdReply) -> Reply:
-    return request.respond(
-        throttle_time_ms=0,
-        error_code=error_for(reply.error_code, request.version, INIT_PRODUCER_ID_FIRST_WITH_PRODUCER_FENCED),
-        producer_id=reply.producer_id,
-        producer_epoch=reply.producer_epoch,
-    )
+    error = error_for(reply.error_code, request.version, INIT_PRODUCER_ID_FIRST_WITH_PRODUCER_FENCED)
+    return request.respond(**(asdict(reply) | {"error_code": error}))
 
 
 INIT_PRODUCER_ID = ApiSpec(
@@ -189,19 +179,9 @@ def _handle_many(services: Services, request: Request) -> Reply | asyncio.Future
 
 def _asked(transaction: Message, partitions: Sequence[TopicPartition]) -> TransactionRequest:
     if transaction.verify_only:
-        return VerifyPartitions(
-            transactional_id=transaction.transactional_id,
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            partitions=tuple(partitions),
-        )
-    return AddPartitions(
-        transactional_id=transaction.transactional_id,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch,
-        partitions=frozenset(partitions),
-        version=EPOCH_BUMP_VERSION,
-    )
+        return of_message(VerifyPartitions, transaction, partitions=tuple(partitions))
+    added = frozenset(partitions)
+    return of_message(AddPartitions, transaction, partitions=added, version=EPOCH_BUMP_VERSION)
 
 
 def _partitions(topics: Sequence[Message]) -> list[TopicPartition]:
@@ -238,7 +218,7 @@ def _errors(request: Request, partitions: Sequence[TopicPartition], reply: Trans
 
 
 def _respond_one(request: Request, errors: Errors) -> Reply:
-    return request.respond(throttle_time_ms=0, results_by_topic_v3_and_below=_topics(request, errors))
+    return request.respond(results_by_topic_v3_and_below=_topics(request, errors))
 
 
 def _respond_many(
@@ -248,7 +228,6 @@ def _respond_many(
     error: ErrorCode = ErrorCode.none,
 ) -> Reply:
     return request.respond(
-        throttle_time_ms=0,
         error_code=error,
         results_by_transaction=tuple(
             request.make(
@@ -307,12 +286,7 @@ def handle_add_offsets(services: Services, request: Request) -> Reply | asyncio.
     if not access.allows(Operation.READ, ResourceType.GROUP, body.group_id):
         return _respond_add_offsets(request, ErrorCode.group_authorization_failed)
     kept_in = TopicPartition(GROUP_METADATA_TOPIC, services.groups.partition_for(body.group_id))
-    asked = AddPartitions(
-        transactional_id=body.transactional_id,
-        producer_id=body.producer_id,
-        producer_epoch=body.producer_epoch,
-        partitions=frozenset({kept_in}),
-    )
+    asked = of_message(AddPartitions, body, partitions=frozenset({kept_in}))
 
     def respond(reply: AddPartitionsReply) -> Reply:
         return _respond_add_offsets(
@@ -323,7 +297,7 @@ def handle_add_offsets(services: Services, request: Request) -> Reply | asyncio.
 
 
 def _respond_add_offsets(request: Request, error: ErrorCode) -> Reply:
-    return request.respond(throttle_time_ms=0, error_code=error)
+    return request.respond(error_code=error)
 
 
 ADD_OFFSETS = ApiSpec(
@@ -355,30 +329,15 @@ async def _answer_end_txn(services: Services, request: Request) -> Reply:
     write, kind = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
     if not access_of(services, request).allows(write, kind, body.transactional_id):
         return _respond_end_txn(request, EndTransactionReply(ErrorCode.transactional_id_authorization_failed))
-    bumps = request.version >= FIRST_WITH_EPOCH_BUMP
-    reply = await services.transactions.answer(
-        EndTransaction(
-            transactional_id=body.transactional_id,
-            producer_id=body.producer_id,
-            producer_epoch=body.producer_epoch,
-            committed=body.committed,
-            version=EPOCH_BUMP_VERSION if bumps else 0,
-        )
-    )
+    version = EPOCH_BUMP_VERSION if request.version >= FIRST_WITH_EPOCH_BUMP else 0
+    reply = await services.transactions.answer_for_id(of_message(EndTransaction, body, version=version))
     assert isinstance(reply, EndTransactionReply)
     return _respond_end_txn(request, reply)
 
 
 def _respond_end_txn(request: Request, reply: EndTransactionReply) -> Reply:
     error = error_for(reply.error_code, request.version, END_TXN_FIRST_WITH_PRODUCER_FENCED)
-    if request.version < FIRST_WITH_EPOCH_BUMP:
-        return request.respond(throttle_time_ms=0, error_code=error)
-    return request.respond(
-        throttle_time_ms=0,
-        error_code=error,
-        producer_id=reply.producer_id,
-        producer_epoch=reply.producer_epoch,
-    )
+    return request.respond(**(asdict(reply) | {"error_code": error}))
 
 
 END_TXN = ApiSpec(

@@ -40,14 +40,10 @@ def handle_describe(services: Services, request: Request) -> Reply:
             error_message=CLUSTER_DENIED,
             credential_infos=(),
         )
-        return request.respond(
-            throttle_time_ms=0, error_code=denied, error_message=CLUSTER_DENIED, results=(refused,)
-        )
+        return request.respond(error_code=denied, error_message=CLUSTER_DENIED, results=(refused,))
     image = services.image
     asked = Counter(user.name for user in request.body.users or ()) or Counter(image.scram_users.names())
     return request.respond(
-        throttle_time_ms=0,
-        error_code=ErrorCode.none,
         error_message=None,
         results=LazySequence(lambda each: _result(image, request, *each), list(asked.items())),
     )
@@ -119,7 +115,7 @@ def _respond(services: Services, request: Request, outcomes: Outcomes) -> Reply:
         )
         for user, outcome in outcomes.items()
     )
-    return request.respond(throttle_time_ms=0, results=results)
+    return request.respond(results=results)
 
 
 def _refuse(services: Services, request: Request, error: ErrorCode, message: str) -> Reply:

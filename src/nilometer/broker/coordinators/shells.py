@@ -117,14 +117,11 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         tasks: Tasks,
         metadata: MetadataLog,
         replicas: ReplicaManager,
-        check: Callable[[str, RequestT], ErrorCode],
     ) -> None:
-        """``check`` returns an error for a request (with its key) that must not reach the key's shard."""
         self._kind = kind
         self._runtime = runtime
         self._tasks = tasks
         self._replicas = replicas
-        self._check = check
         self._metadata = metadata
         self._shells: dict[int, CoordinatorShell[RequestT, ReplyT, RecordT, ActionT]] = {}
         replicas.add_hosting_listener(self._on_hosted)
@@ -137,6 +134,10 @@ class CoordinatorShells(Generic[RequestT, ReplyT, RecordT, ActionT]):
         return partition_for_key(key, count)
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
+    def _check(self, key: str, request: RequestT) -> ErrorCode:
+        """Return the error of a request that must not reach the shard of its ``key``."""
+        return ErrorCode.none
+
     def ask(
         self, asked: Sequence[tuple[str, RequestT]], respond: Callable[[Sequence[ReplyT]], Frame]
     ) -> Frame | asyncio.Future[Frame]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar, assert_never
 
 from msgspec.structs import replace
@@ -52,7 +52,9 @@ OfOneId: TypeAlias = InitProducerId | EndTransaction | TimeOut
 Respond: TypeAlias = Callable[[Sequence[TransactionReply]], Frame]
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(
+    CoordinatorShells[TransactionRequest, TransactionReply, TransactionRecord, TransactionAction]
+):
     def __init__(
         self,
         config: BrokerConfig,
@@ -64,8 +66,6 @@ class TransactionCoordinator:
         producer_ids: ProducerIds,
         markers: MarkerSender,
     ) -> None:
-        self._runtime = runtime
-        self._tasks = tasks
         self._topics = topics
         self._matching = asyncio.Lock()
         """Held while ids are matched: other threads are left for the disks."""
@@ -87,57 +87,21 @@ class TransactionCoordinator:
             refuse_for_log=lambda request, error: refusal(request, coordinator_error(error)),
             carry_out=self._carry_out,
         )
-        self._shells = CoordinatorShells(
-            kind,
-            runtime,
-            tasks,
-            metadata,
-            replicas,
-            lambda _key, _request: ErrorCode.none,  # the shard checks the id itself
-        )
-
-    # ── where an id is ──────────────────────────────────────────────────────────────────────────
-    def partition_for(self, transactional_id: str) -> int:
-        """Return the partition of ``__transaction_state`` that keeps the id."""
-        return self._shells.partition_for(transactional_id)
+        super().__init__(kind, runtime, tasks, metadata, replicas)
 
     async def ensure_topic(self) -> bool:
         return await self._topics.ensure(TRANSACTION_STATE_TOPIC)
-
-    # ── requests ────────────────────────────────────────────────────────────────────────────────
-    def ask(
-        self, asked: Sequence[tuple[str, TransactionRequest]], respond: Respond
-    ) -> Frame | asyncio.Future[Frame]:
-        """Submit each request of ``asked``, a list of (transactional id, request), to the id's coordinator.
-
-        ``respond`` makes the response from all replies, in the order of ``asked``.
-        """
-        return self._shells.ask(asked, respond)
-
-    def ask_one(
-        self,
-        transactional_id: str,
-        request: TransactionRequest,
-        kind: type[R],
-        respond: Callable[[R], Frame],
-    ) -> Frame | asyncio.Future[Frame]:
-        """Submit one request, whose reply must be of type ``kind``, otherwise as :meth:`ask`."""
-        return self._shells.ask_one(transactional_id, request, kind, respond)
-
-    def answer_all(self, request: ListTransactions) -> Iterator[asyncio.Future[TransactionReply]]:
-        """Submit ``request`` to each shell on this broker when the next future is taken."""
-        return self._shells.answer_all(request)
 
     async def matching(self, pattern: Pattern, ids: Sequence[str]) -> list[str]:
         """Return the transactional ids that ``pattern`` matches as a whole, computed on another thread."""
         async with self._matching:
             return await self._runtime.disk.offload(lambda: matching(pattern, ids))
 
-    async def answer(self, request: TransactionRequest) -> TransactionReply:
+    async def answer_for_id(self, request: TransactionRequest) -> TransactionReply:
         """Return the reply to a request about one transactional id, with a new producer id if it needs
         one."""
         assert not isinstance(request, ListTransactions), "that is asked of all shells"
-        reply = await self._shells.answer(request.transactional_id, request)
+        reply = await self.answer(request.transactional_id, request)
         if not isinstance(reply, ProducerIdNeeded):
             return reply
         assert isinstance(request, OfOneId), "no other request needs a producer id"
@@ -147,11 +111,7 @@ class TransactionCoordinator:
             logger.info("No producer id for %s yet: %s", request.transactional_id, refused)
             return refusal(request, ErrorCode.coordinator_load_in_progress)
         again = replace(request, new_producer_id=new_producer_id)
-        return await self._shells.answer(request.transactional_id, again)
-
-    def states(self) -> Iterator[Iterable[str]]:
-        """Yield, for each shard, the state of the transaction of each transactional id."""
-        return self._shells.states()
+        return await self.answer(request.transactional_id, again)
 
     # ── actions ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, shell: Shell, action: TransactionAction) -> None:
@@ -171,4 +131,4 @@ class TransactionCoordinator:
         except (KafkaError, CoordinationError) as refused:
             logger.info("No producer id for %s yet: %s", request.transactional_id, refused)
             return
-        await self._shells.answer(request.transactional_id, replace(request, new_producer_id=new_producer_id))
+        await self.answer(request.transactional_id, replace(request, new_producer_id=new_producer_id))

@@ -209,7 +209,7 @@ class TransactionVerification:
         names = tuple(guard.name for guard in guards)
         producer_id, producer_epoch = guards[0].producer_id, guards[0].producer_epoch
         if not adds:
-            verified = await self._coordinator.answer(
+            verified = await self._coordinator.answer_for_id(
                 VerifyPartitions(
                     transactional_id=transactional_id,
                     producer_id=producer_id,
@@ -219,7 +219,7 @@ class TransactionVerification:
             )
             assert isinstance(verified, VerifyPartitionsReply)
             return dict(verified.errors)
-        added = await self._coordinator.answer(
+        added = await self._coordinator.answer_for_id(
             AddPartitions(
                 transactional_id=transactional_id,
                 producer_id=producer_id,
