@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tests.support.brokers.quota_requests import alter
 
-from nilometer.quotas.entity import CLIENT_ID, PRODUCER_BYTE_RATE
+from nilometer.quotas import CLIENT_ID, PRODUCER_BYTE_RATE
 
 from . import load, plays
 from .rows import CLIENT, Column, Load, Numbers, Row

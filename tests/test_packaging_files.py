@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.config.properties import parse_properties
+from nilometer.config import parse_properties
 from support.documentation.code_blocks import DOCS, code_blocks
 from support.documentation.parsed_commands import parse_command
 

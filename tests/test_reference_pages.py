@@ -15,8 +15,7 @@ from nilometer.broker.settings.config_keys import IGNORED_KEYS
 from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
 from nilometer.broker.settings.listener_security import split_overrides
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
-from nilometer.config.definition import ConfigKey, ConfigKind
-from nilometer.config.properties import parse_properties
+from nilometer.config import ConfigKey, ConfigKind, parse_properties
 from support.documentation import errors_reference, settings_reference
 from support.documentation.code_blocks import DOCS, code_blocks
 from support.documentation.errors_reference import error_advice, error_texts, literal, sources

@@ -8,7 +8,7 @@ import pytest
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.producer.producer import Producer
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers.checkpoint_files import CheckpointFiles
+from nilometer.simulation.checkers.host_disks import CheckpointFiles
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.faults import wait_until
 from nilometer.simulation.host_disk import FileNode, FolderNode

@@ -10,8 +10,16 @@ import pytest
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_table import AclIndex, Verdict
 from nilometer.runtime.runtime import SeededEntropy
-from nilometer.simulation.checkers.rights import AclHistory, AclRecord, Judged, RightsLedger, allows
-from nilometer.simulation.workload.rights import TOPICS, USERS, random_acl
+from nilometer.simulation.workload.rights import (
+    TOPICS,
+    USERS,
+    AclHistory,
+    AclRecord,
+    Judged,
+    RightsLedger,
+    allows,
+    random_acl,
+)
 
 OPERATIONS = ("READ", "WRITE", "DESCRIBE", "CREATE", "ALTER_CONFIGS")
 

@@ -25,15 +25,17 @@ from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.control.broker_peers import BrokerPeers, PeerConnections
 from nilometer.broker.control.cluster_changes import ClusterChanges
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink
+from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink, ProducerIds
 from nilometer.broker.control.controller_tasks import ExpiredTokens, PreferredLeaderRebalancer
 from nilometer.broker.control.internal_topics import InternalTopicGrowth, InternalTopics
 from nilometer.broker.control.membership import OwnSession
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
+from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.coordinators.markers import MarkerSender, MarkerWriter
+from nilometer.broker.coordinators.transactions import TransactionCoordinator
+from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
-from nilometer.broker.groups import GroupCoordinator
 from nilometer.broker.housekeeping import Housekeeping
 from nilometer.broker.quotas import ClientQuotas, ConnectionAdmission, ConnectionLimits, ConnectionRates
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
@@ -53,9 +55,6 @@ from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.markers import MarkerSender, MarkerWriter
-from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
-from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordination.store import CoordinationStore

@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 
 from nilometer.broker.settings.log_settings import ROOT, LogSettings
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 
 MESSAGE_MAX = 2_000
 FIELD_MAX = 500

@@ -23,8 +23,7 @@ from nilometer.broker.log_output import configure_log
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start, warnings_at_start
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
-from nilometer.config.definition import ConfigError
-from nilometer.config.properties import parse_properties
+from nilometer.config import ConfigError, parse_properties
 from nilometer.runtime import Runtime
 from nilometer.runtime.freed_memory import give_back_freed_memory
 from nilometer.runtime.loop_errors import on_loop_error

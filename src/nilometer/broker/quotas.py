@@ -20,7 +20,7 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.controller.decision import Refusal
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
-from nilometer.quotas.entity import (
+from nilometer.quotas import (
     CLIENT_KEYS,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -29,9 +29,10 @@ from nilometer.quotas.entity import (
     REQUEST_PERCENTAGE,
     Limit,
     Limits,
+    TokenBucket,
+    WindowedRate,
     canonical_address,
 )
-from nilometer.quotas.rates import TokenBucket, WindowedRate
 from nilometer.runtime import Clock
 from nilometer.runtime.handshakes import Admitted
 from nilometer.wire.errors import ErrorCode

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.metrics.distribution import Distribution
+from nilometer.metrics import Distribution
 from nilometer.wire.api_keys import AnyApiKey, ApiKey, api_name
 
 

@@ -11,12 +11,14 @@ from nilometer.broker.authorization.authorizer import Authorizer, BrokerUsers
 from nilometer.broker.cleaning import CleanerReport
 from nilometer.broker.connection_memory import ResponseMemory
 from nilometer.broker.control.controller import Controller
-from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink
+from nilometer.broker.control.controller_link import ControllerChannel, ControllerLink, ProducerIds
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.control.producer_ids import ProducerIds
 from nilometer.broker.control.secret_keeper import SecretKeeper
+from nilometer.broker.coordinators.groups import GroupCoordinator
+from nilometer.broker.coordinators.markers import MarkerWriter
+from nilometer.broker.coordinators.transactions import TransactionCoordinator
+from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
-from nilometer.broker.groups import GroupCoordinator
 from nilometer.broker.quotas import ClientQuotas
 from nilometer.broker.replicas.delayed_requests import ReadyFetches
 from nilometer.broker.replicas.leader_liveness import LeaderLiveness
@@ -26,13 +28,10 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.markers import MarkerWriter
-from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
-from nilometer.broker.transactions.verification import TransactionVerification
 from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage
-from nilometer.config.definition import ConfigValue
+from nilometer.config import ConfigValue
 from nilometer.runtime import Runtime
 
 if TYPE_CHECKING:

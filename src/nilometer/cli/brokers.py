@@ -45,9 +45,8 @@ from nilometer.cli.console_command import console_port_type, serve_console
 from nilometer.cli.process import exit_on_sigterm
 from nilometer.client.admin.admin import Admin, ClusterDescription, ConfigEntry, ConfigSource, ResourceType
 from nilometer.client.network.cluster_metadata import TopicMetadata
-from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.broker_process import BrokerProcess, LaunchFailed
 from nilometer.local.local_cluster import SETTINGS, CannotSettle, LocalCluster
-from nilometer.local.readiness import LaunchFailed
 from nilometer.local.replication import REPLICATION_FACTOR_MAX, replication_settings
 from nilometer.local.secure_cluster import PROTOCOL
 

@@ -19,8 +19,7 @@ from nilometer.cli.commands import PARTITION
 from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, SECURITY_KEYS, client_security
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS, parse_server
-from nilometer.config.definition import ConfigDefinition, ConfigError
-from nilometer.config.properties import parse_properties
+from nilometer.config import ConfigDefinition, ConfigError, parse_properties
 from nilometer.runtime.loop_errors import on_loop_error
 from nilometer.security.jaas import client_jaas
 

@@ -18,7 +18,7 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 
 if TYPE_CHECKING:
     from nilometer.console.serving import Serving

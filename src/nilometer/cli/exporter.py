@@ -12,9 +12,8 @@ import click
 from nilometer.broker.settings.listeners import HttpEndpoint, metrics_endpoint
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import client_config, connection_options, run_async, stop_on_signals
-from nilometer.config.definition import ConfigError
-from nilometer.exporter.cluster_reading import Selection
-from nilometer.exporter.exporter import Exporter
+from nilometer.config import ConfigError
+from nilometer.exporter import Exporter, Selection
 from nilometer.runtime import Runtime
 
 DEFAULT_LISTENER = "127.0.0.1:9308"

@@ -246,7 +246,7 @@ _ADVICE = {
 
 def explain(error: Exception) -> str | None:
     """Return the message of an error that the user or the environment caused; None for a bug."""
-    from nilometer.config.definition import ConfigError
+    from nilometer.config import ConfigError
     from nilometer.runtime import LockHeld
     from nilometer.wire.errors import KafkaError
 
@@ -268,7 +268,7 @@ def explain(error: Exception) -> str | None:
 
 def is_wrong_usage(error: Exception) -> bool:
     """Whether the command line itself was wrong, rather than what it met."""
-    from nilometer.config.definition import ConfigError
+    from nilometer.config import ConfigError
 
     return isinstance(error, (ConfigError, UnicodeEncodeError))
 

@@ -26,8 +26,7 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cluster.entries import BadEntry
 from nilometer.cluster.history import DecodedEntry, MetadataHistory, record_fields, snapshot_fields
-from nilometer.config.definition import ConfigError
-from nilometer.config.properties import parse_properties
+from nilometer.config import ConfigError, parse_properties
 from nilometer.coordination.factory import StoreReader, make_store, open_reader
 from nilometer.coordination.store import CoordinationError, EntriesRetired
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nilometer.cluster.records import ClientQuotaChanged
-from nilometer.quotas.entity import CLIENT_ID, ENTITY_TYPES, IP, USER, Limits, QuotaEntity
+from nilometer.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, Limits, QuotaEntity
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 _NONE: Mapping[str, float] = {}

@@ -22,8 +22,6 @@ from uuid import UUID
 
 from nilometer.cluster.acl_table import AclTable
 from nilometer.cluster.client_quotas import ClientQuotas
-from nilometer.cluster.config_table import ConfigTable
-from nilometer.cluster.credentials import DelegationTokens, ScramUsers
 from nilometer.cluster.delta import ConfigResource, ImageDelta
 from nilometer.cluster.entries import (
     NO_CONTROLLERSHIP,
@@ -67,6 +65,7 @@ from nilometer.cluster.states import (
     broker_after,
     partition_of,
 )
+from nilometer.cluster.tables import ConfigTable, DelegationTokens, ScramUsers
 from nilometer.identifiers import (
     BrokerEpoch,
     BrokerId,

@@ -28,7 +28,7 @@ from nilometer.identifiers import (
     PartitionEpoch,
     TopicId,
 )
-from nilometer.quotas.entity import QuotaEntity
+from nilometer.quotas import QuotaEntity
 from nilometer.security.delegation_token import DelegationToken
 from nilometer.security.scram import ScramCredential, ScramMechanism
 

@@ -10,14 +10,7 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.config.definition import (
-    ConfigDefinition,
-    ConfigKey,
-    ConfigKind,
-    ConfigRule,
-    ConfigValue,
-    ConfigValues,
-)
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind, ConfigRule, ConfigValue, ConfigValues
 
 INT32_MAX = 2**31 - 1
 

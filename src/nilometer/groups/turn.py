@@ -15,7 +15,7 @@ import msgspec
 
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.coordinators import timers, turn
+from nilometer.coordinators import turn
 from nilometer.coordinators.turn import Token
 from nilometer.groups.records import CoordinatorRecord
 from nilometer.groups.requests import (
@@ -73,7 +73,7 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-Timers: TypeAlias = timers.Timers[TimerKey]
+Timers: TypeAlias = turn.Timers[TimerKey]
 
 
 class RebalanceNote(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class ShardState(msgspec.Struct):
     image: ClusterImage
     groups: dict[str, Group] = msgspec.field(default_factory=dict[str, Group])
     """Classic and consumer groups, by group id."""
-    timers: Timers = msgspec.field(default_factory=Timers)
+    turn: Timers = msgspec.field(default_factory=Timers)
 
     def config_of(self, group_id: str) -> GroupConfig:
         """Return the settings in force for the group: its own, else the broker's."""

@@ -17,7 +17,7 @@ from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITI
 from nilometer.client.producer.transactional_producer import TransactionalProducer
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig, GivenValue
 from nilometer.client.transactions.transaction_manager import ProducerState
-from nilometer.config.definition import ConfigDefinition, ConfigError
+from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.kafka.admin import KafkaAdmin
 from nilometer.kafka.errors import InvalidSetting
 from nilometer.kafka.records import Reading, Records

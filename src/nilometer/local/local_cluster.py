@@ -26,10 +26,15 @@ from pathlib import Path
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
-from nilometer.config.properties import parse_properties
-from nilometer.local.broker_process import BrokerProcess, broker_environment
+from nilometer.config import parse_properties
+from nilometer.local.broker_process import (
+    READY_TIMEOUT_S,
+    BrokerProcess,
+    LaunchFailed,
+    broker_environment,
+    wait_all_registered,
+)
 from nilometer.local.private_files import write_private
-from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import SecureFolder
 from nilometer.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES
 

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from nilometer.config.properties import parse_properties
+from nilometer.config import parse_properties
 from nilometer.local.private_files import private_folder, write_private
 from nilometer.security.jaas import SCRAM_MODULE, client_jaas
 from nilometer.security.protocol import SecurityProtocol

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from nilometer.runtime.descriptors import descriptors_max, kept_for_files
 from nilometer.runtime.handshakes import (
     Handshake,
     HandshakeGate,
@@ -20,6 +20,31 @@ from nilometer.runtime.handshakes import (
     Turns,
 )
 from nilometer.runtime.tls import ClientTls, ServerContexts, ServerTls, client_context
+
+# How the descriptors of the process are divided: a part is kept for files, whatever clients do.
+#
+# Without a descriptor no log can be written, and a log directory that cannot be written is taken offline: a
+# client that only opens connections would stop the broker.
+
+FOR_FILES_MAX = 1_280
+"""At most so many are kept for files; of few descriptors the half."""
+
+
+def descriptors_max() -> int:
+    """Return how many descriptors the process may have now."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 - 1 if limit == resource.RLIM_INFINITY else limit
+
+
+def kept_for_files() -> int:
+    """Return how many descriptors are for files; the others are for connections."""
+    return min(FOR_FILES_MAX, descriptors_max() // 2)
+
+
+def open_files_max() -> int:
+    """Return how many files may be kept open; some are needed for a moment beside them."""
+    return kept_for_files() * 4 // 5
+
 
 # Listening sockets that accept their connections themselves, many in one turn of the event loop.
 #

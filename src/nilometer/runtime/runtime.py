@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from nilometer.runtime.descriptors import open_files_max
 from nilometer.runtime.disk import Disk
-from nilometer.runtime.network import Network, SocketNetwork
+from nilometer.runtime.network import Network, SocketNetwork, open_files_max
 from nilometer.runtime.system_disk import SystemDisk
 
 # The clock: wall time and monotonic time, which must not be mixed.

@@ -20,7 +20,7 @@ from typing import cast
 from joserfc import jwk, jws
 from joserfc.errors import JoseError
 
-from nilometer.security.bearer_token import InvalidToken, UnknownKey
+from nilometer.security.oauthbearer import InvalidToken, UnknownKey
 
 KEY_TYPES = {
     f"{family}{bits}": kind

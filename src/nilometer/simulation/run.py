@@ -23,16 +23,14 @@ from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.runtime import Runtime
-from nilometer.simulation.checkers import cleanup, disk_failures, disks, metadata
-from nilometer.simulation.checkers.checkpoint_files import CheckpointFiles
+from nilometer.simulation.checkers import cleanup, disks, host_disks, metadata
 from nilometer.simulation.checkers.cleanup import Retention, policies_of
-from nilometer.simulation.checkers.convergence import group_not_settled, not_converged
-from nilometer.simulation.checkers.disk_failures import FailedDisks
 from nilometer.simulation.checkers.groups import GroupLedger
 from nilometer.simulation.checkers.history import LongHistory, Outcome, check
+from nilometer.simulation.checkers.host_disks import CheckpointFiles, FailedDisks
 from nilometer.simulation.checkers.leader_invariants import LeaderInvariants
 from nilometer.simulation.checkers.metadata import MetadataResponses
-from nilometer.simulation.checkers.running_brokers import Bounds, Services
+from nilometer.simulation.checkers.running_brokers import Bounds, Services, group_not_settled, not_converged
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.faults import FaultDriver
@@ -478,8 +476,8 @@ class _Run:
             self._membership.stop()
         await self._driver.heal()
         if self._driver.failed_folders:
-            await self._until(lambda: not disk_failures.not_converged(self._cluster), CONVERGENCE_S)
-            self._verdict.find(Exit.NO_CONVERGENCE, disk_failures.not_converged(self._cluster))
+            await self._until(lambda: not host_disks.not_converged(self._cluster), CONVERGENCE_S)
+            self._verdict.find(Exit.NO_CONVERGENCE, host_disks.not_converged(self._cluster))
         self._driver.heal_folders()
         self._clients.stop_disrupting()
         for client in self._clients.changers:

@@ -13,8 +13,7 @@ from typing import cast
 
 import msgspec
 
-from nilometer.config.definition import ConfigDefinition, ConfigKey, ConfigRule, ConfigValue, ConfigValues
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigRule, ConfigValue, ConfigValues, key_table
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1

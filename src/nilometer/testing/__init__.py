@@ -19,8 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nilometer.testing.cluster import AsyncCluster, Cluster
-    from nilometer.testing.errors import ClusterError
+    from nilometer.testing.cluster import AsyncCluster, Cluster, ClusterError
     from nilometer.testing.kafka_container import KafkaContainer
 
 __all__ = ["AsyncCluster", "Cluster", "ClusterError", "KafkaContainer"]
@@ -28,7 +27,7 @@ __all__ = ["AsyncCluster", "Cluster", "ClusterError", "KafkaContainer"]
 _MODULES = {
     "AsyncCluster": "nilometer.testing.cluster",
     "Cluster": "nilometer.testing.cluster",
-    "ClusterError": "nilometer.testing.errors",
+    "ClusterError": "nilometer.testing.cluster",
     "KafkaContainer": "nilometer.testing.kafka_container",
 }
 

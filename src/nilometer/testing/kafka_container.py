@@ -6,8 +6,7 @@ the broker's own port.
 
 from __future__ import annotations
 
-from nilometer.testing.cluster import HOST, Cluster
-from nilometer.testing.errors import ClusterError
+from nilometer.testing.cluster import HOST, Cluster, ClusterError
 
 START_TIMEOUT_S = 60.0
 PREFIX = "KAFKA_"

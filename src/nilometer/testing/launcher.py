@@ -37,9 +37,8 @@ from typing import Any, NoReturn
 
 from nilometer.broker.process import run_broker
 from nilometer.broker.status_file import NOT_READY
-from nilometer.local.broker_process import BrokerProcess
+from nilometer.local.broker_process import READY_TIMEOUT_S, BrokerProcess, LaunchFailed, wait_all_registered
 from nilometer.local.first_users import write_users
-from nilometer.local.readiness import READY_TIMEOUT_S, LaunchFailed, wait_all_registered
 from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.directories import log_directory

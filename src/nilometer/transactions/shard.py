@@ -16,8 +16,7 @@ import msgspec
 from nilometer.cluster.features import TRANSACTION_VERSION
 from nilometer.cluster.image import ClusterImage
 from nilometer.coordinators import turn
-from nilometer.coordinators.timers import Timers
-from nilometer.coordinators.turn import Token, TransactionalRecord, TransactionEnd
+from nilometer.coordinators.turn import Timers, Token, TransactionalRecord, TransactionEnd
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions.config import TransactionConfig
 from nilometer.transactions.decisions import (

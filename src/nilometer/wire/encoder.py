@@ -23,9 +23,15 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
-from nilometer.wire.building import implicit_default, milliseconds, milliseconds_since_epoch
+from nilometer.wire.building import (
+    EntityShape,
+    FieldShape,
+    implicit_default,
+    milliseconds,
+    milliseconds_since_epoch,
+    shape_of,
+)
 from nilometer.wire.primitives import NULL_UUID, encode_unsigned, unsigned
-from nilometer.wire.schema import EntityShape, FieldShape, shape_of
 
 S = TypeVar("S")
 T = TypeVar("T")

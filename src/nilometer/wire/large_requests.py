@@ -20,11 +20,10 @@ from typing import Any, NamedTuple, cast
 from kio.serial import entity_reader, readers
 
 from nilometer.wire.body_reader import ELEMENTS_MAX, SLICE_ELEMENTS
-from nilometer.wire.building import Message
+from nilometer.wire.building import EntityShape, FieldShape, Message, shape_of
 from nilometer.wire.encoder import EncodedItems, encode_slices, item_writer
 from nilometer.wire.errors import MalformedMessage, MalformedRequest
 from nilometer.wire.messages import as_malformed
-from nilometer.wire.schema import EntityShape, FieldShape, shape_of
 from nilometer.wire.survey import apply_cuts, count_reader, field_surveyor, skip_tagged_fields, surveyor
 
 Path = tuple[str, ...]

@@ -22,7 +22,7 @@ from kio.static.constants import EntityType
 
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.building import Message, build, milliseconds
+from nilometer.wire.building import Message, build, milliseconds, nested_types
 from nilometer.wire.encoder import encode_slices, writer
 from nilometer.wire.errors import (
     ErrorCode,
@@ -32,7 +32,6 @@ from nilometer.wire.errors import (
     UnsupportedVersion,
 )
 from nilometer.wire.own_apis import OWN_APIS, OWN_VERSIONS
-from nilometer.wire.schema import nested_types
 from nilometer.wire.survey import skip_tagged_fields, survey
 
 __all__ = [

@@ -19,9 +19,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from nilometer.wire.building import FIXED_SIZES, EntityShape, FieldShape, shape_of
 from nilometer.wire.errors import MalformedMessage
 from nilometer.wire.primitives import STRING_BYTES_MAX, encode_unsigned
-from nilometer.wire.schema import FIXED_SIZES, EntityShape, FieldShape, shape_of
 
 Cut = tuple[int, int, bytes]
 """(start, stop, replacement): bytes ``[start, stop)`` are to be replaced."""

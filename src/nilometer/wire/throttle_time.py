@@ -10,8 +10,8 @@ import dataclasses
 import functools
 
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import shape_of
 from nilometer.wire.messages import api
-from nilometer.wire.schema import shape_of
 
 _FIELD = "throttle_time"
 _LENGTH_BYTES = 4

@@ -15,7 +15,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from nilometer.config.properties import parse_properties
+from nilometer.config import parse_properties
 from support.applications.application import WAIT_S, Application
 from support.brokers.nilometer_broker import READY_TIMEOUT_S
 from support.documentation.code_blocks import DOCS

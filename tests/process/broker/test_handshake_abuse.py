@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from nilometer.quotas.entity import CONNECTION_CREATION_RATE, IP
+from nilometer.quotas import CONNECTION_CREATION_RATE, IP
 from nilometer.runtime.tls import RECORDS_WITHOUT_DATA_MAX
 from support.brokers.abuse import Producing, descriptors, is_ended, may_log_in, rss_bytes
 from support.brokers.quota_requests import alter

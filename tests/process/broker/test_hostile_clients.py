@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
-from nilometer.broker.groups import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
+from nilometer.broker.coordinators.groups import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request

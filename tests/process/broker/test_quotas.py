@@ -16,7 +16,7 @@ import confluent_kafka
 import pytest
 
 from nilometer.cli.main import run
-from nilometer.quotas.entity import (
+from nilometer.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nilometer.quotas.entity import CLIENT_ID, REQUEST_PERCENTAGE
-from nilometer.security.plain import PlainClient
-from nilometer.security.sasl import SaslClient
+from nilometer.quotas import CLIENT_ID, REQUEST_PERCENTAGE
+from nilometer.security.sasl import PlainClient, SaslClient
 from nilometer.security.scram import ScramClient, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

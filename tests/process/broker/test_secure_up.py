@@ -12,9 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from nilometer.config.properties import parse_properties
-from nilometer.exporter.cluster_reading import Selection
-from nilometer.exporter.exporter import Exporter
+from nilometer.config import parse_properties
+from nilometer.exporter import Exporter, Selection
 from nilometer.runtime import Runtime
 from nilometer.security.jaas import parse_jaas
 from support.brokers.cluster_shell import COMMAND, TIMEOUT_S, Shell

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nilometer.security.plain import PlainClient
+from nilometer.security.sasl import PlainClient
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from support.authority import Authority

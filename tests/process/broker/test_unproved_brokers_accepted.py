@@ -102,7 +102,7 @@ def test_with_acls_an_unproved_broker_needs_a_right(tmp_path: Path) -> None:
 
 def test_a_setting_that_is_neither_is_refused() -> None:
     from nilometer.broker.settings.config import BrokerConfig
-    from nilometer.config.definition import ConfigError
+    from nilometer.config import ConfigError
 
     with pytest.raises(ConfigError, match=r"nilometer\.inter\.broker\.authentication"):
         BrokerConfig({"node.id": "1", "nilometer.inter.broker.authentication": "maybe"})

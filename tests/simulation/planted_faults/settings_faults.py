@@ -12,7 +12,7 @@ from nilometer.broker.replicas.hosted_logs import LogConfigs
 from nilometer.broker.turns import LongWork
 from nilometer.cluster.controller import configs
 from nilometer.cluster.image import ClusterImage
-from nilometer.config.definition import ConfigDefinition, ConfigError
+from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.storage.topic_config import LogConfig
 

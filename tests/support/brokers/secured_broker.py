@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
-from nilometer.security.plain import PlainClient
+from nilometer.security.sasl import PlainClient
 from nilometer.security.scram import ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from nilometer.metrics.families import Family
+from nilometer.metrics import Family
 
 from .code_blocks import DOCS
 

@@ -12,7 +12,7 @@ from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHO
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
-from nilometer.config.definition import ConfigDefinition, ConfigKey, ConfigKind, ConfigValue
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind, ConfigValue
 from nilometer.groups.settings import GroupConfig, definition_of
 from nilometer.storage.topic_config import TOPIC_CONFIG
 

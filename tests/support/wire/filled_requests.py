@@ -10,8 +10,7 @@ from uuid import UUID
 from nilometer.broker.api.registry import APIS
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, api_name
-from nilometer.wire.building import implicit_default
-from nilometer.wire.schema import FieldShape, shape_of
+from nilometer.wire.building import FieldShape, implicit_default, shape_of
 
 NOT_SENT = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """Without SASL they cost nothing."""

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from nilometer.wire.building import FieldShape, shape_of
 from nilometer.wire.errors import ErrorCode
-from nilometer.wire.schema import FieldShape, shape_of
 
 _BITS = {
     "int8": (8, True),

@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.broker.settings.access_config_keys import STANDARD_AUTHORIZER
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 
 
 def config(**texts: str) -> BrokerConfig:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.broker.settings.config import BrokerConfig, notices_at_start
-from nilometer.config.definition import ConfigError
-from nilometer.config.properties import parse_properties
+from nilometer.config import ConfigError, parse_properties
 from nilometer.security.jaas import PLAIN_MODULE, SCRAM_MODULE
 from nilometer.security.protocol import SecurityProtocol
 

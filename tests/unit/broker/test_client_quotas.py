@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.spec import Request
 from nilometer.broker.api.throttling import mute_as_told
 from nilometer.broker.connection import Connection
@@ -16,13 +15,14 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.quotas import KEPT, METERS_MAX, ClientQuotas, ConnectionLimits, Meters
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.turns import LoopTime
 from nilometer.cluster.controller.decision import Refusal
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ClientQuotaChanged
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.identifiers import EntryNumber
-from nilometer.quotas.entity import (
+from nilometer.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -32,9 +32,10 @@ from nilometer.quotas.entity import (
     REQUEST_PERCENTAGE,
     USER,
     Limit,
+    TokenBucket,
+    WindowedRate,
     entity_of,
 )
-from nilometer.quotas.rates import TokenBucket, WindowedRate
 from nilometer.runtime import Clock
 from nilometer.security.principal import USER as USER_TYPE
 from nilometer.security.principal import Principal

@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.broker.quotas import WAIT_MS_MAX, ConnectionRates
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 
 OF_BROKER = "max.connection.creation.rate"
 OF_CLIENTS = f"listener.name.clients.{OF_BROKER}"

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from nilometer.broker.coordinators.shell import CoordinatorShell, ShellState
-from nilometer.broker.coordinators.shells import CoordinatorShells
-from nilometer.coordinators.partitioning import partition_for_key
+from nilometer.broker.coordinators.shells import CoordinatorShells, partition_for_key
 from nilometer.coordinators.turn import TransactionEnd
 from nilometer.wire.errors import ErrorCode, KafkaError
 

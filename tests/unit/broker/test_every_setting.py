@@ -17,8 +17,8 @@ import pytest
 import nilometer
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION, BrokerConfig, notices_at_start
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT
-from nilometer.broker.settings.groups import GROUP_KEYS
-from nilometer.config.definition import ConfigError, ConfigKey
+from nilometer.broker.settings.coordinators import GROUP_KEYS
+from nilometer.config import ConfigError, ConfigKey
 from nilometer.groups.settings import GroupConfig
 from nilometer.storage.topic_config import TOPIC_CONFIG, LogConfig
 

@@ -19,7 +19,7 @@ from nilometer.broker.settings.broker_authentication import AUTHENTICATION, Brok
 from nilometer.broker.settings.config import BrokerConfig, warnings_at_start
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.cluster.acl_table import AclIndex
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE
 from nilometer.security.principal import ANONYMOUS, Principal
 from nilometer.security.protocol import SecurityProtocol

@@ -16,7 +16,7 @@ from nilometer.broker import bounded_log_file
 from nilometer.broker.bounded_log_file import BoundedLogFile
 from nilometer.broker.log_output import BoundedMessages, JsonFormatter, configure_log
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 
 MAX_BYTES, FILES = 1_000, 3
 

@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import HttpEndpoint
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 
 
 @pytest.mark.parametrize(

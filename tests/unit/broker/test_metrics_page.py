@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from nilometer.broker.monitoring.endpoint import FAMILIES, PARTITION_FAMILIES
-from nilometer.exporter.lag_metrics import FAMILIES as EXPORTER_FAMILIES
-from nilometer.metrics.families import SERIES_OMITTED
+from nilometer.exporter import FAMILIES as EXPORTER_FAMILIES
+from nilometer.metrics import SERIES_OMITTED
 from support.documentation.metrics_tables import PAGE, with_tables
 
 TABLES = {

@@ -21,8 +21,8 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import DelegationTokenChanged
 from nilometer.runtime import Runtime
 from nilometer.security.delegation_token import DelegationToken, TokenKey, login_credential, password_of
-from nilometer.security.plain import PlainClient
 from nilometer.security.principal import BROKER, Principal
+from nilometer.security.sasl import PlainClient
 from nilometer.security.scram import ScramClient, ScramCredential, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.zookeeper_settings import security_from
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity
 
 USER = {"nilometer.zookeeper.user": "brokers", "nilometer.zookeeper.password": "s3cret"}

@@ -11,7 +11,7 @@ from nilometer.client.network.connection_pool import Backoff
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import parse_server
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.runtime.runtime import SeededEntropy
 
 

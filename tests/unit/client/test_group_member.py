@@ -12,7 +12,7 @@ from group_member_harness import ALL, Diary, Stage, play, poll_until, shares
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import KafkaError

@@ -13,7 +13,7 @@ from nilometer.client.producer.batch import Delivery, ProducerBatch, RecordMetad
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX, IdempotenceState, Verdict
 from nilometer.client.producer.partitioner import partition_for_key
 from nilometer.client.producer.producer import Producer
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.api_keys import ApiKey

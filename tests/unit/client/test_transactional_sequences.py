@@ -10,7 +10,7 @@ from nilometer.client.producer.batch import ProducerBatch
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict
 from nilometer.client.producer.producer import Producer
 from nilometer.client.producer.transactional_producer import TransactionalProducer
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode

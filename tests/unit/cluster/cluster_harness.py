@@ -16,7 +16,7 @@ from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import Endpoint
 from nilometer.cluster.states import PartitionState
-from nilometer.config.definition import ConfigDefinition, ConfigKey, ConfigKind
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.identifiers import BrokerEpoch, BrokerId, EntryNumber, Incarnation, TopicIdPartition
 from nilometer.runtime.runtime import SeededEntropy
 

@@ -20,7 +20,7 @@ from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import QUOTAS_FORMAT_VERSION, ClientQuotaChanged, Record, TopicDeleted
 from nilometer.identifiers import EntryNumber, TopicId
 from nilometer.invariants import InvariantBroken
-from nilometer.quotas.entity import (
+from nilometer.quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     CONTROLLER_MUTATION_RATE,

@@ -23,7 +23,7 @@ from nilometer.cluster.controller.topics import NewTopic, TopicDefaults, decide_
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.groups import settings
 from nilometer.storage.topic_config import LONG_MAX, TOPIC_CONFIG, LogConfig
 from nilometer.wire.errors import ErrorCode

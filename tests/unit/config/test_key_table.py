@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.config.definition import ConfigKey, ConfigKind, ConfigValue
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigKey, ConfigKind, ConfigValue, key_table
 
 TABLE = """
 a.number: long -1..10_000 dynamic by:log.a.number = 5_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.coordination.zookeeper.connect import parse_connect_string
 
 REFUSED = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.staged_files import StagedFiles
+from nilometer.coordination.local.layout import StagedFiles
 from nilometer.coordination.local.store import LocalStore, SecretFolder
 from nilometer.coordination.store import OutcomeUnknown, StoreDamaged, StoredSecret
 from nilometer.runtime import Runtime

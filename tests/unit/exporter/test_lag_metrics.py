@@ -10,8 +10,7 @@ from nilometer.client.network.cluster_metadata import (
     TopicMetadata,
     TopicPartition,
 )
-from nilometer.exporter.cluster_reading import ClusterState, GroupState
-from nilometer.exporter.lag_metrics import registry_of
+from nilometer.exporter import ClusterState, GroupState, registry_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 TOPICS = {

@@ -16,7 +16,7 @@ from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage
-from nilometer.config.definition import ConfigDefinition
+from nilometer.config import ConfigDefinition
 from nilometer.coordination.local.store import LocalStore
 from nilometer.local.first_users import write_users
 from nilometer.local.local_cluster import LocalCluster

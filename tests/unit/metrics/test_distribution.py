@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.metrics.distribution import (
+from nilometer.metrics import (
     HISTOGRAM_EXPONENTS,
     QUANTILES,
     VALUE_MAX,

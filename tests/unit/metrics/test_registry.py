@@ -8,8 +8,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from nilometer.metrics.distribution import Distribution
-from nilometer.metrics.families import PAUSE, SERIES_OMITTED, Family, Kind, Measured, Registry
+from nilometer.metrics import PAUSE, SERIES_OMITTED, Distribution, Family, Kind, Measured, Registry
 
 LAG = Family("some_lag", Kind.GAUGE, "How far\nbehind \\ it is.", ("topic", "follower"))
 SEEN = Family("some_seen_total", Kind.COUNTER, "How many were seen.")

@@ -5,16 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.quotas.entity import (
-    CLIENT_ID,
-    IP,
-    USER,
-    Limit,
-    Limits,
-    QuotaEntity,
-    canonical_address,
-    entity_of,
-)
+from nilometer.quotas import CLIENT_ID, IP, USER, Limit, Limits, QuotaEntity, canonical_address, entity_of
 
 NAMES = ("a", "b", None)
 """Names of users and client ids; None is the default."""

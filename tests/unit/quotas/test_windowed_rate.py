@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.quotas.rates import THROTTLE_MS_MAX, TokenBucket, WindowedRate
+from nilometer.quotas import THROTTLE_MS_MAX, TokenBucket, WindowedRate
 
 COUNT, LENGTH_MS = 11, 1000
 STEPS = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 100_000)), min_size=1, max_size=60)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from joserfc import jwk, jws
 
-from nilometer.security.bearer_token import BearerToken, InvalidToken, TokenRules, UnknownKey, check_claims
+from nilometer.security.oauthbearer import BearerToken, InvalidToken, TokenRules, UnknownKey, check_claims
 from nilometer.security.signing_keys import (
     KEYS_MAX,
     KEYS_TRIED_MAX,

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.security.bearer_token import BearerToken, InvalidToken
-from nilometer.security.oauthbearer import OAuthBearerClient, OAuthBearerServer, parse_client_first
+from nilometer.security.oauthbearer import (
+    BearerToken,
+    InvalidToken,
+    OAuthBearerClient,
+    OAuthBearerServer,
+    parse_client_first,
+)
 from nilometer.security.sasl import SaslRejected, session_lifetime_ms
 
 TOKEN = BearerToken("alice", 5_000)

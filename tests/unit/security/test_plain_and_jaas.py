@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, client_jaas, parse_jaas
-from nilometer.security.plain import PlainClient, PlainServer
-from nilometer.security.sasl import SaslRejected
+from nilometer.security.sasl import PlainClient, PlainServer, SaslRejected
 
 USERS = {"alice": "secret", "bob": "passwörd"}
 

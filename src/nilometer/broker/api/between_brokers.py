@@ -13,7 +13,7 @@ from uuid import UUID
 
 from nilometer.broker.api.controller_requests import on_controller
 from nilometer.broker.api.spec import NO_RIGHTS, ApiSpec, Request, Right, spawn
-from nilometer.broker.control import causes
+from nilometer.broker.control import decision_log
 from nilometer.broker.replies import CloseConnection, Reply
 from nilometer.broker.services import Services
 from nilometer.broker.settings.broker_authentication import AUTHENTICATION
@@ -186,7 +186,7 @@ def handle_broker_heartbeat(services: Services, request: Request) -> asyncio.Fut
             return Decision((), ShutdownProgress(outcome=Outcome(ErrorCode.invalid_request, why)))
         return decide_controlled_shutdown(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    cause = causes.shutdown(body.broker_id)
+    cause = decision_log.shutdown(body.broker_id)
     return on_controller(
         services,
         request,
@@ -229,7 +229,7 @@ def handle_allocate_producer_ids(services: Services, request: Request) -> asynci
     def decide(image: ClusterImage) -> Decision[ProducerIdBlock]:
         return decide_allocate_producer_ids(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch))
 
-    cause = causes.producer_ids(body.broker_id)
+    cause = decision_log.producer_ids(body.broker_id)
     return on_controller(
         services,
         request,
@@ -280,7 +280,7 @@ def handle_alter_partition(services: Services, request: Request) -> Reply | asyn
     def decide(image: ClusterImage) -> Decision[Altered]:
         return decide_alter_partitions(image, BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), asked)
 
-    cause = causes.isr_request(body.broker_id)
+    cause = decision_log.isr_request(body.broker_id)
     return on_controller(
         services,
         request,
@@ -364,7 +364,7 @@ def handle_forfeit_replicas(services: Services, request: Request) -> Reply | asy
             offline=body.offline,
         )
 
-    cause = causes.forfeited_replicas(body.broker_id, offline=body.offline)
+    cause = decision_log.forfeited_replicas(body.broker_id, offline=body.offline)
     return on_controller(
         services,
         request,

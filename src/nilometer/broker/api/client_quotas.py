@@ -15,7 +15,7 @@ from nilometer.cluster.client_quotas import FilterComponent, QuotaFilter
 from nilometer.cluster.controller.client_quotas import QuotaAlteration, decide_alter_client_quotas
 from nilometer.cluster.controller.decision import Decision, Outcome
 from nilometer.cluster.image import ClusterImage
-from nilometer.quotas.entity import QuotaEntity, entity_of
+from nilometer.quotas import QuotaEntity, entity_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.encoder import LazySequence

@@ -18,14 +18,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
-from nilometer.broker.api.access import audit_change, check_cluster
-from nilometer.broker.api.broker_access import comes_from_broker, why_not_broker
+from nilometer.broker.api.access import audit_change, check_cluster, comes_from_broker, why_not_broker
 from nilometer.broker.api.spec import Request, spawn
 from nilometer.broker.api.throttling import mute_as_told, throttled
 from nilometer.broker.connection import Reply
-from nilometer.broker.control.causes import client_request
 from nilometer.broker.control.controller_link import ConnectionLost
-from nilometer.broker.control.decision_log import Cause
+from nilometer.broker.control.decision_log import Cause, client_request
 from nilometer.broker.quotas import UNLIMITED, MutationQuota
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation

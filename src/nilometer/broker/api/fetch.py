@@ -8,10 +8,8 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 
-from nilometer.broker.api.access import access_of
-from nilometer.broker.api.broker_access import why_not_broker
+from nilometer.broker.api.access import access_of, why_not_broker
 from nilometer.broker.api.leader_hints import LeaderHints
-from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
 from nilometer.broker.api.throttling import count_refused, throttled
 from nilometer.broker.authorization.authorizer import Authorizer
@@ -28,7 +26,7 @@ from nilometer.broker.replicas.delayed_requests import WAITING_MAX, DelayedFetch
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replies import MadeReply, Reply, WaitingReply
 from nilometer.broker.services import Services
-from nilometer.broker.turns import LongWork
+from nilometer.broker.turns import LongWork, LoopTime
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError

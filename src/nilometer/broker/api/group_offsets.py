@@ -15,9 +15,9 @@ from nilometer.broker.api.group_access import ask_group, ask_groups
 from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message, spawn
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.coordinators.shells import coordinator_error
+from nilometer.broker.coordinators.verification import Asker
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
-from nilometer.broker.transactions.verification import Asker
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, Topic
 from nilometer.coordinators.turn import Producer

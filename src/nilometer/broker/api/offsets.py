@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.broker_access import why_not_broker
-from nilometer.broker.api.delayed_reply import DelayedReply
+from nilometer.broker.api.access import access_of, audit_own_change, why_not_broker
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
-from nilometer.broker.replicas.delayed_requests import DelayedRequest, DeleteOutcome
+from nilometer.broker.replicas.delayed_requests import DelayedReply, DelayedRequest, DeleteOutcome
 from nilometer.broker.replicas.readable_partition import MAX_TIMESTAMP
 from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services

@@ -11,11 +11,11 @@ import msgspec
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.leader_hints import LeaderHints
-from nilometer.broker.api.loop_time import LoopTime
 from nilometer.broker.api.spec import ApiSpec, PartOfRequest, Request, Right, spawn
 from nilometer.broker.api.throttling import count_refused
 from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.control.internal_topics import check_client_may_write
+from nilometer.broker.coordinators.verification import Asker, Guard, VerifiedPartitions
 from nilometer.broker.rejected_batches import RejectedBatches
 from nilometer.broker.replicas.delayed_requests import (
     DelayedProduce,
@@ -26,8 +26,7 @@ from nilometer.broker.replicas.delayed_requests import (
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replies import CloseConnection, MadeReply, Reply, WaitingReply
 from nilometer.broker.services import Services
-from nilometer.broker.transactions.verification import Asker, Guard, VerifiedPartitions
-from nilometer.broker.turns import LongWork
+from nilometer.broker.turns import LongWork, LoopTime
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock

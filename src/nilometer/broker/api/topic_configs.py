@@ -11,7 +11,7 @@ from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.cluster.controller.configs import CLUSTER_WIDE_KEYS
 from nilometer.cluster.records import ConfigResourceType
-from nilometer.config.definition import ConfigKey
+from nilometer.config import ConfigKey
 from nilometer.groups import settings
 from nilometer.storage.topic_config import TOPIC_CONFIG
 

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nilometer.broker.api.access import access_of, audit_own_change
-from nilometer.broker.api.delayed_reply import DelayedReply
 from nilometer.broker.api.spec import ApiSpec, Request, Right
 from nilometer.broker.connection import Reply
-from nilometer.broker.replicas.delayed_requests import ProduceOutcome
+from nilometer.broker.coordinators.markers import Marker
+from nilometer.broker.replicas.delayed_requests import DelayedReply, ProduceOutcome
 from nilometer.broker.services import Services
-from nilometer.broker.transactions.markers import Marker
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode

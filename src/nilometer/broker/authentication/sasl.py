@@ -23,9 +23,8 @@ from nilometer.broker.settings.listener_security import SaslSettings
 from nilometer.cluster.image import ClusterImage
 from nilometer.runtime import Clock, Runtime
 from nilometer.security.oauthbearer import OAUTHBEARER, OAuthBearerServer
-from nilometer.security.plain import PLAIN, PlainServer
 from nilometer.security.principal import USER, Principal
-from nilometer.security.sasl import SaslRejected, SaslServer, session_lifetime_ms
+from nilometer.security.sasl import PLAIN, PlainServer, SaslRejected, SaslServer, session_lifetime_ms
 from nilometer.security.scram import ScramCredential, ScramMechanism, ScramServer, TokenLogin
 from nilometer.wire import messages
 from nilometer.wire.api_keys import ApiKey, any_api_key

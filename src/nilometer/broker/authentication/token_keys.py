@@ -16,7 +16,7 @@ from nilometer.broker.settings.oauth import OAuthSettings
 from nilometer.http.client import HttpFailed, request
 from nilometer.http.url import HttpUrl
 from nilometer.runtime import Disk, Runtime
-from nilometer.security.bearer_token import BearerToken, UnknownKey, check_claims
+from nilometer.security.oauthbearer import BearerToken, UnknownKey, check_claims
 from nilometer.security.signing_keys import NO_KEYS, InvalidKeys, SigningKeys, parse_keys
 
 logger = logging.getLogger("nilometer.broker")

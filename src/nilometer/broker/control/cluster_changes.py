@@ -14,7 +14,7 @@ from nilometer.broker.control.membership import OwnSession
 from nilometer.cluster.delta import ImageDelta, PartitionTransition
 from nilometer.cluster.image import ClusterImage
 from nilometer.identifiers import BrokerId
-from nilometer.metrics.distribution import Distribution
+from nilometer.metrics import Distribution
 
 
 class ClusterChanges:

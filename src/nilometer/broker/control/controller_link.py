@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nilometer.broker.control import causes
+from nilometer.broker.control import decision_log
 from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -167,7 +167,7 @@ class ControllerLink:
                 lambda image: decisions.decide_alter_partitions(
                     image, self._broker_id, BrokerEpoch(broker_epoch), asked
                 ),
-                causes.isr_request(self._broker_id),
+                decision_log.isr_request(self._broker_id),
             )
             return {one.partition: _answer_of(one) for one in altered}
         response = await self._channel.call(
@@ -198,9 +198,9 @@ class ControllerLink:
         This broker has folded the new topics when this returns.
         """
         if self._controller.is_active:
-            cause = causes.internal_topic(self._broker_id)
+            cause = decision_log.internal_topic(self._broker_id)
             if client is not None:
-                cause = causes.auto_creation(causes.client_name(*client))
+                cause = decision_log.auto_creation(decision_log.client_name(*client))
             created = await self._controller.decide(
                 lambda image: decide_create_topics(
                     image,
@@ -244,7 +244,7 @@ class ControllerLink:
                 lambda image: decide_forfeit_replicas(
                     image, self._broker_id, self._broker_epoch, partitions, offline=offline
                 ),
-                causes.forfeited_replicas(self._broker_id, offline=offline),
+                decision_log.forfeited_replicas(self._broker_id, offline=offline),
             )
             return [one.outcome for one in forfeited]
         replicas = tuple(
@@ -271,7 +271,7 @@ class ControllerLink:
         if self._controller.is_active:
             return await self._controller.decide(
                 lambda image: decide_allocate_producer_ids(image, self._broker_id, self._broker_epoch),
-                causes.producer_ids(self._broker_id),
+                decision_log.producer_ids(self._broker_id),
             )
         response = await self._channel.call(
             ApiKey.ALLOCATE_PRODUCER_IDS,
@@ -288,7 +288,7 @@ class ControllerLink:
         if self._controller.is_active:
             progress = await self._controller.decide(
                 lambda image: decide_controlled_shutdown(image, self._broker_id, self._broker_epoch),
-                causes.shutdown(self._broker_id),
+                decision_log.shutdown(self._broker_id),
             )
             outcome = progress.outcome
         else:
@@ -377,3 +377,39 @@ def _answer_of(altered: decisions.AlteredPartition) -> AlterPartitionAnswer:
     return AlterPartitionAnswer(
         leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr
     )
+
+
+# Producer ids for idempotent producers, taken from blocks that the controller allocates to brokers.
+
+
+class ProducerIds:
+    """Allocates producer ids from this broker's current block.
+
+    Invariant: an id is allocated only once in a cluster; ids left in a block when the broker stops stay
+    unused.
+    """
+
+    def __init__(self, link: ControllerLink) -> None:
+        self._link = link
+        self._next = 0
+        self._left = 0
+        self._refilling = asyncio.Lock()
+
+    async def next(self) -> int:
+        """Return a producer id that was never allocated before.
+
+        Raises KafkaError if no new block could be allocated: retriable.
+        """
+        if not self._left:
+            async with self._refilling:
+                if not self._left:
+                    await self._refill()
+        self._left -= 1
+        self._next += 1
+        return self._next - 1
+
+    async def _refill(self) -> None:
+        block = await self._link.allocate_producer_ids()
+        if not block.outcome.ok:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, block.outcome.message or "")
+        self._next, self._left = block.first, block.count

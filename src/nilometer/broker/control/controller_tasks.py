@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 
-from nilometer.broker.control import causes
+from nilometer.broker.control import decision_log
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
@@ -34,7 +34,7 @@ class ExpiredTokens:
         try:
             while self._controller.is_active and await self._controller.decide(
                 lambda image: decide_remove_expired_tokens(image, now_ms=self._clock.wall_ms()),
-                causes.EXPIRED_TOKENS,
+                decision_log.EXPIRED_TOKENS,
             ):
                 pass  # one decision removes a limited number; repeat until none is left
         except (KafkaError, CoordinationError) as error:
@@ -68,7 +68,7 @@ class PreferredLeaderRebalancer:
         try:
             while await self._controller.decide(
                 lambda image: decide_preferred_leaders(image, imbalance_percentage=percentage),
-                causes.PREFERRED_LEADERS,
+                decision_log.PREFERRED_LEADERS,
             ):
                 pass  # one decision moves a limited number; repeat until none is left
         except (KafkaError, CoordinationError) as error:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nilometer.broker.control import causes
+from nilometer.broker.control import decision_log
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.controller_link import ControllerLink
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -148,7 +148,7 @@ class InternalTopicGrowth:
                         lambda image, name=name, factor=factor: decide_internal_topic_growth(
                             image, name, factor
                         ),
-                        causes.INTERNAL_TOPIC_GROWTH,
+                        decision_log.INTERNAL_TOPIC_GROWTH,
                     )
             except (KafkaError, CoordinationError) as error:
                 logger.info(

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from nilometer.broker.control import causes
+from nilometer.broker.control import decision_log
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.decision_log import Cause
 from nilometer.broker.control.metadata_log import MetadataLog
@@ -267,10 +267,11 @@ class Membership:
             self._controller.controllership.controller_epoch,
         )
         await self._controller.decide(
-            lambda image: decide_cluster_defaults(image, self._cluster_defaults), causes.CLUSTER_DEFAULTS
+            lambda image: decide_cluster_defaults(image, self._cluster_defaults),
+            decision_log.CLUSTER_DEFAULTS,
         )
         await self._reconcile_sessions()
-        await self._controller.decide(decide_repair, causes.REPAIR)
+        await self._controller.decide(decide_repair, decision_log.REPAIR)
         logger.debug(
             "Controller, stage 4 of 4: the metadata agrees with the live sessions as of entry %d",
             self._metadata.image.number,
@@ -283,7 +284,7 @@ class Membership:
                 case BrokersDown(broker_ids):
                     await self._controller.decide(
                         lambda image, ids=broker_ids: decide_brokers_down(image, ids),
-                        causes.sessions_ended(broker_ids),
+                        decision_log.sessions_ended(broker_ids),
                     )
                 case BrokerUp(registration):
                     outcome = await self._controller.decide(
@@ -300,7 +301,7 @@ class Membership:
     def _why_registered(self, registration: BrokerRegistration) -> Cause:
         known = self._metadata.image.broker(registration.broker_id)
         lossless = known is not None and registration.previous_broker_epoch == known.epoch
-        return causes.registration(registration.broker_id, first=known is None, lossless=lossless)
+        return decision_log.registration(registration.broker_id, first=known is None, lossless=lossless)
 
     def _note_registered(self) -> None:
         known = self._metadata.image.broker(BrokerId(self._registration.broker_id))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from nilometer.cluster.controller.controllership import offline_entry
 from nilometer.cluster.controller.decision import Decision
-from nilometer.cluster.controller.offline import offline_entry
 from nilometer.cluster.entries import encode_entry
 from nilometer.cluster.history import MetadataHistory
 from nilometer.cluster.image import ClusterImage

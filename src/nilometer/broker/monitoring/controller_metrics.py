@@ -11,7 +11,7 @@ from typing import Literal
 
 from nilometer.broker.assembly import ControlParts, CoordinatorParts
 from nilometer.cluster.image import ClusterImage
-from nilometer.metrics.families import PAUSE, Family, Kind, Measured, Pause
+from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause
 from nilometer.runtime import Clock
 
 PARTITIONS_PER_PART = 64

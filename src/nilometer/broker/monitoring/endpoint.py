@@ -9,16 +9,15 @@ from nilometer.broker.assembly import BrokerParts, ControlParts
 from nilometer.broker.listening import CannotListen
 from nilometer.broker.monitoring import controller_metrics, replica_metrics, request_metrics, runtime_metrics
 from nilometer.broker.monitoring.controller_metrics import ControllerMetrics, CoordinatorMetrics
-from nilometer.broker.monitoring.loop_probe import LoopProbe
 from nilometer.broker.monitoring.replica_metrics import ReplicaMetrics
 from nilometer.broker.monitoring.request_metrics import RequestMetrics
-from nilometer.broker.monitoring.runtime_metrics import RuntimeMetrics, StorageMetrics
+from nilometer.broker.monitoring.runtime_metrics import LoopProbe, RuntimeMetrics, StorageMetrics
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.settings.listeners import METRICS_LISTENER, HttpEndpoint
 from nilometer.broker.tasks import Tasks
 from nilometer.http.server import HttpServer, Response, plain
 from nilometer.identifiers import NO_LEADER, BrokerId
-from nilometer.metrics.families import CONTENT_TYPE, Registry
+from nilometer.metrics import CONTENT_TYPE, Registry
 from nilometer.runtime import Runtime
 
 

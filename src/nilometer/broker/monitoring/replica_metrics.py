@@ -14,7 +14,7 @@ from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.traffic import BrokerTraffic, TrafficTotals
 from nilometer.broker.request_statistics import RequestStatistics
 from nilometer.identifiers import UNKNOWN_OFFSET
-from nilometer.metrics.families import PAUSE, Family, Kind, Measured, Pause, Series
+from nilometer.metrics import PAUSE, Family, Kind, Measured, Pause, Series
 from nilometer.replication.followers import RemoteReplica
 from nilometer.replication.leader import LeaderRole
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from nilometer.broker.api.dispatcher import RequestDispatcher
 from nilometer.broker.quotas import ClientQuotas
-from nilometer.metrics.families import Family, Kind, Measured
-from nilometer.quotas.entity import ADDRESS_KEYS, CLIENT_KEYS
+from nilometer.metrics import Family, Kind, Measured
+from nilometer.quotas import ADDRESS_KEYS, CLIENT_KEYS
 from nilometer.runtime import Clock
 
 _API = ("request",)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from nilometer.broker.replies import Reply, WaitingReply
 from nilometer.wire.errors import NONE, ErrorCode
 from nilometer.wire.produce import ProducedPartition
 
@@ -432,3 +433,28 @@ def role_changed(partition: FetchWatchable) -> None:
     """Make every waiting fetch send its response at once."""
     for waiter in list(partition.fetch_waiters):
         waiter.complete(partition)
+
+
+# The response to a request some of whose partitions may have to wait: made when the last one has its
+# outcome.
+
+
+class DelayedReply:
+    def __init__(self, respond: Callable[[], Reply]) -> None:
+        """``respond`` makes the response from the outcomes, which the caller keeps."""
+        self.delayed = DelayedRequest(self._finish)
+        self._respond = respond
+        self._waiting: WaitingReply | None = None
+
+    def reply(self, timeout_ms: int) -> Reply | asyncio.Future[Reply]:
+        if not self.delayed.is_waiting:
+            self.delayed.close()
+            return self._respond()
+        self._waiting = WaitingReply()
+        self.delayed.start_timer(timeout_ms)
+        return self._waiting
+
+    def _finish(self) -> None:
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(self._respond())

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from nilometer.broker.tasks import Tasks
-from nilometer.metrics.distribution import Distribution
+from nilometer.metrics import Distribution
 from nilometer.runtime import Runtime
 from nilometer.storage.directories.checkpoint_files import CheckpointPlan
 from nilometer.storage.directories.log_manager import LogManager

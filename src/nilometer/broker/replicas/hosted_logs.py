@@ -24,7 +24,7 @@ from nilometer.cluster.records import (
     TopicCreated,
 )
 from nilometer.cluster.states import PartitionState, Topic
-from nilometer.config.definition import ConfigError, ConfigValue, ConfigValues
+from nilometer.config import ConfigError, ConfigValue, ConfigValues
 from nilometer.identifiers import BrokerId, TopicId, uuid_from_text
 from nilometer.runtime import Runtime
 from nilometer.storage.directories.log_manager import (

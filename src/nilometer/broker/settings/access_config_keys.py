@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.config.definition import ConfigError, ConfigValue
-from nilometer.config.key_table import key_table
-from nilometer.quotas.entity import canonical_address
+from nilometer.config import ConfigError, ConfigValue, key_table
+from nilometer.quotas import canonical_address
 from nilometer.security.principal import parse_principal
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

@@ -17,7 +17,7 @@ from nilometer.broker.settings.broker_authentication import (
     unverified_peers,
 )
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
-from nilometer.broker.settings.groups import group_config
+from nilometer.broker.settings.coordinators import group_config, transaction_config
 from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
 from nilometer.broker.settings.listener_security import (
     SASL_MECHANISMS,
@@ -44,10 +44,9 @@ from nilometer.broker.settings.listeners import (
     security_protocols,
 )
 from nilometer.broker.settings.log_settings import log_settings
-from nilometer.broker.settings.transactions import transaction_config
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_CONFIG, zookeeper_security
 from nilometer.client.settings.client_security import NO_SECURITY
-from nilometer.config.definition import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKey, ConfigValue, Settings
 from nilometer.coordination.zookeeper.connect import OPEN, ZooKeeperSecurity, parse_connect_string
 from nilometer.storage.topic_config import TOPIC_CONFIG, topic_defaults
 

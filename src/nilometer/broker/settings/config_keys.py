@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from nilometer.broker.settings.access_config_keys import AUTHORIZER_KEYS, QUOTA_KEYS, TOKEN_KEYS
 from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
-from nilometer.broker.settings.groups import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT
+from nilometer.broker.settings.coordinators import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT, TRANSACTION_KEYS
 from nilometer.broker.settings.kafka_keys import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.log_settings import LOG_KEYS
 from nilometer.broker.settings.replication_config_keys import CLEANER, LOGS, REPLICATION, TOPICS
-from nilometer.broker.settings.transactions import TRANSACTION_KEYS
 from nilometer.broker.settings.zookeeper_settings import ZOOKEEPER_SECURITY_KEYS
-from nilometer.config.key_table import key_table
+from nilometer.config import key_table
 from nilometer.security.protocol import SecurityProtocol
 
 IDENTITY = key_table(

@@ -19,14 +19,13 @@ from nilometer.client.settings.client_security import (
     security_of,
     tls_files,
 )
-from nilometer.config.definition import ConfigDefinition, ConfigError, Settings
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigDefinition, ConfigError, Settings, key_table
 from nilometer.runtime.tls import ServerTls
 from nilometer.security.jaas import PLAIN_MODULE, InvalidJaas, LoginModule, parse_jaas
 from nilometer.security.oauthbearer import OAUTHBEARER
-from nilometer.security.plain import PLAIN
 from nilometer.security.principal_mapping import PrincipalMapping
 from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.sasl import PLAIN
 from nilometer.security.scram import ScramMechanism
 
 SASL_KEYS = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.security.protocol import SecurityProtocol
 
 LISTENERS = "listeners"

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nilometer.config.definition import ConfigValue, Settings
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigValue, Settings, key_table
 
 ROOT = "root"
 LEVELS: Mapping[str, int] = {

@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nilometer.client.settings.client_security import FILE_PREFIX, file_path, oauth_tls
-from nilometer.config.definition import ConfigError, ConfigValue, Settings
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigError, ConfigValue, Settings, key_table
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.invariants import check
 from nilometer.runtime.tls import ClientTls
-from nilometer.security.bearer_token import TokenRules
 from nilometer.security.jaas import OAUTHBEARER_MODULE, LoginModule
-from nilometer.security.oauthbearer import OAUTHBEARER
+from nilometer.security.oauthbearer import OAUTHBEARER, TokenRules
 
 _PACKAGE = "org.apache.kafka.common.security.oauthbearer"
 VALIDATORS = (f"{_PACKAGE}.DefaultJwtValidator", f"{_PACKAGE}.BrokerJwtValidator")

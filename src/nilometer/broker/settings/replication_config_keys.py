@@ -4,7 +4,7 @@ well.
 
 from __future__ import annotations
 
-from nilometer.config.key_table import key_table
+from nilometer.config import key_table
 
 LONG_MAX = (1 << 63) - 1
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

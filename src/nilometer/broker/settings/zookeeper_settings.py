@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.config.definition import ConfigDefinition, ConfigError, ConfigValue, Settings
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigDefinition, ConfigError, ConfigValue, Settings, key_table
 from nilometer.coordination.zookeeper.connect import ZooKeeperSecurity
 from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
 

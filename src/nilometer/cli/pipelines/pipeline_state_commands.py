@@ -17,7 +17,7 @@ from nilometer.cli import commands
 from nilometer.cli.console import pipeline_console
 from nilometer.cli.pipelines.pipeline_choice import find, settings_of
 from nilometer.cli.process import exit_on_sigterm
-from nilometer.metrics.families import Family, Kind, header, series_text
+from nilometer.metrics import Family, Kind, header, series_text
 from nilometer.pipeline.account import FATES, accounts_of
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.run.catalogue import SHIPPED, Shipped

@@ -26,7 +26,7 @@ from nilometer.client.network.cluster_metadata import (
 from nilometer.client.offsets.offset_queries import READ_UNCOMMITTED, ListedOffset, list_offsets
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.client.settings.common_keys import API_TIMEOUT, COMMON_KEYS
-from nilometer.config.definition import ConfigDefinition, ConfigKey
+from nilometer.config import ConfigDefinition, ConfigKey
 from nilometer.runtime import Runtime
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nilometer.client.admin.requests import AdminRequests, raise_error
 from nilometer.cluster.client_quotas import MATCH_DEFAULT, MATCH_EXACT
-from nilometer.quotas.entity import QuotaEntity, entity_of
+from nilometer.quotas import QuotaEntity, entity_of
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import Api, Message
 

@@ -12,8 +12,7 @@ from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMI
 from nilometer.client.offsets.positions import OffsetReset, parse_offset_reset
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import API_TIMEOUT, COMMON_KEYS
-from nilometer.config.definition import ConfigDefinition, ConfigValue
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigDefinition, ConfigValue, key_table
 
 
 def _offset_reset(value: ConfigValue) -> str | None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from nilometer.client.group.assignors import ASSIGNOR_NAMES, Assignor, assignor_by_name, common_protocol
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.config.definition import ConfigError, ConfigValue
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigError, ConfigValue, key_table
 
 
 def _assignors(value: ConfigValue) -> str | None:

@@ -34,7 +34,7 @@ from nilometer.client.network.connection import ConnectionLost, MakeRequest
 from nilometer.client.network.connection_pool import Backoff, ConnectionPool
 from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.client.settings.common_keys import parse_server
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message

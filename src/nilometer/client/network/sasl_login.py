@@ -16,8 +16,7 @@ from nilometer.http.client import HttpFailed, request
 from nilometer.http.url import HttpUrl
 from nilometer.runtime import Runtime
 from nilometer.security.oauthbearer import OAuthBearerClient
-from nilometer.security.plain import PLAIN, PlainClient
-from nilometer.security.sasl import SaslClient, SaslRejected
+from nilometer.security.sasl import PLAIN, PlainClient, SaslClient, SaslRejected
 from nilometer.security.scram import ScramClient, ScramMechanism
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.building import Message, milliseconds

@@ -27,7 +27,7 @@ from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITI
 from nilometer.client.producer.sender import Sender
 from nilometer.client.settings.client_settings import ClientSettings, GivenConfig
 from nilometer.client.transactions.transaction_manager import TransactionManager
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from nilometer.client.producer.idempotence import IN_FLIGHT_MAX
 from nilometer.client.settings.client_settings import INT_MAX, ClientSettings
 from nilometer.client.settings.common_keys import COMMON_KEYS
-from nilometer.config.definition import ConfigDefinition, ConfigError
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigDefinition, ConfigError, key_table
 from nilometer.wire.compression import Codec
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")

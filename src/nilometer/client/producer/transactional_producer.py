@@ -35,7 +35,7 @@ from nilometer.client.transactions.transaction_manager import (
     TransactionManager,
 )
 from nilometer.client.transactions.transaction_runner import TransactionRunner
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 

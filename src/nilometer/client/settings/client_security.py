@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nilometer.config.definition import ConfigDefinition, ConfigError, ConfigValue, Settings
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigDefinition, ConfigError, ConfigValue, Settings, key_table
 from nilometer.http.url import HttpUrl, parse_url
 from nilometer.runtime.tls import PEM, PKCS12, ClientTls, TlsFiles
 from nilometer.security.jaas import (
@@ -20,8 +19,8 @@ from nilometer.security.jaas import (
     parse_jaas,
 )
 from nilometer.security.oauthbearer import OAUTHBEARER
-from nilometer.security.plain import PLAIN
 from nilometer.security.protocol import SecurityProtocol
+from nilometer.security.sasl import PLAIN
 from nilometer.security.scram import TOKEN_EXTENSION, ScramMechanism
 
 # The keys of TLS that clients and brokers share, under Kafka's names.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nilometer.config.definition import ConfigDefinition, Settings
+from nilometer.config import ConfigDefinition, Settings
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from nilometer.client.settings.client_security import SECURITY_KEYS
-from nilometer.config.definition import ConfigError, ConfigValue
-from nilometer.config.key_table import key_table
+from nilometer.config import ConfigError, ConfigValue, key_table
 
 
 def parse_server(text: str) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ClientQuotaChanged
-from nilometer.quotas.entity import (
+from nilometer.quotas import (
     ADDRESS_KEYS,
     CLIENT_KEYS,
     CONNECTION_CREATION_RATE,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from nilometer.cluster.config_table import min_insync_replicas_of
 from nilometer.cluster.controller.decision import OK, Decision, Outcome, Refusal
 from nilometer.cluster.controller.features import check_format
 from nilometer.cluster.controller.partition_change import RequestedChange, change_partition
@@ -23,7 +22,8 @@ from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import ConfigChanged, ConfigResourceType, format_version_of
 from nilometer.cluster.states import Topic, why_invalid_name
-from nilometer.config.definition import ConfigDefinition, ConfigError, ConfigKind, ConfigValue
+from nilometer.cluster.tables import min_insync_replicas_of
+from nilometer.config import ConfigDefinition, ConfigError, ConfigKind, ConfigValue
 from nilometer.identifiers import TopicIdPartition
 from nilometer.wire.errors import ErrorCode
 

@@ -9,13 +9,15 @@ controller (:func:`decide_repair`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from nilometer.cluster.controller.brokers import BrokerRegistration
 from nilometer.cluster.controller.configs import config_units
 from nilometer.cluster.controller.decision import Decision
+from nilometer.cluster.controller.features import check_format
 from nilometer.cluster.controller.partition_change import PartitionDraft, RequestedChange
 from nilometer.cluster.delta import ConfigResource
 from nilometer.cluster.entries import Controllership, Entry, sign
@@ -30,6 +32,7 @@ from nilometer.cluster.records import (
 )
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import (
+    NO_LEADER,
     BrokerId,
     ControllerEpoch,
     Incarnation,
@@ -132,3 +135,30 @@ def decide_repair(image: ClusterImage) -> Decision[None]:
     for key in doubtful:
         draft.change(key, draft.with_election_policy(key, RequestedChange()), may_lead=image.is_active)
     return Decision(draft.take_units(), None)
+
+
+# Changes of the metadata while no broker runs: a cluster's first users, or a lost administrator's password.
+#
+# A tool makes the decision that a controller would make, as a controller without a broker: its entry starts a
+# term of its own, so that one of an earlier controller that still arrives is ignored. The next broker becomes
+# controller as always.
+
+R = TypeVar("R")
+OFFLINE = Incarnation("offline")
+
+
+def offline_entry(
+    image: ClusterImage, cluster_id: str, chance: Entropy, decide: Callable[[ClusterImage], Decision[R]]
+) -> tuple[Entry, R]:
+    """Return the entry of an offline change, and the reply of its decision.
+
+    In an empty log the entry creates the cluster, with ``cluster_id`` and the features of this version.
+    Raises Refusal if the log may have to be read by a version that does not know the records.
+    """
+    first = controllership_entry(image, NO_LEADER, OFFLINE, chance, cluster_id)
+    decision = decide(image)
+    records = [*first.records, *(record for unit in decision.units for record in unit)]
+    entry = sign(records, first.controllership)
+    if image.cluster_id is not None:
+        check_format(image, entry.version)
+    return entry, decision.reply

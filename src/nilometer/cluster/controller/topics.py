@@ -34,7 +34,7 @@ from nilometer.cluster.states import (
     collision_key,
     why_invalid_name,
 )
-from nilometer.config.definition import ConfigDefinition
+from nilometer.config import ConfigDefinition
 from nilometer.identifiers import BrokerId, TopicId, TopicIdPartition, topic_id_of
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode

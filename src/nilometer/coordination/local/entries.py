@@ -24,7 +24,7 @@ from collections.abc import Callable
 import msgspec
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.staged_files import StagedFiles, unavailable
+from nilometer.coordination.local.layout import StagedFiles, unavailable
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
     EntriesRetired,

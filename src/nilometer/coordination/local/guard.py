@@ -11,8 +11,7 @@ import posixpath
 import msgspec
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.layout import StoreDescription
-from nilometer.coordination.local.staged_files import StagedFiles, unavailable
+from nilometer.coordination.local.layout import StagedFiles, StoreDescription, unavailable
 from nilometer.coordination.store import StoreAbsent, StoreDamaged, StoreRefused
 from nilometer.runtime import Disk
 

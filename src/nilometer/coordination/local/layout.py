@@ -1,29 +1,31 @@
-"""Names and contents of the local store's files. No file is accessed here.
-
-    store                             the description: format, cluster, first entries folder
-    entries/<base>.<token>/           entries after the snapshot of number <base>
-        snapshot                      that snapshot (none in the first folder)
-        <number>                      one entry; or the seal: the name of the folder of the next entries
-    preparing/<base>.<token>/         an entries folder that is not current yet
-    retired/<base>.<token>.<token>/   an entries folder that is being removed
-    aside/<token>.<n>                 files before they are linked into place  # codespell:ignore
-    sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
-    sessions/<id>.<incarnation>.session|heartbeat|expired
-    sessions/controller.<n>           a link to the session record of the n-th controller; empty: resigned
-    members/secret.<number>           the secret; the highest number is valid. Only its owner may read it
-
-Each file starts with one line, ``kind checksum length``, followed by its content.
-"""
+"""The files of a local store: their names, and how one is replaced in one step."""
 
 from __future__ import annotations
 
+import errno
+import logging
+import posixpath
 import re
 import zlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from nilometer.coordination.store import SessionName, StoreDamaged
+from nilometer.coordination.store import SessionName, StoreDamaged, StoreUnavailable
+from nilometer.runtime import Disk
+
+# Names and contents of the local store's files. No file is accessed here.
+#
+# store the description: format, cluster, first entries folder entries/<base>.<token>/ entries after the
+# snapshot of number <base> snapshot that snapshot (none in the first folder) <number> one entry; or the seal:
+# the name of the folder of the next entries preparing/<base>.<token>/ an entries folder that is not current
+# yet retired/<base>.<token>.<token>/ an entries folder that is being removed aside/<token>.<n> files before
+# they are linked into place # codespell:ignore sessions/<id>.lock locked by the process that is (or was last)
+# broker <id>; never unlinked sessions/<id>.<incarnation>.session|heartbeat|expired sessions/controller.<n> a
+# link to the session record of the n-th controller; empty: resigned members/secret.<number> the secret; the
+# highest number is valid. Only its owner may read it
+#
+# Each file starts with one line, ``kind checksum length``, followed by its content.
 
 FORMAT = 1
 
@@ -174,3 +176,58 @@ class SessionFiles(msgspec.Struct, frozen=True):
 
     def of(self, broker_id: int) -> list[SessionName]:
         return sorted(session for session in self.seen if session.broker_id == broker_id)
+
+
+# Staged files: written in a folder that no reader uses, then linked with their final names.
+
+logger = logging.getLogger("nilometer.coordination.local.staged_files")
+
+
+class StagedFiles:
+    """Writes staged files, each with a unique name (``token`` and a number)."""
+
+    def __init__(self, disk: Disk, folder: str, token: str) -> None:
+        self._disk = disk
+        self._prefix = posixpath.join(folder, token)
+        self._count = 0
+
+    def new_path(self) -> str:
+        self._count += 1
+        return f"{self._prefix}.{self._count}"
+
+    def write(self, path: str, content: bytes, *, sync: bool = True, private: bool = False) -> None:
+        """Write a staged file. May block. Raises OSError; then the file is removed.
+
+        ``private``: only the owner may read it.
+        """
+        file = self._disk.open(path, create=True, private=private)
+        try:
+            try:
+                file.append([content])
+                if sync:
+                    file.sync()
+            finally:
+                file.close()
+        except OSError:
+            self.discard(path)
+            raise
+
+    def discard(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            pass  # another process removed it as stale
+        except OSError as error:
+            logger.warning("Could not remove %s: %s. The next start of a broker removes it", path, error)
+
+
+def unavailable(doing: str, error: OSError) -> StoreUnavailable:
+    """Return the error to raise for an OSError after which nothing was changed.
+
+    ``doing`` describes the failed action.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreUnavailable(
+            f"the disk is full: {doing} failed ({error}); free some space, nothing was changed"
+        )
+    return StoreUnavailable(f"{doing} failed: {error}; nothing was changed")

@@ -22,8 +22,7 @@ import posixpath
 import msgspec
 
 from nilometer.coordination.local import layout
-from nilometer.coordination.local.layout import SessionFiles, SessionRecord
-from nilometer.coordination.local.staged_files import StagedFiles, unavailable
+from nilometer.coordination.local.layout import SessionFiles, SessionRecord, StagedFiles, unavailable
 from nilometer.coordination.store import (
     ENTRY_SIZE_MAX,
     BrokerIdInUse,

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from nilometer.coordination.local import layout
 from nilometer.coordination.local.entries import EntryFolders
 from nilometer.coordination.local.guard import FolderGuard
-from nilometer.coordination.local.layout import StoreDescription
+from nilometer.coordination.local.layout import StagedFiles, StoreDescription, unavailable
 from nilometer.coordination.local.sessions import (
     CHECKS_PER_TIMEOUT,
     HEARTBEATS_PER_TIMEOUT,
@@ -30,7 +30,6 @@ from nilometer.coordination.local.sessions import (
     OwnSessionFiles,
     SessionFolder,
 )
-from nilometer.coordination.local.staged_files import StagedFiles, unavailable
 from nilometer.coordination.store import (
     ChangeSignal,
     CoordinationError,

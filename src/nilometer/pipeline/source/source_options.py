@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.settings.client_settings import ClientSettings
-from nilometer.config.definition import ConfigError
+from nilometer.config import ConfigError
 from nilometer.pipeline.errors import OptionError
 
 EARLIEST = -2

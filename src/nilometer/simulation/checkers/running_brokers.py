@@ -1,27 +1,10 @@
-"""Checks that each broker's queues, sessions, tasks, files and caches stay bounded, and its services alive.
-
-The bounds are checked periodically, and stricter ones once the cluster is at rest: no client sends any more,
-and all records are replicated. A leak exceeds one of the bounds sooner or later:
-
-| always | at rest |
-|---|---|
-| fetch sessions: the configured slots | |
-| frames and responses that wait on one connection: the connection's own limits | none but fetches |
-| connections that a broker holds: those that the network has open to it | |
-| unfinished tasks: a few for the broker, each connection, each partition, one for each file to be removed | |
-| produce requests that wait: at most as many as their connections may have in flight | none, nor tickets |
-| listeners of a partition for changes: one each of the sessions and waiting fetches | |
-| open files: the existing files | |
-| producers that a log remembers: those that ever wrote | |
-| elements of requests that one turn of an event loop walks: a slice | |
-| entries of the metadata log: about those between two snapshots | |
-
-The numbers are counted in the broker; the bounds come from the simulation.
+"""Checking the brokers of a running cluster against each other, and whether they have converged after all
+faults were healed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from nilometer.broker.broker import Broker
 from nilometer.broker.connection import BYTES_QUEUED_MAX, FRAMES_QUEUED_MAX, Connection
@@ -29,9 +12,30 @@ from nilometer.broker.control.metadata_log import ENTRIES_BETWEEN_SNAPSHOTS
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.tasks import Service
 from nilometer.broker.turns import ELEMENTS_MAX
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.cluster.states import PartitionState
+from nilometer.identifiers import TopicIdPartition
+from nilometer.replication.follower import FollowerRole
 from nilometer.replication.leader import LeaderRole
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.host_disk import FileNode, FolderNode
+from nilometer.simulation.workload.members import GroupMember
+
+# Checks that each broker's queues, sessions, tasks, files and caches stay bounded, and its services alive.
+#
+# The bounds are checked periodically, and stricter ones once the cluster is at rest: no client sends any
+# more, and all records are replicated. A leak exceeds one of the bounds sooner or later:
+#
+# | always | at rest | |---|---| | fetch sessions: the configured slots | | | frames and responses that wait
+# on one connection: the connection's own limits | none but fetches | | connections that a broker holds: those
+# that the network has open to it | | | unfinished tasks: a few for the broker, each connection, each
+# partition, one for each file to be removed | | | produce requests that wait: at most as many as their
+# connections may have in flight | none, nor tickets | | listeners of a partition for changes: one each of the
+# sessions and waiting fetches | | | open files: the existing files | | | producers that a log remembers:
+# those that ever wrote | | | elements of requests that one turn of an event loop walks: a slice | | | entries
+# of the metadata log: about those between two snapshots | |
+#
+# The numbers are counted in the broker; the bounds come from the simulation.
 
 # pyright: reportPrivateUsage=false
 # What is bounded is the inside of the broker's parts.
@@ -248,3 +252,61 @@ def overdue_ms(service: Service, now_ms: float) -> float:
         return 0
     last_ms = service.started_ms if service.last_round_ms is None else service.last_round_ms
     return now_ms - last_ms - service.pause_ms
+
+
+# Checking whether a cluster, and a consumer group, have converged after all faults were healed.
+
+
+def not_converged(cluster: Cluster) -> list[str]:
+    """Return why the cluster has not converged; empty if it has.
+
+    All members must serve, no other broker be registered, all have the same metadata, and every partition
+    have a leader, all replicas in sync, and the same offsets on all of them.
+    """
+    nodes = list(cluster.nodes.values())
+    down = [f"not converged: {node.name} does not serve" for node in nodes if not node.is_serving]
+    if down:
+        return down
+    images = [node.image for node in nodes if node.image is not None]
+    members = [broker.id for broker in images[0].brokers()]
+    if sorted(members) != sorted(cluster.nodes):
+        return [f"not converged: brokers {members} are registered, of {sorted(cluster.nodes)}"]
+    if len({image.number for image in images}) != 1:
+        return [f"not converged: metadata known up to {[image.number for image in images]}"]
+    found = (_partition_not_converged(cluster, key, state) for key, state in images[0].partitions())
+    return [violation for violation in found if violation is not None]
+
+
+def _partition_not_converged(cluster: Cluster, key: TopicIdPartition, state: PartitionState) -> str | None:
+    if not state.has_leader or sorted(state.isr) != sorted(state.replicas) or state.is_reassigning:
+        return f"not converged: {key}: leader {state.leader}, ISR {state.isr} of {state.replicas}"
+    ends: dict[int, tuple[str, int, int]] = {}
+    for node in cluster.nodes.values():
+        for partition in node.partitions:
+            if partition.key == key:
+                role = partition.replica.role
+                kind = "leads" if isinstance(role, LeaderRole) else "follows"
+                kind = kind if isinstance(role, LeaderRole | FollowerRole) else "has no role"
+                ends[node.id] = (kind, partition.replica.high_watermark, partition.log.log_end_offset)
+    offsets = {offset for _, *both in ends.values() for offset in both}
+    kinds = {broker: kind for broker, (kind, _, _) in ends.items()}
+    expected = {broker: "leads" if broker == state.leader else "follows" for broker in state.replicas}
+    if len(offsets) > 1 or kinds != expected:
+        return f"not converged: {key}: {state} has {ends}"
+    return None
+
+
+def group_not_settled(members: Sequence[GroupMember], partitions: Sequence[TopicPartition]) -> list[str]:
+    """Return why the group has not settled; empty if all members are in one generation and share all
+    partitions."""
+    found = {member.name: member.consumer for member in members}
+    generations = {
+        name: consumer.group_identity().generation if consumer is not None else None
+        for name, consumer in found.items()
+    }
+    if len(set(generations.values())) != 1 or None in generations.values():
+        return [f"group not settled: its members are in generations {generations}"]
+    shares = {name: sorted(consumer.assignment()) for name, consumer in found.items() if consumer is not None}
+    if sorted(one for share in shares.values() for one in share) != sorted(partitions):
+        return [f"group not settled: its members have {shares}"]
+    return []

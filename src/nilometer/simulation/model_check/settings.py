@@ -45,7 +45,7 @@ from nilometer.cluster.entries import (
 from nilometer.cluster.features import SUPPORTED_FEATURES
 from nilometer.cluster.image import ClusterImage
 from nilometer.cluster.records import BrokerFenced, ConfigChanged, ConfigResourceType
-from nilometer.config.definition import ConfigValue
+from nilometer.config import ConfigValue
 from nilometer.groups import settings
 from nilometer.identifiers import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, EntryNumber, Incarnation
 from nilometer.invariants import InvariantBroken, check

@@ -21,7 +21,7 @@ from nilometer.broker.api.registry import ranges
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
 from nilometer.client.network.connection import Connection
 from nilometer.client.producer.producer import Producer
-from nilometer.config.definition import ConfigDefinition, ConfigKey, ConfigKind
+from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind
 from nilometer.runtime import Runtime
 from nilometer.simulation.cluster import BrokerNode, Cluster
 from nilometer.simulation.workload.program import Program

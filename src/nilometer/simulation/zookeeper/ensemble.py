@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from nilometer.coordination.zookeeper.ensemble import Connect
 from nilometer.simulation.world import Process, World
 from nilometer.simulation.zookeeper.client import VirtualBridge
-from nilometer.simulation.zookeeper.election import Looking
-from nilometer.simulation.zookeeper.following import Following
+from nilometer.simulation.zookeeper.following import Following, Looking
 from nilometer.simulation.zookeeper.leading import Leading
 from nilometer.simulation.zookeeper.server import Members, Roles, Server, Settings
 from nilometer.simulation.zookeeper.tree import DataTree

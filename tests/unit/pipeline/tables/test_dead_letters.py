@@ -6,7 +6,7 @@ import pytest
 
 from nilometer.client.producer.accumulator import size_bound
 from nilometer.client.producer.producer_settings import PRODUCER_CONFIG_DEFINITION
-from nilometer.config.definition import Settings
+from nilometer.config import Settings
 from nilometer.pipeline.tables.staging import (
     CARRIED_BYTES_MAX,
     PART_BYTES_MAX,

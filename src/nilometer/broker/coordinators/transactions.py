@@ -12,16 +12,16 @@ from typing import TypeAlias, TypeVar, assert_never
 
 from msgspec.structs import replace
 
-from nilometer.broker.connection import Reply as Frame
+from nilometer.broker.control.controller_link import ProducerIds
 from nilometer.broker.control.internal_topics import InternalTopics
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.control.producer_ids import ProducerIds
+from nilometer.broker.coordinators.markers import MarkerSender, Shell
 from nilometer.broker.coordinators.shell import CoordinatorKind
 from nilometer.broker.coordinators.shells import CoordinatorShells, coordinator_error
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.broker.transactions.markers import MarkerSender, Shell
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.coordination.store import CoordinationError
 from nilometer.coordinators.client_patterns import Pattern, matching

@@ -20,9 +20,9 @@ import msgspec
 
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.settings.config import BrokerConfig
-from nilometer.broker.transactions.transaction_coordinator import TransactionCoordinator
 from nilometer.cluster.states import TRANSACTION_STATE_TOPIC
 from nilometer.runtime import Clock
 from nilometer.storage.names import TopicPartition
@@ -34,9 +34,10 @@ from nilometer.transactions.requests import (
     VerifyPartitions,
     VerifyPartitionsReply,
 )
+from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Api, Message
 
 logger = logging.getLogger("nilometer.broker.transactions")
 

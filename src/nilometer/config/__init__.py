@@ -1,1 +1,0 @@
-"""Typed configuration with Kafka's own keys: definitions, parsing, errors that name the key."""

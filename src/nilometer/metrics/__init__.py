@@ -1,1 +1,0 @@
-"""Metrics as values: families, distributions, and Prometheus' text format. Pure: time is an argument."""
