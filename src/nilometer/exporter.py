@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from nilometer.client.admin.admin import Admin
 from nilometer.client.admin.group_admin import GroupAdmin
 from nilometer.client.network.cluster_metadata import (
@@ -31,8 +33,7 @@ from nilometer.wire.errors import KafkaError
 # What one reading of a cluster finds, topics, offsets and groups, and how an admin client reads it.
 
 
-@dataclass(frozen=True, slots=True)
-class GroupState:
+class GroupState(msgspec.Struct, frozen=True):
     members: int
     committed: Mapping[TopicPartition, int]
 
@@ -63,8 +64,7 @@ PARTS = ("offsets", "groups")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """Which topics and groups are read: those whose whole name matches."""
 
     topics: re.Pattern[str] = re.compile(r".*")

@@ -12,11 +12,11 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from nilometer.broker.settings.listeners import LOOPBACK, METRICS_LISTENER, Endpoint, HttpEndpoint
@@ -59,8 +59,7 @@ PORT_MAX = 65_535
 RACK = "broker.rack"
 
 
-@dataclass(frozen=True, slots=True)
-class UpOptions:
+class UpOptions(msgspec.Struct, frozen=True):
     """What was given on the command line; None: not given, so existing brokers keep what they have."""
 
     brokers: int | None = None

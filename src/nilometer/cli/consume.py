@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import click
+import msgspec
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
@@ -185,8 +186,7 @@ async def _is_at_end(consumer: Consumer) -> bool:
 # ``nilometer consume`` without a group: reads chosen partitions of a topic, and prints their records.
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What to read of one topic, and how to print it."""
 
     topic: str

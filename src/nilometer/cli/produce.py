@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, cast
 
 import click
+import msgspec
 
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import (
@@ -65,8 +66,7 @@ class InputRecord(NamedTuple):
     """In milliseconds; None: the time at which it is sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainLines:
+class PlainLines(msgspec.Struct, frozen=True):
     """How a line is a record: the key before a separator, and the text that stands for null."""
 
     separator: bytes | None = None
@@ -332,8 +332,7 @@ Parse = Callable[[bytes], InputRecord]
 _OF_ONE_RECORD = (ErrorCode.message_too_large, ErrorCode.unknown_topic_or_partition)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     topic: str
     partition: int | None
     """The partition of every record; None: chosen by the record."""

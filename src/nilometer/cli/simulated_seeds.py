@@ -22,10 +22,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import connection, resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.simulation.fault_kinds import Kind
 from nilometer.simulation.minimise import minimise
@@ -44,8 +47,7 @@ OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingOptions:
+class RecordingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What of a run is recorded, and where."""
 
     path: Path
@@ -53,8 +55,7 @@ class RecordingOptions:
     events_max: int = EVENTS_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedOptions:
+class SeedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options with which seeds are simulated."""
 
     minutes: float

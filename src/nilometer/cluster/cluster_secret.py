@@ -29,8 +29,7 @@ class ClusterSecret:
     key: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSecrets:
+class ClusterSecrets(msgspec.Struct, frozen=True):
     current: ClusterSecret
     previous: ClusterSecret | None = None
 
@@ -104,8 +103,7 @@ class Side(enum.Enum):
     ACCEPTOR = b"acceptor"
 
 
-@dataclass(frozen=True, slots=True)
-class ProofExchange:
+class ProofExchange(msgspec.Struct, frozen=True):
     """The values that both sides sent on one connection; the nonces are random."""
 
     cluster_id: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -129,8 +128,7 @@ Assignments = Mapping[int, Replicas]
 """Partition → its replicas, the preferred leader first."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedMove:
+class PlannedMove(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     before: Replicas

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import msgspec
 
 from nilometer.runtime.tls import ServerTls
 
@@ -25,8 +26,7 @@ class Changes(StrEnum):
     """Also topics, their settings, and the committed offsets of groups."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     """0 lets the system choose."""

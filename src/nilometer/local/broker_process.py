@@ -8,7 +8,8 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.client.network.client import Client
 from nilometer.client.settings.client_settings import ClientSettings
@@ -22,8 +23,7 @@ from nilometer.wire.messages import api, decode_response, encode_request
 # One broker of a local cluster's data folder, as a value, and the environment that its process gets.
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerProcess:
+class BrokerProcess(msgspec.Struct, frozen=True):
     """One broker of a data folder: its endpoint, process and state."""
 
     id: int

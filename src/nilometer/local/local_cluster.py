@@ -21,8 +21,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import asdict
 
 from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.status_file import NOT_READY, BrokerStatusFile
@@ -116,8 +118,7 @@ STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(msgspec.Struct, frozen=True):
     pid: int
     started: str
     host: str

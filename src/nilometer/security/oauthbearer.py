@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+import msgspec
+
 from nilometer.security.sasl import SaslRejected, SaslServer
 
 # The claims of a bearer token (RFC 7519) and the rules by which a broker accepts them, as Kafka 4.4.0's.
@@ -42,15 +44,13 @@ class UnknownKey(InvalidToken):
     """The token is signed by a key that is not known, or not yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class BearerToken:
+class BearerToken(msgspec.Struct, frozen=True):
     subject: str
     expires_ms: int
     """Milliseconds since the Unix epoch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRules:
+class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str | None = None
     """The only issuer whose tokens are accepted; None: each that the keys belong to."""
     audiences: tuple[str, ...] = ()

@@ -14,9 +14,9 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
+import msgspec
 from joserfc import jwk, jws
 from joserfc.errors import JoseError
 
@@ -51,8 +51,7 @@ class _Registry(jws.JWSRegistry):
 _REGISTRY = _Registry(algorithms=list(KEY_TYPES), strict_check_header=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _SigningKey:
+class _SigningKey(msgspec.Struct, frozen=True):
     key_id: str | None
     kind: str
     algorithm: str | None

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from nilometer.broker.broker import Broker, StartFailed
@@ -52,8 +52,7 @@ ENDS_BROKERS = FOLDER_KINDS - {Kind.SIGNAL} | ENSEMBLE_KINDS
 DATA = "/data"
 
 
-@dataclass(frozen=True, slots=True)
-class UnexpectedExit:
+class UnexpectedExit(msgspec.Struct, frozen=True):
     error: BaseException | None
     """The exception of its main function; None if it returned."""
     at_s: float

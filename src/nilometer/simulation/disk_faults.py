@@ -7,7 +7,8 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.simulation.checkers.disks import batches_with_positions
 from nilometer.simulation.cluster import BrokerNode, Cluster
@@ -168,8 +169,7 @@ class DiskFaults:
                 raise self._disk.failed(process, errno.EIO, "Input/output error, after the fact", path)
 
 
-@dataclass(frozen=True, slots=True)
-class FlippedBit:
+class FlippedBit(msgspec.Struct, frozen=True):
     host: Host
     path: str
     batch: int

@@ -15,10 +15,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import greenlet
+import msgspec
 
 from nilometer.simulation.loop import Owner, ProcessGone, VirtualLoop
 
@@ -26,8 +26,7 @@ STALL_LOOK_S = 0.5
 """How often work on a stalled disk checks whether the disk works again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """The timing of offloaded work on one disk. Bounds are in milliseconds."""
 
     pause_share: float = 0.0

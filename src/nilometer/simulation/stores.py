@@ -9,8 +9,9 @@ In both the brokers use the real store code.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from nilometer.coordination.local.store import LocalStore
 from nilometer.coordination.store import CoordinationStore
@@ -25,8 +26,7 @@ from nilometer.simulation.zookeeper.tree import NodeState
 COORDINATION = "/coordination"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnsemblePlan:
+class EnsemblePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the ZooKeeper servers, and the brokers' chroot and session timeout."""
 
     settings: Settings

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
+from msgspec import structs
 
 from nilometer.cluster.cluster_secret import (
     KEY_BYTES,
@@ -55,7 +55,7 @@ def test_a_reflected_proof_is_none() -> None:
 )
 @pytest.mark.parametrize("side", list(Side))
 def test_a_proof_of_another_exchange_is_none(side: Side, change: dict[str, object]) -> None:
-    other = dataclasses.replace(EXCHANGE, **change)  # type: ignore[arg-type]
+    other = structs.replace(EXCHANGE, **change)  # type: ignore[arg-type]
     assert not is_proof(SECRET, side, EXCHANGE, broker_proof(SECRET, side, other))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from cluster_model import BROKERS, MIN_ISR, ClusterModel
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from nilometer.cluster.controller import partition_change
 from nilometer.cluster.controller.partition_change import RequestedChange

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import click
+import msgspec
 from rich.table import Table
 from rich.text import Text
 
@@ -47,8 +48,7 @@ LEFT_CHARS_MAX = 2_000
 SNIFF_BYTES = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class LineFound:
+class LineFound(msgspec.Struct, frozen=True):
     number: int
     found: Line
     text: str

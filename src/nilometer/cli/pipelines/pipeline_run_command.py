@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -167,8 +167,7 @@ def print_tally(tally: Tally) -> None:
             console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RunAccount:
+class RunAccount(msgspec.Struct, frozen=True):
     """What became of the records of a run, and of all runs of its checkpoint."""
 
     run: Accounts

@@ -28,8 +28,10 @@ partition is marked RECOVERING: its ISR no longer guarantees all acknowledged re
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.cluster.entries import Unit
 from nilometer.cluster.image import ClusterImage
@@ -40,8 +42,7 @@ from nilometer.identifiers import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpo
 MayLead = Callable[[BrokerId], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedChange:
+class RequestedChange(msgspec.Struct, frozen=True, kw_only=True):
     """The requested change of a partition. A field that is None does not change."""
 
     isr: Replicas | None = None

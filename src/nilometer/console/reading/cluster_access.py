@@ -9,8 +9,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from nilometer.client.settings.client_security import JAAS, MECHANISM, MODULES, PROTOCOL
 from nilometer.console.reading.cluster_reader import ClusterReader
@@ -43,8 +44,7 @@ class TooManyWatchers(Exception):
     """More pages are open than this console serves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """One reading of a subject: its value, or why there is none."""
 
     number: int

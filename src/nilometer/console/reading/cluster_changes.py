@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from nilometer.client.admin.admin import AlterOperation, ConfigChange, NewTopic, ResourceType
 from nilometer.client.admin.group_admin import (
@@ -18,8 +19,7 @@ from nilometer.console.reading.connection import ClusterConnection
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What a change will do."""
 
     summary: str
@@ -37,8 +37,7 @@ class Change(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopic:
+class CreateTopic(msgspec.Struct, frozen=True):
     topic: NewTopic
 
     async def plan(self, connection: ClusterConnection) -> Plan:
@@ -55,8 +54,7 @@ class CreateTopic:
         _raise(outcomes.get(self.topic.name))
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopic:
+class DeleteTopic(msgspec.Struct, frozen=True):
     name: str
 
     async def plan(self, connection: ClusterConnection) -> Plan:
@@ -84,8 +82,7 @@ class DeleteTopic:
         _raise((await admin.delete_topics([self.name])).get(self.name))
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeSetting:
+class ChangeSetting(msgspec.Struct, frozen=True):
     topic: str
     key: str
     value: str | None
@@ -108,8 +105,7 @@ class ChangeSetting:
         await admin.incremental_alter_configs(ResourceType.TOPIC, self.topic, [change])
 
 
-@dataclass(frozen=True, slots=True)
-class ResetOffsets:
+class ResetOffsets(msgspec.Struct, frozen=True):
     group_id: str
     topic: str
     to: ResetTo

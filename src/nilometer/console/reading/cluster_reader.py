@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from nilometer.client.admin.admin import ResourceType
 from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lags, lags_by_topic
@@ -114,15 +116,13 @@ LAG = "behind the high watermark"
 """Subjects of the history, and names of what it measures."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerView:
+class BrokerView(msgspec.Struct, frozen=True):
     id: int
     log_dirs: tuple[LogDirRow, ...]
     configs: tuple[ConfigRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfigs:
+class TopicConfigs(msgspec.Struct, frozen=True):
     topic: str
     configs: tuple[ConfigRow, ...]
 

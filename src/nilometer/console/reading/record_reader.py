@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.consumer.tail import Backwards, LogRange, log_ranges, newest, read_backwards
@@ -86,8 +88,7 @@ class Found:
     :data:`MARKED_MAX` partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class TailPart:
+class TailPart(msgspec.Struct, frozen=True):
     records: tuple[ConsumerRecord, ...]
     skipped: int
     """How many offsets were passed over since the previous part."""

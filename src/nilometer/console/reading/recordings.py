@@ -6,9 +6,10 @@ A browser chooses one by a name from this list, never by a path.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.recording.format import BadRecording, Recording, read_recording
@@ -20,8 +21,7 @@ OLD_RULE_SCENARIO = "data-loss"
 """The scenario that is also shown with the rule before leader epochs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     name: str
     title: str
     description: str
@@ -30,8 +30,7 @@ class Listed:
     findings: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(msgspec.Struct, frozen=True):
     is_file: bool
     load: Callable[[], Recording]
 

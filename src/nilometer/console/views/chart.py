@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 WIDTH, HEIGHT = 240, 40
 """Of the chart, in the units of its points."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     at_ms: int
     """Of a monotonic clock."""
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     label: str
     is_bytes: bool
     lines: tuple[str, ...]

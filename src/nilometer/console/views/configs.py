@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.client.admin.admin import ConfigEntry, ConfigSource
 
@@ -20,8 +21,7 @@ _SOURCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigRow:
+class ConfigRow(msgspec.Struct, frozen=True):
     name: str
     value: str | None
     """None: sensitive, or not set."""

@@ -8,7 +8,8 @@ differences, the end of it magnified.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 EPOCH_COLOURS = 6
 TICKS_MAX = 6
@@ -20,8 +21,7 @@ CELLS_MAX = 48
 """Up to this many offsets the figure has a line between each two records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaOffsets:
+class ReplicaOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """What a figure needs of a replica; None: not known."""
 
     broker_id: int
@@ -35,8 +35,7 @@ class ReplicaOffsets:
     """(leader epoch, start offset), oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """The records of one leader epoch in a replica's log: offsets from ``start`` up to ``end``, exclusive."""
 
     epoch: int
@@ -48,8 +47,7 @@ class Run:
     width: float
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(msgspec.Struct, frozen=True):
     broker_id: int
     runs: tuple[Run, ...]
     log_x: float | None
@@ -63,14 +61,12 @@ class Track:
     remote_x: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     offset: int
     x: float
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True):
     low: int
     """The first offset of the axis."""
     high: int
@@ -133,8 +129,7 @@ def _figure(replicas: Sequence[ReplicaOffsets], low: int, high: int, colours: di
     return Figure(low, high, _ticks(axis), cells, tuple(_track(one, axis, colours) for one in replicas))
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(msgspec.Struct, frozen=True):
     low: int
     high: int
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import msgspec
+
 from nilometer.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -39,15 +41,13 @@ COLUMNS: Columns[GroupRow] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsView:
+class GroupsView(msgspec.Struct, frozen=True):
     page: Page[GroupRow]
     note: str | None = None
     """Why the list is not sorted as asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
+class MemberView(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -60,8 +60,7 @@ class MemberView:
     """Partitions that it has and that belong to another member in the target assignment."""
 
 
-@dataclass(frozen=True, slots=True)
-class LagRow:
+class LagRow(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     committed: int | None
@@ -76,8 +75,7 @@ class LagRow:
     metadata: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     group_type: str
     state: str

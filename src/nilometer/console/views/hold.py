@@ -7,7 +7,8 @@ DescribeReplicas. Here that reason is explained with what the survey knows of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.client.replicas.replica_survey import ReplicaRow
 from nilometer.identifiers import NO_LEADER
@@ -26,8 +27,7 @@ LEADER_UNREACHABLE = "leader-unreachable"
 UNEXPLAINED = "unexplained"
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """Why the high watermark is where it is."""
 
     reason: str

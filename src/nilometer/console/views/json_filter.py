@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -41,8 +40,7 @@ class BadFilter(Exception):
     """The condition cannot be understood; the message says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class _AnyElement:
+class _AnyElement(msgspec.Struct, frozen=True):
     pass
 
 
@@ -50,8 +48,7 @@ _Step = str | int | _AnyElement
 _ANY = _AnyElement()
 
 
-@dataclass(frozen=True, slots=True)
-class JsonFilter:
+class JsonFilter(msgspec.Struct, frozen=True):
     steps: tuple[_Step, ...]
     operator: str | None
     """None: it is enough that something is there."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.client.admin.admin import LogDirDescription
 from nilometer.client.health.cluster_health import ClusterHealth, problems
@@ -13,8 +14,7 @@ from nilometer.console.views.rates import Rate
 from nilometer.console.views.transactions import HangingRow, hanging_row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRow:
+class BrokerRow(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     address: str
     rack: str | None
@@ -33,8 +33,7 @@ class BrokerRow:
     """Of the replicas' logs that it reports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewView:
+class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     grade: str
     problems: tuple[str, ...]
     cluster_id: str | None
@@ -58,8 +57,7 @@ class OverviewView:
     size_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirRow:
+class LogDirRow(msgspec.Struct, frozen=True):
     path: str
     error: str | None
     replicas: int

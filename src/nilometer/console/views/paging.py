@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -16,8 +17,7 @@ Columns = Mapping[str, Callable[[T], Any]]
 """What a list can be sorted by beside the name: a value of each item; None where it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What a browser asks of a list."""
 
     query: str = ""
@@ -26,8 +26,7 @@ class Asked:
     descending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class Page(msgspec.Struct, Generic[T], frozen=True):
     items: tuple[T, ...]
     number: int
     """From 1; at most ``pages``."""

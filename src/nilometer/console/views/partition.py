@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
 from nilometer.console.views.figure import Figure, ReplicaOffsets, figures
@@ -19,8 +20,7 @@ UNUSABLE = "its log cannot be used"
 EARLIER_VERSION = "its broker is of a version that does not describe segments"
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentCell:
+class SegmentCell(msgspec.Struct, frozen=True):
     """A segment of one replica."""
 
     size_bytes: int
@@ -30,8 +30,7 @@ class SegmentCell:
     """Whether records are appended to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRow:
+class SegmentRow(msgspec.Struct, frozen=True):
     base_offset: int
     largest_timestamp: int
     """In ms since the epoch, as one of the brokers knows it; -1: not known."""
@@ -39,8 +38,7 @@ class SegmentRow:
     """For each of ``SegmentsView.brokers``; None: its replica has no segment with this base offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentsView:
+class SegmentsView(msgspec.Struct, frozen=True):
     brokers: tuple[int, ...]
     """Those that describe their segments."""
     counts: tuple[int, ...]
@@ -96,16 +94,14 @@ def _cell(log: SegmentsState, segment: SegmentState | None) -> SegmentCell | Non
 IN_SYNC, ELIGIBLE, OUT_OF_SYNC, UNKNOWN = "ISR", "ELR", "OSR", "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Eligible:
+class Eligible(msgspec.Struct, frozen=True):
     """Replicas outside the ISR that certainly have all acknowledged records (KIP-966)."""
 
     replicas: tuple[int, ...] = ()
     last_known_leader: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaView:
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
     role: str
     """As its broker reports it, or ``unreachable``."""
@@ -132,8 +128,7 @@ class ReplicaView:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionView:
+class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     partitions: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
 
@@ -37,8 +36,7 @@ JSON_GROWTH = 8
 HEX_COLUMNS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(msgspec.Struct, frozen=True):
     """The bytes of a key, value or header as text."""
 
     kind: str
@@ -50,8 +48,7 @@ class Shown:
     """Whether the text shows only the beginning."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordView:
+class RecordView(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     offset: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.console.views.figure import CELLS_MAX, Figure, ReplicaOffsets, figures
 from nilometer.console.views.partition import IN_SYNC, OUT_OF_SYNC
@@ -21,8 +22,7 @@ COLUMN = 24
 ARROW = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """x coordinates, in pixels."""
 
     width: int
@@ -34,8 +34,7 @@ class Columns:
     """Where the head of the arrow begins, before ``target``."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(msgspec.Struct, frozen=True):
     index: int
     at_us: int
     kind: str
@@ -90,8 +89,7 @@ MARKED = {Kind.FAULT: "fault", Kind.BROKER: "fault", Kind.TRUNCATION: "cut", Kin
 NOT_HOSTED = "no replica"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayReplica:
+class ReplayReplica(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
     name: str
     role: str
@@ -114,8 +112,7 @@ class ReplayReplica:
     epoch_chain: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """A fault, a truncation or a finding in the overview of the whole recording."""
 
     x: float
@@ -123,8 +120,7 @@ class Mark:
     tone: str
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(msgspec.Struct, frozen=True):
     """The indexes of the events to which one may go; None: there is none."""
 
     previous: int | None
@@ -133,8 +129,7 @@ class Steps:
     next_notable: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayView:
+class ReplayView(msgspec.Struct, frozen=True, kw_only=True):
     """What the page shows of one moment: after the event ``index``."""
 
     index: int
@@ -155,8 +150,7 @@ class ReplayView:
     steps: Steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayPage:
+class ReplayPage(msgspec.Struct, frozen=True, kw_only=True):
     """What the page shows of the whole recording."""
 
     name: str

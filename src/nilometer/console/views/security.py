@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import itemgetter
+
+import msgspec
 
 from nilometer.client.admin.quota_admin import EntityQuotas
 from nilometer.client.admin.security_admin import UserCredential
@@ -20,8 +21,7 @@ QUOTA_COLUMNS = ("Entity", "Quota", "Value")
 DEFAULT_ENTITY = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
+class TableView(msgspec.Struct, frozen=True):
     tab: str
     columns: Row
     page: Page[Row]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata
 from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
@@ -15,8 +17,7 @@ from nilometer.identifiers import NO_LEADER
 from nilometer.wire.own_apis import LEADER
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicRow(msgspec.Struct, frozen=True):
     name: str
     partitions: int
     replication_factor: int
@@ -43,15 +44,13 @@ MEASURED = frozenset({"records", "size", "rate"})
 """What a survey of the replicas tells; the rest is in the metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicsView:
+class TopicsView(msgspec.Struct, frozen=True):
     page: Page[TopicRow]
     internal: bool
     """Whether internal topics are listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
+class Measures(msgspec.Struct, frozen=True):
     """What is known of topics beside their metadata, by topic."""
 
     records: Mapping[str, int]
@@ -62,8 +61,7 @@ class Measures:
 NOTHING_MEASURED = Measures({}, {}, {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRow:
+class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     leader_id: int | None
     leader_epoch: int | None
@@ -78,8 +76,7 @@ class PartitionRow:
     hold: Hold
 
 
-@dataclass(frozen=True, slots=True)
-class TopicView:
+class TopicView(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[PartitionRow, ...]
     size_bytes: int | None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.client.admin.transaction_admin import (
     WITHOUT_TRANSACTION,
@@ -15,8 +16,7 @@ from nilometer.console.views.paging import Asked, Columns, Page, page_of
 from nilometer.wire.errors import KafkaError
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRow:
+class TransactionRow(msgspec.Struct, frozen=True):
     transactional_id: str
     state: str
     producer_id: int
@@ -29,8 +29,7 @@ class TransactionRow:
     partitions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HangingRow:
+class HangingRow(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     producer_id: int
@@ -39,8 +38,7 @@ class HangingRow:
     last_timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionsView:
+class TransactionsView(msgspec.Struct, frozen=True):
     page: Page[TransactionRow]
     all: bool
     """Whether transactional ids without an open transaction are listed."""

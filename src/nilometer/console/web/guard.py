@@ -13,8 +13,8 @@ of a session is sent to the name that it was made under.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,8 +38,7 @@ TLS_HEADERS: Mapping[str, str] = {"Strict-Transport-Security": "max-age=31536000
 this host for a year, also if a link says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """Under which addresses the console is served."""
 
     scheme: str

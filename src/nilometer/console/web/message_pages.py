@@ -6,9 +6,9 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -64,8 +64,7 @@ STARTS = (NEWEST, OLDEST, OFFSET, TIME)
 COUNT = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Entered:
+class Entered(msgspec.Struct, frozen=True):
     """The entries of the form, as text, to be shown again."""
 
     partition: str = ""
@@ -95,8 +94,7 @@ class Entered:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(msgspec.Struct, frozen=True):
     partition: int | None
     key: bytes | None
     value: bytes | None
@@ -186,8 +184,7 @@ BODY_BYTES_MAX = 2 * 1024 * 1024
 READ_ONLY = "This console is read-only: it was started with --changes none, or --read-only."
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesView:
+class MessagesView(msgspec.Struct, frozen=True):
     topic: str
     records: tuple[RecordView, ...]
     searched: int
@@ -202,8 +199,7 @@ class MessagesView:
     requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(msgspec.Struct, frozen=True):
     """What the page shows besides the records."""
 
     entered: Entered

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.replication.follower import FollowerRole
 from nilometer.replication.leader import LeaderRole
@@ -117,8 +119,7 @@ SLACK_MS = 3_000
 """By how much a retention round may be late."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     retention_ms: int = -1
     retention_bytes: int = -1
     check_interval_ms: int = 5_000

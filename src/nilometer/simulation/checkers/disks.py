@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import crc32c
+import msgspec
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.simulation.cluster import BrokerNode, Cluster
@@ -22,8 +22,7 @@ _CRC_FROM = 21
 LOG_SUFFIX = ".log"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+class StoredBatch(msgspec.Struct, frozen=True):
     base_offset: int
     last_offset: int
     epoch: int
@@ -35,8 +34,7 @@ class StoredBatch:
         return crc32c.crc32c(self.data[_CRC_FROM:]) == crc
 
 
-@dataclass(frozen=True, slots=True)
-class StoredReplica:
+class StoredReplica(msgspec.Struct, frozen=True):
     broker_id: int
     batches: tuple[StoredBatch, ...]
     epochs: tuple[tuple[int, int], ...]

@@ -6,7 +6,8 @@ import functools
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.identifiers import BrokerId
 from nilometer.simulation.cluster import BrokerNode, Cluster
@@ -122,8 +123,7 @@ SETTLE_S = 2.0
 """Seconds after an error within which its log directory must be offline."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(msgspec.Struct, frozen=True):
     node: BrokerNode
     process: Process
     directory: str

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from nilometer.broker.coordinators.markers import Shell
 from nilometer.broker.coordinators.shell import ShellState
@@ -38,8 +39,7 @@ RECENT = 16
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerBatch:
+class ProducerBatch(msgspec.Struct, frozen=True):
     """The producer of a batch, its offsets, and whether it is transactional or a marker."""
 
     first: int

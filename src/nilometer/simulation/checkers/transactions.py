@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from nilometer.simulation.checkers.history import History, Outcome, Partition, check, find_cycle
 
 # The ledger of transactions: the writes of each one, and the response to its commit. No I/O.
@@ -39,8 +41,7 @@ class Written:
     """The acknowledged offset; None if the outcome is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Consumed:
+class Consumed(msgspec.Struct, frozen=True):
     """An input of the transaction: its offset is committed with it."""
 
     partition: Partition
@@ -98,8 +99,7 @@ OUTPUT_MARK = ">"
 """Separates, in the value of an output, the input's value from the transaction's number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Visible:
+class Visible(msgspec.Struct, frozen=True):
     """The records that one reader has seen; here the last reader, which reads to the end."""
 
     values: Mapping[Partition, Mapping[int, str]]

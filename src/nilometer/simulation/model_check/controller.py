@@ -4,8 +4,10 @@ partition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.cluster.controller.brokers import BrokerRegistration, decide_broker_up, decide_brokers_down
 from nilometer.cluster.controller.decision import Decision
@@ -97,8 +99,7 @@ class Controller(Protocol[Image]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SmallImage:
+class SmallImage(msgspec.Struct, frozen=True):
     """Invariants: a leader is in the ISR; the ISR is never empty; no member of the ELR is in the ISR."""
 
     isr: tuple[BrokerId, ...]

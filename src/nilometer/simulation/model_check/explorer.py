@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from nilometer.invariants import InvariantBroken
 from nilometer.simulation.model_check.tables import History, State, View
@@ -21,8 +22,7 @@ from nilometer.simulation.model_check.world import Step, World
 # seen, not on the internal state of the roles. So they are independent of the checks inside the roles.
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(msgspec.Struct, frozen=True):
     sentence: str
     detail: str
 
@@ -142,8 +142,7 @@ class Explorable(Protocol[S]):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exploration:
+class Exploration(msgspec.Struct, frozen=True, kw_only=True):
     """The result of :func:`explore`. ``is_complete`` without a violation: all reachable states are good."""
 
     states: int
@@ -155,8 +154,7 @@ class Exploration:
     """The steps from the first state to the violation, each with the state after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     depth: int
     states: int
     frontier: int

@@ -7,8 +7,9 @@ the replica does; it decides nothing. Time does not pass: that a follower has la
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from nilometer.invariants import check
@@ -106,8 +107,7 @@ class ModelLog:
 NOW_MS = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FetchReply:
+class FetchReply(msgspec.Struct, frozen=True):
     """A leader's response to ``fetch``, in flight."""
 
     fetch: FollowerFetch
@@ -115,14 +115,12 @@ class FetchReply:
     records: tuple[Record, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReply:
+class AlterReply(msgspec.Struct, frozen=True):
     request: AlterPartition
     answer: AlterPartitionAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(msgspec.Struct, frozen=True):
     """A producer received the acknowledgement of its value (acks=all)."""
 
     value: int

@@ -15,7 +15,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -173,8 +172,7 @@ class Folded(NamedTuple):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """The settings of each topic as a broker uses them, and the errors of those it could not apply."""
 
     topics: tuple[tuple[str, Values], ...]
@@ -313,8 +311,7 @@ REFUSED_CHANGES_NOTHING = "a rejected request changes nothing"
 STALE_CHANGES_NOTHING = "an entry of a deposed controller changes nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsBounds:
+class SettingsBounds(msgspec.Struct, frozen=True, kw_only=True):
     """How many events of each kind may happen."""
 
     requests: int = 1

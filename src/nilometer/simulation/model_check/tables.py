@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.replication.follower import FollowerRole, TruncationRule
 from nilometer.replication.isr import AlterPartition
@@ -33,8 +35,7 @@ from nilometer.simulation.model_check.snapshots import clone, fingerprint
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the model, and how many faults of each kind may happen in it."""
 
     brokers: int = 2
@@ -131,8 +132,7 @@ class FaultBudgetUsed(NamedTuple):
     """Replicas that lost records in a restart and are not yet back in the ISR."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """The state of one process as far as the properties read it: its role, epochs, offsets and log."""
 
     broker: int

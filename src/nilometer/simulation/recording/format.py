@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -133,8 +132,7 @@ class _AnyHeader(msgspec.Struct, frozen=True):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     header: Header
     events: tuple[Event, ...]
     end: End | None

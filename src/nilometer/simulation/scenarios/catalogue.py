@@ -8,7 +8,8 @@ scenario run NAME`` prints them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.replication.follower import TruncationRule
 from nilometer.simulation.recording.format import End, Header, Recording
@@ -210,8 +211,7 @@ def fast_leader_changes(rule: TruncationRule) -> Stage:
     return stage
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(msgspec.Struct, frozen=True):
     name: str
     summary: str
     play: Callable[[TruncationRule], Stage]

@@ -14,7 +14,8 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from nilometer.client.admin.admin import Admin
 from nilometer.client.network.cluster_metadata import TopicPartition
@@ -34,8 +35,7 @@ SHARE = 0.6
 """The probability that a partition gets a replica on the new broker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipPlan:
+class MembershipPlan(msgspec.Struct, frozen=True, kw_only=True):
     joins_at_s: float
     leaves_at_s: float | None
     """When a broker is removed; None: never. Not before the new broker serves."""

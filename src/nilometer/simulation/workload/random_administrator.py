@@ -14,8 +14,9 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+import msgspec
 
 from nilometer.broker.api.registry import ranges
 from nilometer.broker.settings.config import BROKER_CONFIG_DEFINITION
@@ -130,8 +131,7 @@ RESOURCE_TYPES = (*[2] * 12, *[4] * 8, 8, 16, 32, 0, 1, 99, -1)
 OPERATIONS = (*[0] * 12, *[1] * 4, 2, 2, 3, 3, 4, -1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subjects:
+class Subjects(msgspec.Struct, frozen=True, kw_only=True):
     """The topics, brokers and groups of the cluster.
 
     Topics and groups listed here may be changed and deleted.
@@ -151,8 +151,7 @@ class Subjects:
     are only validated, and only preferred leaders are elected in all partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdminRequest:
+class AdminRequest(msgspec.Struct, frozen=True):
     key: ApiKey
     version: int
     message: Message

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.admin.security_admin import AclAdmin
 from nilometer.client.network.connection import Connection
@@ -48,8 +50,7 @@ IMPLYING = {"DESCRIBE": ("READ", "WRITE", "DELETE", "ALTER"), "DESCRIBE_CONFIGS"
 AclRecord = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True):
     """One answer: whether ``user`` was allowed ``operation`` on the topic ``name``.
 
     ``first``, ``last``: the numbers of the entries that may have been the newest ones for it.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.cluster_secret import NONCE_BYTES, PROOF_BYTES
@@ -31,8 +32,7 @@ TIMEOUT_MS = 5_000
 FAR_OFFSET = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedIdentity:
+class ClaimedIdentity(msgspec.Struct, frozen=True):
     """The broker that the client claims to be, the one it connects to (``asked``), and a partition."""
 
     image: ClusterImage

@@ -9,8 +9,9 @@ import enum
 import errno
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from nilometer.simulation.fabric import Fabric, NetworkUser
 from nilometer.simulation.network import Attempt
@@ -30,8 +31,7 @@ class State(enum.Enum):
     LEADING = "leading"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Vote:
+class Vote(msgspec.Struct, frozen=True, order=True):
     """A vote for ``server``. The greatest wins: by epoch, then by the log's last zxid."""
 
     epoch: int
@@ -39,8 +39,7 @@ class Vote:
     server: int
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(msgspec.Struct, frozen=True):
     sender: int
     round: int
     vote: Vote
@@ -50,45 +49,38 @@ class Notification:
 # ---- a follower to its leader
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerInfo:
+class FollowerInfo(msgspec.Struct, frozen=True):
     server: int
     accepted_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class AckEpoch:
+class AckEpoch(msgspec.Struct, frozen=True):
     current_epoch: int
     last_zxid: int
     counts: bool
     """False if the follower had accepted this epoch before: the message then adds nothing to the majority."""
 
 
-@dataclass(frozen=True, slots=True)
-class AckNewLeader:
+class AckNewLeader(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     zxid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(msgspec.Struct, frozen=True):
     session: int
     operation: Operation
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
-class Revalidate:
+class Revalidate(msgspec.Struct, frozen=True):
     session: int
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class PingReply:
+class PingReply(msgspec.Struct, frozen=True):
     touched: tuple[int, ...]
     """The sessions from which the follower has heard since its last response."""
 
@@ -96,13 +88,11 @@ class PingReply:
 # ---- a leader to its follower
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderInfo:
+class LeaderInfo(msgspec.Struct, frozen=True):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronise:
+class Synchronise(msgspec.Struct, frozen=True):
     """Makes a follower's log equal to the leader's.
 
     The follower truncates its log to ``truncate_to``, or loads ``snapshot`` if there is one; then it appends
@@ -114,43 +104,36 @@ class Synchronise:
     snapshot: DataTree | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NewLeader:
+class NewLeader(msgspec.Struct, frozen=True):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class UpToDate:
+class UpToDate(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(msgspec.Struct, frozen=True):
     transaction: Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     zxid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Revalidated:
+class Revalidated(msgspec.Struct, frozen=True):
     request: int
     timeout_ms: int
     """The session's timeout; 0 if the session has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(msgspec.Struct, frozen=True):
     pass
 
 
 # ---- a client to its server
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True):
     last_zxid: int
     timeout_ms: int
     session: int
@@ -159,31 +142,26 @@ class Hello:
     """The user that the client authenticates as: in place of a request of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class GetAcl:
+class GetAcl(msgspec.Struct, frozen=True):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetData:
+class GetData(msgspec.Struct, frozen=True):
     path: str
     watch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GetExists:
+class GetExists(msgspec.Struct, frozen=True):
     path: str
     watch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GetChildren:
+class GetChildren(msgspec.Struct, frozen=True):
     path: str
     watch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClientPing:
+class ClientPing(msgspec.Struct, frozen=True):
     pass
 
 
@@ -191,8 +169,7 @@ Read = GetAcl | GetData | GetExists | GetChildren
 Asked = Read | ClientPing | Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     xid: int
     what: Asked
     size: int
@@ -201,30 +178,26 @@ class Ask:
 # ---- a server to its client
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(msgspec.Struct, frozen=True):
     session: int
     timeout_ms: int
     """The negotiated session timeout; 0 if the session has ended."""
     password: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     xid: int
     zxid: int
     """The newest transaction that the server has applied."""
     outcome: NodeState | list[str] | Refusal | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
+class Fired(msgspec.Struct, frozen=True):
     event: Event
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pong:
+class Pong(msgspec.Struct, frozen=True):
     pass
 
 

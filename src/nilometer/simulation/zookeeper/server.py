@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from nilometer.runtime import Runtime
 from nilometer.simulation.world import Host, Process, World
 from nilometer.simulation.zookeeper.messages import End, ListeningPort, Notification, State, Vote
@@ -21,8 +23,7 @@ CLIENT_PORT = 2181
 QUORUM_PORT = 2888
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The ensemble's settings, named as in ZooKeeper's configuration."""
 
     tick_ms: int = 2000

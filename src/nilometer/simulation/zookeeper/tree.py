@@ -13,7 +13,10 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
 
 from nilometer.invariants import check
 
@@ -38,8 +41,7 @@ class Refusal(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(msgspec.Struct, frozen=True):
     data: bytes
     created_zxid: int
     modified_zxid: int
@@ -50,8 +52,7 @@ class NodeState:
     """The user that the ACL permits everything; empty: it permits everything to everyone."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateNode:
+class CreateNode(msgspec.Struct, frozen=True):
     path: str
     data: bytes
     ephemeral: bool = False
@@ -59,50 +60,42 @@ class CreateNode:
     """Whether the node gets an ACL for the session's user."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetAcl:
+class SetAcl(msgspec.Struct, frozen=True):
     """Give a node an ACL for the session's user."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(msgspec.Struct, frozen=True):
     path: str
     data: bytes
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteNode:
+class DeleteNode(msgspec.Struct, frozen=True):
     path: str
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CheckVersion:
+class CheckVersion(msgspec.Struct, frozen=True):
     path: str
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Multi:
+class Multi(msgspec.Struct, frozen=True):
     steps: tuple[CreateNode | SetData | DeleteNode | CheckVersion | SetAcl, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSession:
+class CreateSession(msgspec.Struct, frozen=True):
     timeout_ms: int
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True):
     """A request that the leader rejected: it has a place in the order and changes nothing."""
 
     code: Code
@@ -112,8 +105,7 @@ Single = CreateNode | SetData | DeleteNode | CheckVersion | SetAcl
 Operation = Single | Multi | CreateSession | CloseSession | Refuse
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True):
     zxid: int
     session: int
     operation: Operation
