@@ -211,12 +211,12 @@ class Offsets:
 
         Without such an error single partitions may still be rejected.
         """
-        verdict = self._check_commit(request)
-        if verdict is ErrorCode.none and not self._has_room(request):
-            verdict = ErrorCode.invalid_commit_offset_size
-        topics = tuple(self._commit_topic(turn, request, topic, verdict) for topic in request.topics)
+        error = self._check_commit(request)
+        if error is ErrorCode.none and not self._has_room(request):
+            error = ErrorCode.invalid_commit_offset_size
+        topics = tuple(self._commit_topic(turn, request, topic, error) for topic in request.topics)
         turn.reply(token, OffsetCommitReply(topics))
-        return verdict
+        return error
 
     def _has_room(self, request: OffsetCommit) -> bool:
         """Whether its transaction may have so many more pending offsets."""
@@ -228,10 +228,10 @@ class Offsets:
     def _check_commit(self, request: OffsetCommit) -> ErrorCode:
         group = self._state.groups.get(request.group_id)
         if group is not None:
-            verdict = group.check_offset_commit(request)
+            error = group.check_offset_commit(request)
             # TxnOffsetCommit knows no member epochs.
-            is_stale = request.is_transactional and verdict is ErrorCode.stale_member_epoch
-            return ErrorCode.illegal_generation if is_stale else verdict
+            is_stale = request.is_transactional and error is ErrorCode.stale_member_epoch
+            return ErrorCode.illegal_generation if is_stale else error
         if request.generation_id_or_member_epoch < 0:
             return ErrorCode.none
         if request.is_transactional:
@@ -239,11 +239,11 @@ class Offsets:
         return ErrorCode.group_id_not_found if request.knows_member_epochs else ErrorCode.illegal_generation
 
     def _commit_topic(
-        self, turn: Turn, request: OffsetCommit, topic: OffsetCommitTopic, verdict: ErrorCode
+        self, turn: Turn, request: OffsetCommit, topic: OffsetCommitTopic, error: ErrorCode
     ) -> OffsetCommitTopicReply:
         replies: list[OffsetCommitPartitionReply] = []
         for partition in topic.partitions:
-            error_code = verdict
+            error_code = error
             if error_code is ErrorCode.none and self._is_too_large(partition.committed_metadata):
                 error_code = ErrorCode.offset_metadata_too_large
             if error_code is ErrorCode.none:
@@ -275,9 +275,9 @@ class Offsets:
     def fetch(self, turn: Turn, token: Token, request: OffsetFetch) -> None:
         """Reply with committed offsets; an unknown group has none, which is no error."""
         group = self._state.groups.get(request.group_id)
-        verdict = ErrorCode.none if group is None else group.check_offset_fetch(request)
-        if verdict is not ErrorCode.none:
-            turn.reply(token, OffsetFetchReply(request.group_id, verdict))
+        error = ErrorCode.none if group is None else group.check_offset_fetch(request)
+        if error is not ErrorCode.none:
+            turn.reply(token, OffsetFetchReply(request.group_id, error))
             return
         if request.topics is None:
             topics = self._everything(request)
@@ -325,22 +325,22 @@ class Offsets:
         if group is None:
             turn.reply(token, OffsetDeleteReply(ErrorCode.group_id_not_found))
             return
-        verdict = group.check_offset_delete()
-        if verdict is not ErrorCode.none:
-            turn.reply(token, OffsetDeleteReply(verdict))
+        error = group.check_offset_delete()
+        if error is not ErrorCode.none:
+            turn.reply(token, OffsetDeleteReply(error))
             return
         topics = tuple(self._delete_topic(turn, group, topic) for topic in request.topics)
         turn.reply(token, OffsetDeleteReply(ErrorCode.none, topics))
 
     def _delete_topic(self, turn: Turn, group: Group, topic: OffsetDeleteTopic) -> OffsetDeleteTopicReply:
         is_read = group.is_subscribed_to(topic.name)
-        verdict = ErrorCode.group_subscribed_to_topic if is_read else ErrorCode.none
+        error = ErrorCode.group_subscribed_to_topic if is_read else ErrorCode.none
         for partition in () if is_read else topic.partition_indexes:
             if self._has_offset(OffsetCommitKey(group.group_id, topic.name, partition)):
                 self.write(turn, tombstone(group.group_id, topic.name, partition))
         return OffsetDeleteTopicReply(
             topic.name,
-            tuple(OffsetDeletePartitionReply(partition, verdict) for partition in topic.partition_indexes),
+            tuple(OffsetDeletePartitionReply(partition, error) for partition in topic.partition_indexes),
         )
 
     def delete_all(self, turn: Turn, group_id: str) -> None:

@@ -165,12 +165,12 @@ class GroupShard:
             else:
                 self._classic.join(turn, token, request)
             return
-        verdict = ErrorCode.none if request.group_id else ErrorCode.invalid_group_id
-        if verdict is ErrorCode.none and group is None:
-            verdict = ErrorCode.unknown_member_id
+        error = ErrorCode.none if request.group_id else ErrorCode.invalid_group_id
+        if error is ErrorCode.none and group is None:
+            error = ErrorCode.unknown_member_id
         match request:
-            case _ if verdict is not ErrorCode.none:
-                turn.reply(token, refusal(request, verdict))
+            case _ if error is not ErrorCode.none:
+                turn.reply(token, refusal(request, error))
             case Heartbeat() if isinstance(group, ClassicGroup):
                 self._classic.heartbeat(turn, token, group, request)
             case SyncGroup() if isinstance(group, ClassicGroup):
@@ -216,11 +216,11 @@ class GroupShard:
 
     def _delete(self, turn: Turn, group_id: str) -> DeletedGroup:
         group = self._state.groups.get(group_id)
-        verdict = ErrorCode.group_id_not_found if group is None else group.check_delete()
-        if group is not None and verdict is ErrorCode.none:
+        error = ErrorCode.group_id_not_found if group is None else group.check_delete()
+        if group is not None and error is ErrorCode.none:
             self._offsets.delete_all(turn, group_id)
             self._classic.remove(turn, group)
-        return DeletedGroup(group_id, verdict)
+        return DeletedGroup(group_id, error)
 
     def forget(self, token: Token) -> None:
         """Drop the reply to a request whose connection was lost; the member stays in its group."""

@@ -187,7 +187,7 @@ class ShardState(msgspec.Struct):
     image: ClusterImage
     groups: dict[str, Group] = msgspec.field(default_factory=dict[str, Group])
     """Classic and consumer groups, by group id."""
-    turn: Timers = msgspec.field(default_factory=Timers)
+    timers: Timers = msgspec.field(default_factory=Timers)
 
     def config_of(self, group_id: str) -> GroupConfig:
         """Return the settings in force for the group: its own, else the broker's."""

@@ -16,11 +16,11 @@ How a shell uses it::
             effects = leader.on_appended(log_end_offset, now_ms)
             leader.acks_all_outcome(log_end_offset)      # PENDING: not committed yet
             leader.hold_produce(ticket, log_end_offset)  # a ReleaseProduce effect will name the ticket
-            verdict, effects = leader.on_follower_fetch(fetch, now_ms)
+            result, effects = leader.on_follower_fetch(fetch, now_ms)
             effects = leader.on_tick(now_ms)             # while leader.needs_tick
         case FollowerRole() as follower:
             fetch = follower.next_fetch()
-            effects = replica.on_fetch_answer(fetch, answer)
+            effects = replica.on_fetch_response(fetch, response)
         case NoRole():
             ...                                          # NOT_LEADER_OR_FOLLOWER
 

@@ -64,7 +64,7 @@ class NoFetch(enum.Enum):
     UNFLUSHED = "what was fetched must be flushed before it may be acknowledged"
 
 
-class FetchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The leader's response; its batches are described by their first and last offsets."""
 
     error: ErrorCode = ErrorCode.none
@@ -171,31 +171,31 @@ class FollowerRole:
     def on_flushed(self, flushed_end_offset: Offset) -> None:
         self.flushed_end_offset = max(self.flushed_end_offset, flushed_end_offset)
 
-    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer) -> Effects:
-        """Process the response ``answer`` to ``fetch``, in the order that the module describes.
+    def on_fetch_response(self, fetch: FollowerFetch, response: FetchResponse) -> Effects:
+        """Process the response to ``fetch``, in the order that the module describes.
 
         The shell must execute the returned effects before it calls :meth:`next_fetch`.
         """
         if fetch != self.outstanding:
             return NO_EFFECTS
         self.outstanding = None
-        if answer.error is not ErrorCode.none:
-            return self._on_error(answer)
-        if answer.diverging != NO_DIVERGENCE:
-            return self._on_diverging(answer.diverging)
-        return self._on_records(fetch, answer)
+        if response.error is not ErrorCode.none:
+            return self._on_error(response)
+        if response.diverging != NO_DIVERGENCE:
+            return self._on_diverging(response.diverging)
+        return self._on_records(fetch, response)
 
     # ── private helpers ─────────────────────────────────────────────────────────────────────────
-    def _on_error(self, answer: FetchAnswer) -> Effects:
-        if answer.error is ErrorCode.offset_out_of_range and answer.log_start_offset >= 0:
+    def _on_error(self, response: FetchResponse) -> Effects:
+        if response.error is ErrorCode.offset_out_of_range and response.log_start_offset >= 0:
             log = self._log
             # Either the leader has deleted the next records, or this log has no records to keep.
-            if log.log_end_offset < answer.log_start_offset or log.latest_epoch == NO_LEADER_EPOCH:
-                return self._truncate_fully(answer.log_start_offset)
-            if self.rule is TruncationRule.TO_HIGH_WATERMARK and answer.high_watermark < log.log_end_offset:
-                return self._truncate_to(max(answer.high_watermark, log.log_start_offset))
+            if log.log_end_offset < response.log_start_offset or log.latest_epoch == NO_LEADER_EPOCH:
+                return self._truncate_fully(response.log_start_offset)
+            if self.rule is TruncationRule.TO_HIGH_WATERMARK and response.high_watermark < log.log_end_offset:
+                return self._truncate_to(max(response.high_watermark, log.log_start_offset))
         return (
-            BackOff(answer.error, f"leader {self.leader} in epoch {self.leader_epoch} rejected the fetch"),
+            BackOff(response.error, f"leader {self.leader} in epoch {self.leader_epoch} rejected the fetch"),
         )
 
     def _on_diverging(self, diverging: EpochEnd) -> Effects:
@@ -212,27 +212,27 @@ class FollowerRole:
             return self._truncate_fully(offset)
         return self._truncate_to(offset)
 
-    def _on_records(self, fetch: FollowerFetch, answer: FetchAnswer) -> Effects:
+    def _on_records(self, fetch: FollowerFetch, response: FetchResponse) -> Effects:
         effects: list[Effect] = []
         end_offset = self._log.log_end_offset
-        if answer.has_records:
+        if response.has_records:
             # A log that starts in the middle of a batch accepts the whole batch (KAFKA-6975). Gaps are valid:
             # compaction leaves them, and a leader serves none in a log that was never compacted.
             begins_log = end_offset == self._log.log_start_offset
-            fits = answer.base_offset >= end_offset or begins_log
-            if fetch.fetch_offset != end_offset or not fits or answer.end_offset <= end_offset:
+            fits = response.base_offset >= end_offset or begins_log
+            if fetch.fetch_offset != end_offset or not fits or response.end_offset <= end_offset:
                 reason = (
-                    f"batches {answer.base_offset} to {answer.end_offset} do not continue "
+                    f"batches {response.base_offset} to {response.end_offset} do not continue "
                     f"the log, which ends at {end_offset}"
                 )
                 return (BackOff(ErrorCode.corrupt_message, reason),)
-            end_offset = answer.end_offset
+            end_offset = response.end_offset
             effects.append(AppendBatches(end_offset))
-        high_watermark = min(answer.high_watermark, end_offset)
+        high_watermark = min(response.high_watermark, end_offset)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             effects.append(AdvanceHighWatermark(high_watermark))
-        log_start_offset = min(answer.log_start_offset, self.high_watermark)
+        log_start_offset = min(response.log_start_offset, self.high_watermark)
         if log_start_offset > self._log.log_start_offset:
             effects.append(AdvanceLogStart(log_start_offset))
         return tuple(effects)

@@ -45,7 +45,7 @@ class AlterPartition(msgspec.Struct, frozen=True):
     """All members of the proposed ISR, each with its broker epoch (KIP-903)."""
 
 
-class AlterPartitionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class AlterPartitionResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The controller's response; without an error, the partition's state as now committed."""
 
     error: ErrorCode = ErrorCode.none
@@ -161,22 +161,24 @@ class IsrNegotiation:
         self.state = PendingShrinkIsr(committed, removed, request, committed.maximal)
         return request
 
-    def on_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> AlterPartitionOutcome:
-        """Process the response ``answer`` to ``request``; return its effect, which is already applied."""
+    def on_answer(self, request: AlterPartition, response: AlterPartitionResponse) -> AlterPartitionOutcome:
+        """Process the response to ``request``; return its effect, which is already applied."""
         state = self.state
         if isinstance(state, CommittedIsr) or state.request != request:
             return AlterPartitionOutcome.STALE
-        if answer.error is ErrorCode.none:
+        if response.error is ErrorCode.none:
             leader, _, leader_epoch = self._leader
-            overtaken = answer.leader_epoch != leader_epoch or answer.partition_epoch < self.partition_epoch
-            if overtaken or leader not in answer.isr:
+            overtaken = (
+                response.leader_epoch != leader_epoch or response.partition_epoch < self.partition_epoch
+            )
+            if overtaken or leader not in response.isr:
                 return AlterPartitionOutcome.UNRESOLVED
-            self.commit(answer.isr, answer.partition_epoch)
+            self.commit(response.isr, response.partition_epoch)
             return AlterPartitionOutcome.COMMITTED
-        if answer.error is ErrorCode.ineligible_replica:
+        if response.error is ErrorCode.ineligible_replica:
             self.withdraw()
             return AlterPartitionOutcome.REFUSED
-        self._retry_is_due = answer.error not in AWAIT_METADATA
+        self._retry_is_due = response.error not in AWAIT_METADATA
         return AlterPartitionOutcome.UNRESOLVED
 
     def commit(self, isr: tuple[BrokerId, ...], partition_epoch: PartitionEpoch) -> None:

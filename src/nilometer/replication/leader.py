@@ -43,8 +43,8 @@ from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd, ReplicaLog, di
 from nilometer.replication.followers import Followers, IsrMembership, RemoteReplica
 from nilometer.replication.isr import (
     AlterPartition,
-    AlterPartitionAnswer,
     AlterPartitionOutcome,
+    AlterPartitionResponse,
     CommittedIsr,
     IsrNegotiation,
     IsrState,
@@ -59,7 +59,7 @@ from nilometer.replication.shell_interface import (
     DivergingFetch,
     Effects,
     EligibleBrokers,
-    FetchVerdict,
+    FetchResult,
     FollowerFetch,
     HighWatermarkHold,
     PartitionRegistration,
@@ -344,7 +344,7 @@ class LeaderRole:
         self._tickets.discard(ticket, required_offset)
 
     # ── followers ───────────────────────────────────────────────────────────────────────────────
-    def on_follower_fetch(self, fetch: FollowerFetch, now_ms: int) -> tuple[FetchVerdict, Effects]:
+    def on_follower_fetch(self, fetch: FollowerFetch, now_ms: int) -> tuple[FetchResult, Effects]:
         """Handle a follower's fetch. Returns how to respond, and the effects of the acknowledgement."""
         replica, broker_epoch, leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, _, _ = fetch
         remote = self._followers.get(replica)
@@ -404,11 +404,11 @@ class LeaderRole:
         remote.mark_lagging()
         return self._membership.shrink([replica]) + self._maybe_advance(now_ms)
 
-    def on_alter_partition_answer(
-        self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
+    def on_alter_partition_response(
+        self, request: AlterPartition, response: AlterPartitionResponse, now_ms: int
     ) -> Effects:
         """Handle the controller's response; error REQUEST_TIMED_OUT means that the outcome is unknown."""
-        match self._isr.on_answer(request, answer):
+        match self._isr.on_answer(request, response):
             case AlterPartitionOutcome.COMMITTED:
                 return self._on_isr_committed(now_ms)
             case AlterPartitionOutcome.REFUSED:

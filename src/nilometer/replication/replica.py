@@ -24,8 +24,8 @@ from nilometer.identifiers import (
     Offset,
 )
 from nilometer.replication.epochs import ReplicaLog
-from nilometer.replication.follower import FetchAnswer, FollowerRole, TruncationRule
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.follower import FetchResponse, FollowerRole, TruncationRule
+from nilometer.replication.isr import AlterPartition, AlterPartitionResponse
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.shell_interface import (
     NO_EFFECTS,
@@ -145,15 +145,19 @@ class Replica:
             case NoRole():
                 return NO_EFFECTS
 
-    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer) -> Effects:
-        return self.role.on_fetch_answer(fetch, answer) if isinstance(self.role, FollowerRole) else NO_EFFECTS
+    def on_fetch_response(self, fetch: FollowerFetch, response: FetchResponse) -> Effects:
+        return (
+            self.role.on_fetch_response(fetch, response)
+            if isinstance(self.role, FollowerRole)
+            else NO_EFFECTS
+        )
 
-    def on_alter_partition_answer(
-        self, request: AlterPartition, answer: AlterPartitionAnswer, now_ms: int
+    def on_alter_partition_response(
+        self, request: AlterPartition, response: AlterPartitionResponse, now_ms: int
     ) -> Effects:
         if not isinstance(self.role, LeaderRole) or request.leader_epoch != self.role.leader_epoch:
             return NO_EFFECTS
-        return self.role.on_alter_partition_answer(request, answer, now_ms)
+        return self.role.on_alter_partition_response(request, response, now_ms)
 
     def resign(self) -> Effects:
         """End the role until the next metadata, because the broker's session is lost or its disk failed."""

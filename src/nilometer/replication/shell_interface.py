@@ -1,5 +1,5 @@
 """What a role and its shell exchange, as plain values: the partition's metadata, a follower's fetch, the
-leader's verdicts, the effects, and the reasons why a high watermark does not advance.
+leader's results, the effects, and the reasons why a high watermark does not advance.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 class FollowerFetch(NamedTuple):
     """A fetch from ``fetch_offset``, which acknowledges all records below it.
 
-    The follower keeps it, and passes it with its response to ``on_fetch_answer``. The last two fields are its
-    own and not sent.
+    The follower keeps it, and passes it with its response to ``on_fetch_response``. The last two fields are
+    its own and not sent.
     """
 
     replica: BrokerId
@@ -131,7 +131,7 @@ class RejectFetch(msgspec.Struct, frozen=True):
     reason: str
 
 
-FetchVerdict: TypeAlias = ServeFetch | DivergingFetch | RejectFetch
+FetchResult: TypeAlias = ServeFetch | DivergingFetch | RejectFetch
 
 
 class Pending(enum.Enum):
@@ -171,7 +171,7 @@ class PublishHighWatermark(msgspec.Struct, frozen=True):
 
 
 class SendAlterPartition(msgspec.Struct, frozen=True):
-    """Send the request to the controller; pass its response or a timeout to ``on_alter_partition_answer``."""
+    """Send the request to the controller; ``on_alter_partition_response`` gets its response, or a timeout."""
 
     request: AlterPartition
 

@@ -109,7 +109,7 @@ def _breaking_follower(on_met: OnBroken) -> type[FollowerRole]:
     class BreakingFollower(FollowerRole):
         __slots__ = ()
 
-        def on_fetch_answer(self, *_: Any) -> Any:  # type: ignore[override]
+        def on_fetch_response(self, *_: Any) -> Any:  # type: ignore[override]
             raise on_met(self)
 
     return BreakingFollower

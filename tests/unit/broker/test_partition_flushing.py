@@ -19,7 +19,7 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicIdPartition
 from nilometer.replication.epochs import EpochEnd
-from nilometer.replication.follower import FetchAnswer, FollowerRole, NoFetch
+from nilometer.replication.follower import FetchResponse, FollowerRole, NoFetch
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import Replica
 from nilometer.replication.shell_interface import FollowerFetch
@@ -294,7 +294,8 @@ def test_an_effect_that_the_disk_refuses_is_the_hosts_to_hear_of() -> None:
     assert isinstance(fetch, FollowerFetch)
     disk.fail_once(1)
     assert (
-        partition.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 2)), b"") == "its log has failed"
+        partition.on_fetch_response(fetch, FetchResponse(diverging=EpochEnd(0, 2)), b"")
+        == "its log has failed"
     )
     assert host.failed == [(log, log.failure)]
     assert log.failure is not None

@@ -9,7 +9,7 @@ from nilometer.replication.leader import LeaderRole
 from nilometer.replication.shell_interface import (
     Effect,
     Effects,
-    FetchVerdict,
+    FetchResult,
     FollowerFetch,
     Registration,
     SendAlterPartition,
@@ -81,7 +81,7 @@ class Leading:
         leader_epoch: int | None = None,
         broker_epoch: int | None = None,
         now_ms: int = 0,
-    ) -> tuple[FetchVerdict, Effects]:
+    ) -> tuple[FetchResult, Effects]:
         fetch = FollowerFetch(
             replica,
             ALL_REPLICAS[replica] if broker_epoch is None else broker_epoch,

@@ -8,7 +8,7 @@ from roles import ALL_REPLICAS, Leading, asked, log_of, members, registered
 
 from nilometer.invariants import InvariantBroken
 from nilometer.replication.epochs import EpochEnd
-from nilometer.replication.isr import AlterPartitionAnswer, CommittedIsr, PendingExpandIsr, PendingShrinkIsr
+from nilometer.replication.isr import AlterPartitionResponse, CommittedIsr, PendingExpandIsr, PendingShrinkIsr
 from nilometer.replication.shell_interface import (
     FollowerFetch,
     NotHeld,
@@ -29,8 +29,8 @@ def refused(verdict: object) -> ErrorCode:
     return verdict.error
 
 
-def granted(leader: Leading, request: object, *isr: int, partition_epoch: int = 1) -> AlterPartitionAnswer:
-    return AlterPartitionAnswer(
+def granted(leader: Leading, request: object, *isr: int, partition_epoch: int = 1) -> AlterPartitionResponse:
+    return AlterPartitionResponse(
         leader_epoch=leader.role.leader_epoch, partition_epoch=partition_epoch, isr=isr
     )
 
@@ -104,7 +104,7 @@ def test_kip_497_a_replica_being_removed_is_waited_for_until_that_is_committed()
     assert members(request) == (1, 2)
     assert isinstance(leader.role.isr_state, PendingShrinkIsr)
     assert leader.role.high_watermark == 0
-    effects = leader.role.on_alter_partition_answer(request, granted(leader, request, 1, 2), 0)
+    effects = leader.role.on_alter_partition_response(request, granted(leader, request, 1, 2), 0)
     assert effects == (MOVED,)
     assert leader.role.high_watermark == 1
 
@@ -122,7 +122,7 @@ def test_kafka_13091_a_committed_shrink_releases_who_waits() -> None:
     leader.append()
     leader.role.hold_produce(7, 1)
     request = asked(leader.role.on_lag_expired(2, 0))
-    effects = leader.role.on_alter_partition_answer(request, granted(leader, request, 1), 0)
+    effects = leader.role.on_alter_partition_response(request, granted(leader, request, 1), 0)
     assert effects == (MOVED, ReleaseProduce(7, ErrorCode.none))
 
 
@@ -132,7 +132,7 @@ def test_kafka_13091_a_committed_shrink_releases_who_waits() -> None:
 def test_kafka_14144_a_request_of_unknown_outcome_stays_pending_and_is_sent_again(error: ErrorCode) -> None:
     leader = Leading(log_of(), registered(1))
     request = asked(leader.fetch(2, 0)[1])
-    assert leader.role.on_alter_partition_answer(request, AlterPartitionAnswer(error=error), 0) == ()
+    assert leader.role.on_alter_partition_response(request, AlterPartitionResponse(error=error), 0) == ()
     assert isinstance(leader.role.isr_state, PendingExpandIsr)
     assert leader.role.needs_tick
     assert asked(leader.role.on_tick(0)) == request
@@ -145,7 +145,7 @@ def test_kafka_12686_an_answer_to_an_overtaken_request_changes_nothing() -> None
     leader.role.on_metadata(registered(1, partition_epoch=5), ALL_REPLICAS, 0)
     before = leader.role.isr_state
     late = granted(leader, request, 1, 2, 3, partition_epoch=4)
-    assert leader.role.on_alter_partition_answer(request, late, 0) == ()
+    assert leader.role.on_alter_partition_response(request, late, 0) == ()
     assert leader.role.isr_state == before
     assert leader.role.isr == (1,)
 
@@ -156,9 +156,9 @@ def test_an_answer_to_an_earlier_request_says_nothing_of_the_pending_one() -> No
     pending = asked(leader.role.on_metadata(registered(1, partition_epoch=5), ALL_REPLICAS, 0))
     for late in (
         granted(leader, earlier, 1, 2, 3, partition_epoch=5),
-        AlterPartitionAnswer(error=ErrorCode.ineligible_replica),
+        AlterPartitionResponse(error=ErrorCode.ineligible_replica),
     ):
-        assert leader.role.on_alter_partition_answer(earlier, late, 0) == ()
+        assert leader.role.on_alter_partition_response(earlier, late, 0) == ()
         assert isinstance(leader.role.isr_state, PendingExpandIsr)
         assert leader.role.isr_state.request == pending
     assert leader.role.isr == (1,)
@@ -168,10 +168,10 @@ def test_kafka_12751_a_state_that_is_known_already_is_success() -> None:
     """The metadata log was faster than the answer, or the answer than the metadata log."""
     leader = Leading(log_of(), registered(1, 2))
     request = asked(leader.fetch(3, 0)[1])
-    leader.role.on_alter_partition_answer(request, granted(leader, request, 1, 2, 3), 0)
+    leader.role.on_alter_partition_response(request, granted(leader, request, 1, 2, 3), 0)
     assert leader.role.isr_state == CommittedIsr.of((1, 2, 3), 1)
     assert leader.role.on_metadata(registered(1, 2, 3, partition_epoch=1), ALL_REPLICAS, 0) == ()
-    assert leader.role.on_alter_partition_answer(request, granted(leader, request, 1, 2, 3), 0) == ()
+    assert leader.role.on_alter_partition_response(request, granted(leader, request, 1, 2, 3), 0) == ()
     assert leader.role.partition_epoch == 1
 
 
@@ -179,7 +179,7 @@ def test_kafka_12751_a_state_that_is_known_already_is_success() -> None:
 def test_kafka_12686_a_leader_that_is_behind_waits_for_the_metadata_log(error: ErrorCode) -> None:
     leader = Leading(log_of(), registered(1, 2))
     request = asked(leader.fetch(3, 0)[1])
-    assert leader.role.on_alter_partition_answer(request, AlterPartitionAnswer(error=error), 0) == ()
+    assert leader.role.on_alter_partition_response(request, AlterPartitionResponse(error=error), 0) == ()
     assert isinstance(leader.role.isr_state, PendingExpandIsr)
     assert not any(asks for asks in leader.role.on_tick(0))
     leader.role.on_metadata(registered(1, 2, partition_epoch=3), {1: 10, 2: 20}, 0)
@@ -198,8 +198,8 @@ def test_kafka_7128_no_replica_joins_below_the_start_of_the_leaders_epoch() -> N
 def test_kip_841_kafka_13916_an_ineligible_replica_is_given_up_and_not_asked_for_again() -> None:
     leader = Leading(log_of(), registered(1, 2))
     request = asked(leader.fetch(3, 0)[1])
-    refusal = AlterPartitionAnswer(error=ErrorCode.ineligible_replica)
-    leader.role.on_alter_partition_answer(request, refusal, 0)
+    refusal = AlterPartitionResponse(error=ErrorCode.ineligible_replica)
+    leader.role.on_alter_partition_response(request, refusal, 0)
     assert leader.role.isr_state == CommittedIsr.of((1, 2), 0)
     assert leader.fetch(3, 0)[1] == ()
     assert members(asked(leader.role.on_metadata(registered(1, 2), ALL_REPLICAS, 0))) == (1, 2, 3)
@@ -212,7 +212,7 @@ def test_kip_841_a_replica_that_drops_out_while_it_is_being_added_is_no_longer_w
     leader.fetch(2, 1)
     assert leader.role.high_watermark == 0
     assert leader.role.on_metadata(registered(1, 2), {1: 10, 2: 20}, 0) == (MOVED,)
-    assert leader.role.on_alter_partition_answer(request, granted(leader, request, 1, 2, 3), 0) == ()
+    assert leader.role.on_alter_partition_response(request, granted(leader, request, 1, 2, 3), 0) == ()
 
 
 def test_a_broker_that_dies_is_not_asked_back_by_the_entry_that_removes_it() -> None:
@@ -235,8 +235,8 @@ def test_r_5_a_caught_up_and_eligible_replica_is_waited_for_before_it_is_asked_f
     leader.fetch(3, 2, now_ms=1)
     request = leader.role.isr_state
     assert isinstance(request, PendingExpandIsr)
-    refusal = AlterPartitionAnswer(error=ErrorCode.ineligible_replica)
-    leader.role.on_alter_partition_answer(request.request, refusal, 2)
+    refusal = AlterPartitionResponse(error=ErrorCode.ineligible_replica)
+    leader.role.on_alter_partition_response(request.request, refusal, 2)
     leader.append(now_ms=3)
     leader.fetch(2, 3, now_ms=4)
     assert leader.role.high_watermark == 2
@@ -251,7 +251,7 @@ def test_who_leaves_for_lagging_comes_back_only_after_another_fetch() -> None:
     leader.fetch(2, 0)
     leader.append()
     request = asked(leader.role.on_tick(20_000))
-    assert leader.role.on_alter_partition_answer(request, granted(leader, request, 1), 20_001) == ()
+    assert leader.role.on_alter_partition_response(request, granted(leader, request, 1), 20_001) == ()
     assert members(asked(leader.fetch(2, 0, now_ms=20_002)[1])) == (1, 2)
 
 
@@ -322,7 +322,7 @@ def test_kafka_9672_members_that_are_no_longer_assigned_are_tolerated_and_not_ad
     leader.fetch(2, 1)
     assert leader.role.high_watermark_hold(0) == WaitingFor((3,))
     request = asked(leader.role.on_lag_expired(3, 0))
-    leader.role.on_alter_partition_answer(request, granted(leader, request, 1, 2), 0)
+    leader.role.on_alter_partition_response(request, granted(leader, request, 1, 2), 0)
     assert leader.role.high_watermark == 1
     assert refused(leader.fetch(3, 1)[0]) is ErrorCode.not_leader_or_follower
 
@@ -345,7 +345,7 @@ def test_r_6_a_follower_that_falls_behind_leaves_and_returns_when_it_has_caught_
     assert leader.role.on_tick(10_000) == ()
     request = asked(leader.role.on_tick(10_001))
     assert members(request) == (1,)
-    leader.role.on_alter_partition_answer(request, granted(leader, request, 1), 10_002)
+    leader.role.on_alter_partition_response(request, granted(leader, request, 1), 10_002)
     assert leader.role.high_watermark == 2
     request = asked(leader.fetch(2, 2, now_ms=10_003)[1])
     assert members(request) == (1, 2)

@@ -15,7 +15,7 @@ from nilometer.identifiers import Offset
 from nilometer.replication import epochs as epochs_module
 from nilometer.replication import leader as leader_module
 from nilometer.replication.epochs import NO_DIVERGENCE
-from nilometer.replication.follower import FetchAnswer, FollowerRole
+from nilometer.replication.follower import FetchResponse, FollowerRole
 from nilometer.replication.followers import IsrMembership
 from nilometer.replication.isr import IsrNegotiation, PendingShrinkIsr
 from nilometer.replication.leader import LeaderRole
@@ -79,16 +79,16 @@ def test_expansion_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_truncation_before_the_role_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """KAFKA-13207: a diverging epoch that arrives late truncates any replica."""
-    original = Replica.on_fetch_answer
+    original = Replica.on_fetch_response
 
-    def truncates_first(replica: Replica, fetch: FollowerFetch, answer: FetchAnswer) -> Any:
+    def truncates_first(replica: Replica, fetch: FollowerFetch, answer: FetchResponse) -> Any:
         if answer.diverging != NO_DIVERGENCE:
             offset = epochs_module.truncation_offset(replica._log, answer.diverging)
             replica.role.high_watermark = min(replica.role.high_watermark, offset)
             return (TruncateTo(offset),)
         return original(replica, fetch, answer)
 
-    monkeypatch.setattr(Replica, "on_fetch_answer", truncates_first)
+    monkeypatch.setattr(Replica, "on_fetch_response", truncates_first)
     found = hunt(Bounds(crashes=0))
     assert found.violation.sentence == "a leader's epoch chain reaches its own epoch"
 
@@ -159,13 +159,13 @@ def test_pending_shrink_is_counted_early(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_late_answers_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer to a fetch that was given up is taken for the answer to the one that replaced it."""
-    original: Callable[..., Any] = FollowerRole.on_fetch_answer
+    original: Callable[..., Any] = FollowerRole.on_fetch_response
 
-    def takes_any(role: FollowerRole, fetch: FollowerFetch, answer: FetchAnswer) -> Any:
+    def takes_any(role: FollowerRole, fetch: FollowerFetch, answer: FetchResponse) -> Any:
         if role.outstanding is not None and fetch.leader_epoch == role.leader_epoch:
             fetch = role.outstanding
         return original(role, fetch, answer)
 
-    monkeypatch.setattr(FollowerRole, "on_fetch_answer", takes_any)
+    monkeypatch.setattr(FollowerRole, "on_fetch_response", takes_any)
     found = hunt(Bounds(crashes=0, lag_expiries=0, message_faults=2))
     assert found.violation.sentence in BREAKS_COMMITMENT | {explorer.SAME_RECORD}

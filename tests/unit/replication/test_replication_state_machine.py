@@ -9,7 +9,7 @@ from hypothesis import strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from roles import ALL_REPLICAS, Leading, members, registered
 
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer, PendingExpandIsr
+from nilometer.replication.isr import AlterPartition, AlterPartitionResponse, PendingExpandIsr
 from nilometer.replication.shell_interface import (
     PENDING,
     Effects,
@@ -93,15 +93,17 @@ class LeaderMachine(RuleBasedStateMachine):
         request, self.request = self.request, None
         assert request is not None
         if request.partition_epoch != self.partition_epoch:
-            answer = AlterPartitionAnswer(error=ErrorCode.invalid_update_version)
+            answer = AlterPartitionResponse(error=ErrorCode.invalid_update_version)
         elif any(self.eligible.get(broker) != epoch for broker, epoch in request.new_isr):
-            answer = AlterPartitionAnswer(error=ErrorCode.ineligible_replica)
+            answer = AlterPartitionResponse(error=ErrorCode.ineligible_replica)
         else:
             self.partition_epoch += 1
             self.isr = members(request)
-            answer = AlterPartitionAnswer(leader_epoch=0, partition_epoch=self.partition_epoch, isr=self.isr)
+            answer = AlterPartitionResponse(
+                leader_epoch=0, partition_epoch=self.partition_epoch, isr=self.isr
+            )
         if arrives:
-            self.carry_out(self.leader.role.on_alter_partition_answer(request, answer, self.now_ms))
+            self.carry_out(self.leader.role.on_alter_partition_response(request, answer, self.now_ms))
         else:
             self.metadata_arrives()
 

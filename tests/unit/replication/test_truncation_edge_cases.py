@@ -7,7 +7,7 @@ import pytest
 from roles import ALL_REPLICAS, Leading, following, log_of, registered
 
 from nilometer.replication.epochs import EpochEnd
-from nilometer.replication.follower import FetchAnswer, FollowerRole, NoFetch, TruncationRule
+from nilometer.replication.follower import FetchResponse, FollowerRole, NoFetch, TruncationRule
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import NoRole, Replica
 from nilometer.replication.shell_interface import (
@@ -61,7 +61,7 @@ def test_kip_101_scenario_2() -> None:
     assert (fetch.fetch_offset, fetch.last_fetched_epoch) == (2, 0)
     verdict, effects = new_leader.fetch(2, 2, last_epoch=0)
     assert (verdict, effects) == (DivergingFetch(EpochEnd(0, 1)), ())
-    assert follower.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 1))) == (TruncateTo(1),)
+    assert follower.on_fetch_response(fetch, FetchResponse(diverging=EpochEnd(0, 1))) == (TruncateTo(1),)
     assert follower.high_watermark == 1
 
 
@@ -73,7 +73,7 @@ def test_kip_279_kafka_6361_fast_leader_changes() -> None:
     fetch = fetch_of(follower)
     verdict, _ = leader.fetch(2, 15, last_epoch=1)
     assert verdict == DivergingFetch(EpochEnd(0, 12))
-    assert follower.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 12))) == (TruncateTo(10),)
+    assert follower.on_fetch_response(fetch, FetchResponse(diverging=EpochEnd(0, 12))) == (TruncateTo(10),)
 
 
 def test_kip_279_a_follower_without_the_epoch_steps_down_and_asks_again() -> None:
@@ -81,7 +81,7 @@ def test_kip_279_a_follower_without_the_epoch_steps_down_and_asks_again() -> Non
     that."""
     log = log_of(1, 1, 4, 4)
     follower = following(log, leader_epoch=5)
-    effects = follower.on_fetch_answer(fetch_of(follower), FetchAnswer(diverging=EpochEnd(3, 9)))
+    effects = follower.on_fetch_response(fetch_of(follower), FetchResponse(diverging=EpochEnd(3, 9)))
     assert effects == (TruncateTo(2),)
     log.truncate_to(2)
     assert fetch_of(follower).last_fetched_epoch == 1
@@ -112,7 +112,7 @@ def test_kafka_10706_elections_without_data_are_reconciled_in_one_step() -> None
     fetch = fetch_of(follower)
     verdict, _ = leader.fetch(2, 2, last_epoch=fetch.last_fetched_epoch)
     assert verdict == DivergingFetch(EpochEnd(0, 2))
-    assert follower.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 2))) == (TruncateTo(2),)
+    assert follower.on_fetch_response(fetch, FetchResponse(diverging=EpochEnd(0, 2))) == (TruncateTo(2),)
     log.truncate_to(2)
     assert log.chain == [(0, 0)]
     verdict, _ = leader.fetch(2, 2, last_epoch=fetch_of(follower).last_fetched_epoch)
@@ -137,16 +137,16 @@ def test_kafka_7164_every_epoch_change_is_reconciled_even_with_the_same_leader()
     assert isinstance(after, FollowerRole)
     assert after is not before
     assert (fetch_of(after).leader_epoch, after.high_watermark) == (4, 1)
-    assert replica.on_fetch_answer(old_fetch, FetchAnswer(diverging=EpochEnd(0, 0))) == ()
+    assert replica.on_fetch_response(old_fetch, FetchResponse(diverging=EpochEnd(0, 0))) == ()
 
 
 def test_kafka_14704_divergence_comes_first_and_alone() -> None:
     log = log_of(0, 0, 0)
     follower = following(log, leader_epoch=1, high_watermark=1)
-    answer = FetchAnswer(
+    answer = FetchResponse(
         diverging=EpochEnd(0, 2), high_watermark=3, log_start_offset=1, base_offset=3, end_offset=4
     )
-    assert follower.on_fetch_answer(fetch_of(follower), answer) == (TruncateTo(2),)
+    assert follower.on_fetch_response(fetch_of(follower), answer) == (TruncateTo(2),)
     assert follower.high_watermark == 1
 
 
@@ -158,10 +158,10 @@ def test_kafka_13207_an_answer_that_finds_a_leader_truncates_nothing() -> None:
     fetch = fetch_of(replica.role)
     replica.on_metadata(registered(2, leader=2, leader_epoch=1, partition_epoch=1), ALL_REPLICAS, 0)
     assert isinstance(replica.role, LeaderRole)
-    assert replica.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 0))) == ()
+    assert replica.on_fetch_response(fetch, FetchResponse(diverging=EpochEnd(0, 0))) == ()
     replica.resign()
     assert isinstance(replica.role, NoRole)
-    assert replica.on_fetch_answer(fetch, FetchAnswer(diverging=EpochEnd(0, 0))) == ()
+    assert replica.on_fetch_response(fetch, FetchResponse(diverging=EpochEnd(0, 0))) == ()
 
 
 def test_an_answer_that_comes_twice_or_after_giving_up_is_ignored() -> None:
@@ -169,29 +169,29 @@ def test_an_answer_that_comes_twice_or_after_giving_up_is_ignored() -> None:
     follower = following(log, leader_epoch=1)
     first = fetch_of(follower)
     second = fetch_of(follower)
-    diverging = FetchAnswer(diverging=EpochEnd(0, 2))
-    assert follower.on_fetch_answer(first, diverging) == ()
-    assert follower.on_fetch_answer(second, diverging) == (TruncateTo(2),)
-    assert follower.on_fetch_answer(second, diverging) == ()
+    diverging = FetchResponse(diverging=EpochEnd(0, 2))
+    assert follower.on_fetch_response(first, diverging) == ()
+    assert follower.on_fetch_response(second, diverging) == (TruncateTo(2),)
+    assert follower.on_fetch_response(second, diverging) == ()
     third = fetch_of(follower)
     follower.on_fetch_failed(third)
-    assert follower.on_fetch_answer(third, diverging) == ()
+    assert follower.on_fetch_response(third, diverging) == ()
 
 
 def test_r_4_records_then_high_watermark_then_log_start() -> None:
     log = log_of(0)
     follower = following(log)
-    answer = FetchAnswer(base_offset=1, end_offset=4, high_watermark=9, log_start_offset=1)
-    effects = follower.on_fetch_answer(fetch_of(follower), answer)
+    answer = FetchResponse(base_offset=1, end_offset=4, high_watermark=9, log_start_offset=1)
+    effects = follower.on_fetch_response(fetch_of(follower), answer)
     assert effects == (AppendBatches(4), AdvanceHighWatermark(4), AdvanceLogStart(1))
 
 
 def test_the_high_watermark_of_a_follower_is_not_above_its_log() -> None:
     follower = following(log_of(0, 0))
-    behind = FetchAnswer(high_watermark=7, log_start_offset=0)
-    assert follower.on_fetch_answer(fetch_of(follower), behind) == (AdvanceHighWatermark(2),)
-    one_more = FetchAnswer(base_offset=2, end_offset=3, high_watermark=7, log_start_offset=0)
-    effects = follower.on_fetch_answer(fetch_of(follower), one_more)
+    behind = FetchResponse(high_watermark=7, log_start_offset=0)
+    assert follower.on_fetch_response(fetch_of(follower), behind) == (AdvanceHighWatermark(2),)
+    one_more = FetchResponse(base_offset=2, end_offset=3, high_watermark=7, log_start_offset=0)
+    effects = follower.on_fetch_response(fetch_of(follower), one_more)
     assert effects == (AppendBatches(3), AdvanceHighWatermark(3))
 
 
@@ -225,32 +225,37 @@ def test_what_is_not_flushed_is_not_acknowledged_by_a_fetch() -> None:
 def test_kafka_9491_below_the_leaders_log_start_the_log_starts_again_with_its_high_watermark() -> None:
     log = log_of(0, 0)
     follower = following(log, high_watermark=1)
-    answer = FetchAnswer(error=ErrorCode.offset_out_of_range, log_start_offset=7)
-    assert follower.on_fetch_answer(fetch_of(follower), answer) == (TruncateFully(7), AdvanceHighWatermark(7))
+    answer = FetchResponse(error=ErrorCode.offset_out_of_range, log_start_offset=7)
+    assert follower.on_fetch_response(fetch_of(follower), answer) == (
+        TruncateFully(7),
+        AdvanceHighWatermark(7),
+    )
     assert follower.high_watermark == 7
 
 
 def test_kafka_6975_a_log_that_begins_in_a_batch_takes_the_whole_batch() -> None:
     log = ModelLog(log_start_offset=105)
     follower = following(log, high_watermark=105)
-    answer = FetchAnswer(base_offset=100, end_offset=110, high_watermark=110, log_start_offset=105)
-    assert follower.on_fetch_answer(fetch_of(follower), answer)[0] == AppendBatches(110)
+    answer = FetchResponse(base_offset=100, end_offset=110, high_watermark=110, log_start_offset=105)
+    assert follower.on_fetch_response(fetch_of(follower), answer)[0] == AppendBatches(110)
 
 
 def test_a_follower_takes_what_lies_behind_a_gap_that_compaction_left() -> None:
     """A new replica of a compacted partition finds one before the first batch."""
     for log in (log_of(0, 0), log_of()):
         follower = following(log)
-        answer = FetchAnswer(base_offset=7, end_offset=9, high_watermark=9, log_start_offset=0)
-        assert follower.on_fetch_answer(fetch_of(follower), answer)[0] == AppendBatches(9)
+        answer = FetchResponse(base_offset=7, end_offset=9, high_watermark=9, log_start_offset=0)
+        assert follower.on_fetch_response(fetch_of(follower), answer)[0] == AppendBatches(9)
 
 
 @pytest.mark.parametrize(("base_offset", "end_offset"), [(1, 3), (2, 2)])
 def test_batches_that_do_not_follow_the_log_are_not_appended(base_offset: int, end_offset: int) -> None:
     """A peer's mistake is no broken invariant: the follower rests and asks again."""
     follower = following(log_of(0, 0))
-    answer = FetchAnswer(base_offset=base_offset, end_offset=end_offset, high_watermark=2, log_start_offset=0)
-    (effect,) = follower.on_fetch_answer(fetch_of(follower), answer)
+    answer = FetchResponse(
+        base_offset=base_offset, end_offset=end_offset, high_watermark=2, log_start_offset=0
+    )
+    (effect,) = follower.on_fetch_response(fetch_of(follower), answer)
     assert isinstance(effect, BackOff)
     assert effect.error is ErrorCode.corrupt_message
 
@@ -269,5 +274,5 @@ def test_a_diverging_epoch_below_the_log_start_starts_the_log_again() -> None:
     log = ModelLog(log_start_offset=10)
     log.append(3, 0)
     follower = following(log, leader_epoch=4)
-    effects = follower.on_fetch_answer(fetch_of(follower), FetchAnswer(diverging=EpochEnd(2, 6)))
+    effects = follower.on_fetch_response(fetch_of(follower), FetchResponse(diverging=EpochEnd(2, 6)))
     assert effects == (TruncateFully(6), AdvanceHighWatermark(6))

@@ -31,7 +31,7 @@ from nilometer.identifiers import (
     topic_id_of,
     uuid_from_text,
 )
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.isr import AlterPartition, AlterPartitionResponse
 from nilometer.runtime import Entropy
 from nilometer.storage.topic_config import TOPIC_CONFIG
 from nilometer.wire import own_apis as forfeit_replicas
@@ -127,7 +127,7 @@ class ControllerChannel:
 
 
 AlterPartitionRequests = Sequence[tuple[TopicIdPartition, AlterPartition]]
-AlterPartitionAnswers = dict[TopicIdPartition, AlterPartitionAnswer]
+AlterPartitionResponses = dict[TopicIdPartition, AlterPartitionResponse]
 
 AUTO_CREATION_VERSION = 7
 """The version of CreateTopics in which topics are created for a client: every broker serves it."""
@@ -156,7 +156,7 @@ class ControllerLink:
 
     async def alter_partitions(
         self, broker_epoch: int, requests: AlterPartitionRequests
-    ) -> AlterPartitionAnswers:
+    ) -> AlterPartitionResponses:
         """Request new ISRs; return the outcome by partition.
 
         ``broker_epoch`` is that of all ``requests``. A partition is missing if the response lacks it.
@@ -179,7 +179,7 @@ class ControllerLink:
         # brokers) before it uses the response; the store has it already.
         await self._metadata.catch_up_with_all()
         return {
-            TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index): AlterPartitionAnswer(
+            TopicIdPartition(topic_id_of(topic.topic_id), part.partition_index): AlterPartitionResponse(
                 error=part.error_code,
                 leader_epoch=part.leader_epoch,
                 partition_epoch=part.partition_epoch,
@@ -370,11 +370,11 @@ def _decision_request(key: TopicIdPartition, request: AlterPartition) -> decisio
     )
 
 
-def _answer_of(altered: decisions.AlteredPartition) -> AlterPartitionAnswer:
+def _answer_of(altered: decisions.AlteredPartition) -> AlterPartitionResponse:
     state = altered.state
     if state is None:
-        return AlterPartitionAnswer(error=altered.outcome.error)
-    return AlterPartitionAnswer(
+        return AlterPartitionResponse(error=altered.outcome.error)
+    return AlterPartitionResponse(
         leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch, isr=state.isr
     )
 

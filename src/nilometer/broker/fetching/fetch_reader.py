@@ -295,8 +295,8 @@ class FetchReader:
             asked.last_fetched_epoch,
             asked.log_start_offset,
         )
-        verdict = partition.on_follower_fetch(leader, fetch)
-        match verdict:
+        result = partition.on_follower_fetch(leader, fetch)
+        match result:
             case ServeFetch(end_offset, high_watermark, _, has_update):
                 self._acknowledged.add(asked.key)
                 has_records = asked.fetch_offset < end_offset

@@ -36,8 +36,8 @@ from nilometer.broker.replicas.replica_failures import ReplicaFailures
 from nilometer.broker.replicas.traffic import PartitionTraffic
 from nilometer.cluster.states import PartitionState
 from nilometer.identifiers import TopicIdPartition
-from nilometer.replication.follower import FetchAnswer, FollowerRole
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.follower import FetchResponse, FollowerRole
+from nilometer.replication.isr import AlterPartition, AlterPartitionResponse
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import Replica
 from nilometer.replication.shell_interface import (
@@ -49,7 +49,7 @@ from nilometer.replication.shell_interface import (
     Effect,
     Effects,
     EligibleBrokers,
-    FetchVerdict,
+    FetchResult,
     FollowerFetch,
     PublishHighWatermark,
     ReleaseProduce,
@@ -293,13 +293,13 @@ class Partition(ReadablePartition):
         replicas. Raises KafkaError.
         """
         leader, required = self.present_leader, info.last_offset + 1
-        verdict = leader.acks_all_outcome(required)
-        if verdict is PENDING:
+        result = leader.acks_all_outcome(required)
+        if result is PENDING:
             ticket = self._hold(leader, required)
             wait = self._produce_waits[ticket] = request.wait_for(outcome)
             wait.ticket = (self, ticket, required)
-        elif verdict is not NONE:
-            outcome.fail(verdict)
+        elif result is not NONE:
+            outcome.fail(result)
 
     def abandon(self, ticket: int, offset: int) -> None:
         """Forget a request that waits for the high watermark to reach ``offset``: its timeout has expired."""
@@ -362,14 +362,14 @@ class Partition(ReadablePartition):
         self._notify_resumed()
 
     # ── following ───────────────────────────────────────────────────────────────────────────────
-    def on_fetch_answer(self, fetch: FollowerFetch, answer: FetchAnswer, records: Bytes) -> str | None:
+    def on_fetch_response(self, fetch: FollowerFetch, answer: FetchResponse, records: Bytes) -> str | None:
         """Apply the leader's response to ``fetch``; return why to back off before the next fetch, or None.
 
         ``records``: the fetched batches. Raises KafkaError if they cannot be appended: they are damaged, or
         the disk fails.
         """
         backs_off_because = None
-        for effect in self.replica.on_fetch_answer(fetch, answer):
+        for effect in self.replica.on_fetch_response(fetch, answer):
             if isinstance(effect, AppendBatches):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
@@ -432,12 +432,12 @@ class Partition(ReadablePartition):
     def _send_alter_partition(self, request: AlterPartition) -> None:
         host = self._host
         host.isr_log.note_request(self, request, host.clock.monotonic_ms())
-        host.isr_requests.send(self.key, request, self._on_alter_partition_answer)
+        host.isr_requests.send(self.key, request, self._on_alter_partition_response)
 
-    def _on_alter_partition_answer(self, request: AlterPartition, answer: AlterPartitionAnswer) -> None:
+    def _on_alter_partition_response(self, request: AlterPartition, answer: AlterPartitionResponse) -> None:
         try:
             now_ms = self._host.clock.monotonic_ms()
-            self._carry_out(self.replica.on_alter_partition_answer(request, answer, now_ms))
+            self._carry_out(self.replica.on_alter_partition_response(request, answer, now_ms))
             self._update_deletion_waits()
             self._host.isr_log.note_state(self)
             if answer is NO_ANSWER:
@@ -453,21 +453,21 @@ class Partition(ReadablePartition):
             self._carry_out(role.on_tick(self._host.clock.monotonic_ms()))
 
     # ── followers that fetch ────────────────────────────────────────────────────────────────────
-    def on_follower_fetch(self, leader: LeaderRole, fetch: FollowerFetch) -> FetchVerdict:
+    def on_follower_fetch(self, leader: LeaderRole, fetch: FollowerFetch) -> FetchResult:
         """Process a follower's fetch, which acknowledges all records below its offset.
 
         ``leader``: the present role, from :meth:`check_reader`. Returns whether to serve the fetch, to report
         a diverging epoch, or to reject it. Raises KafkaError if the replica has to be fenced.
         """
         try:
-            verdict, effects = leader.on_follower_fetch(fetch, self._host.clock.monotonic_ms())
+            result, effects = leader.on_follower_fetch(fetch, self._host.clock.monotonic_ms())
         except AssertionError as broken:
             raise self._fenced_by(broken) from broken
         self._carry_out(effects)
         self._update_deletion_waits()
-        if isinstance(verdict, ServeFetch) and verdict.went_back:
+        if isinstance(result, ServeFetch) and result.went_back:
             delayed_requests.fetch_went_back(self)
-        return verdict
+        return result
 
     def on_read_error(self, error: OSError) -> KafkaError:
         """Take the log's directory offline after a failed read, unless the file was deleted meanwhile.

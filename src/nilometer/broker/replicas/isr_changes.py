@@ -9,14 +9,14 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nilometer.broker.control.controller_link import AlterPartitionAnswers, ControllerLink
+from nilometer.broker.control.controller_link import AlterPartitionResponses, ControllerLink
 from nilometer.broker.decision_lines import PartitionDecision, log_partition_decisions
 from nilometer.broker.replicas.readable_partition import ReadablePartition
 from nilometer.broker.tasks import Tasks
 from nilometer.coordination.store import CoordinationError
 from nilometer.identifiers import BrokerId, TopicIdPartition
 from nilometer.replication.followers import NEVER_MS
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.isr import AlterPartition, AlterPartitionResponse
 from nilometer.replication.leader import LeaderRole
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -24,13 +24,13 @@ logger = logging.getLogger("nilometer.broker.replicas")
 
 RETRY_S = 0.05
 REQUEST_PARTITIONS_MAX = 1000
-NO_ANSWER = AlterPartitionAnswer(error=ErrorCode.request_timed_out)
+NO_ANSWER = AlterPartitionResponse(error=ErrorCode.request_timed_out)
 """In place of an answer that has not arrived; the request may be sent again."""
 
 
 class _Wanted(NamedTuple):
     request: AlterPartition
-    on_answer: Callable[[AlterPartition, AlterPartitionAnswer], None]
+    on_answer: Callable[[AlterPartition, AlterPartitionResponse], None]
 
 
 class IsrRequests:
@@ -46,7 +46,7 @@ class IsrRequests:
         self,
         partition: TopicIdPartition,
         request: AlterPartition,
-        on_answer: Callable[[AlterPartition, AlterPartitionAnswer], None],
+        on_answer: Callable[[AlterPartition, AlterPartitionResponse], None],
     ) -> None:
         """Send ``request`` with the next AlterPartition, and call ``on_answer`` with it and its answer.
 
@@ -72,7 +72,7 @@ class IsrRequests:
         finally:
             self._sending = None
 
-    def _answer(self, wanted: _Wanted, answer: AlterPartitionAnswer) -> None:
+    def _answer(self, wanted: _Wanted, answer: AlterPartitionResponse) -> None:
         self.failed += answer.error is not ErrorCode.none
         wanted.on_answer(wanted.request, answer)
 
@@ -85,7 +85,9 @@ class IsrRequests:
                 batch[partition] = self._waiting.pop(partition)
         return broker_epoch, batch
 
-    async def _ask(self, broker_epoch: int, batch: dict[TopicIdPartition, _Wanted]) -> AlterPartitionAnswers:
+    async def _ask(
+        self, broker_epoch: int, batch: dict[TopicIdPartition, _Wanted]
+    ) -> AlterPartitionResponses:
         requests = [(partition, wanted.request) for partition, wanted in batch.items()]
         try:
             return await self._link.alter_partitions(broker_epoch, requests)

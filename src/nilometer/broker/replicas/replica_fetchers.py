@@ -20,7 +20,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.identifiers import BrokerId, uuid_from_text
 from nilometer.replication.epochs import NO_DIVERGENCE, EpochEnd
-from nilometer.replication.follower import FetchAnswer, FollowerRole
+from nilometer.replication.follower import FetchResponse, FollowerRole
 from nilometer.replication.shell_interface import FollowerFetch
 from nilometer.runtime import Runtime
 from nilometer.storage.errors import LogFenced
@@ -394,7 +394,7 @@ class ReplicaFetcher:
             self._quota.record(len(records))
         try:
             answer = _answer_of(fetched)
-            reason = partition.on_fetch_answer(fetch, answer, records)
+            reason = partition.on_fetch_response(fetch, answer, records)
         except Exception as error:
             self._refuse(partition, fetch, error)
             self._back_off(followed)
@@ -437,10 +437,10 @@ def _key(partition: Partition) -> _Key:
     return uuid_from_text(partition.key.topic_id).bytes, partition.key.partition
 
 
-def _answer_of(fetched: FetchedFromLeader) -> FetchAnswer:
+def _answer_of(fetched: FetchedFromLeader) -> FetchResponse:
     base_offset, end_offset = offset_range(fetched.records)
     diverging = fetched.diverging
-    return FetchAnswer(
+    return FetchResponse(
         error=fetched.error,
         diverging=NO_DIVERGENCE if diverging[0] < 0 else EpochEnd(*diverging),
         base_offset=base_offset,

@@ -264,7 +264,7 @@ class FetchLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchResponse:
     """A Fetch response for one partition."""
 
     partition: TopicPartition
@@ -318,12 +318,12 @@ def fetch_request(api: Api, plan: FetchPlan, limits: FetchLimits) -> Message:
     )
 
 
-def read_fetch_response(response: Message, names: Mapping[UUID, str]) -> list[FetchAnswer]:
+def read_fetch_response(response: Message, names: Mapping[UUID, str]) -> list[FetchResponse]:
     """Return the response per partition; ``names`` maps the requested topic ids to names.
 
     Other topics of the response are dropped.
     """
-    answers: list[FetchAnswer] = []
+    answers: list[FetchResponse] = []
     for topic in response.responses:
         name = topic.topic if hasattr(topic, "topic") else names.get(topic.topic_id)
         if name is None:
@@ -331,7 +331,7 @@ def read_fetch_response(response: Message, names: Mapping[UUID, str]) -> list[Fe
         for part in topic.partitions:
             leader = getattr(part, "current_leader", None)
             answers.append(
-                FetchAnswer(
+                FetchResponse(
                     partition=TopicPartition(name, part.partition_index),
                     code=part.error_code,
                     high_watermark=part.high_watermark,

@@ -23,9 +23,9 @@ from nilometer.client.consumer.consumer_settings import ConsumerConfig
 from nilometer.client.consumer.fetch_exchange import (
     TOPIC_IDS_SINCE,
     ConsumerRecord,
-    FetchAnswer,
     FetchedRecords,
     FetchPlan,
+    FetchResponse,
     FetchSessionHandler,
     WantedPartition,
     damaged,
@@ -409,7 +409,7 @@ class Fetcher:
             else:
                 self._on_partition_failed(answer.partition, position, answer.code)
 
-    def _on_records(self, position: PartitionPosition, answer: FetchAnswer) -> None:
+    def _on_records(self, position: PartitionPosition, answer: FetchResponse) -> None:
         position.failures = 0
         position.drain_first = False
         position.high_watermark = answer.high_watermark

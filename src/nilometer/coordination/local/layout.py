@@ -1,4 +1,19 @@
-"""The files of a local store: their names, and how one is replaced in one step."""
+"""Names and contents of the local store's files, and how one is put into its place.
+
+    store                             the description: format, cluster, first entries folder
+    entries/<base>.<token>/           entries after the snapshot of number <base>
+        snapshot                      that snapshot (none in the first folder)
+        <number>                      one entry; or the seal: the name of the folder of the next entries
+    preparing/<base>.<token>/         an entries folder that is not current yet
+    retired/<base>.<token>.<token>/   an entries folder that is being removed
+    aside/<token>.<n>                 files before they are linked into place  # codespell:ignore
+    sessions/<id>.lock                locked by the process that is (or was last) broker <id>; never unlinked
+    sessions/<id>.<incarnation>.session|heartbeat|expired
+    sessions/controller.<n>           a link to the session record of the n-th controller; empty: resigned
+    members/secret.<number>           the secret; the highest number is valid. Only its owner may read it
+
+Each file starts with one line, ``kind checksum length``, followed by its content.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +28,6 @@ import msgspec
 
 from nilometer.coordination.store import SessionName, StoreDamaged, StoreUnavailable
 from nilometer.runtime import Disk
-
-# Names and contents of the local store's files. No file is accessed here.
-#
-# store the description: format, cluster, first entries folder entries/<base>.<token>/ entries after the
-# snapshot of number <base> snapshot that snapshot (none in the first folder) <number> one entry; or the seal:
-# the name of the folder of the next entries preparing/<base>.<token>/ an entries folder that is not current
-# yet retired/<base>.<token>.<token>/ an entries folder that is being removed aside/<token>.<n> files before
-# they are linked into place # codespell:ignore sessions/<id>.lock locked by the process that is (or was last)
-# broker <id>; never unlinked sessions/<id>.<incarnation>.session|heartbeat|expired sessions/controller.<n> a
-# link to the session record of the n-th controller; empty: resigned members/secret.<number> the secret; the
-# highest number is valid. Only its owner may read it
-#
-# Each file starts with one line, ``kind checksum length``, followed by its content.
 
 FORMAT = 1
 

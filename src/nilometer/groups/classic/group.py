@@ -456,7 +456,7 @@ class ClassicGroup:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
 
-    # -- verdicts on requests about offsets --------------------------------------------------------------
+    # -- requests about offsets ------------------------------------------------------------------------
 
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
         generation = request.generation_id_or_member_epoch
@@ -464,9 +464,9 @@ class ClassicGroup:
             return ErrorCode.none
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             return ErrorCode.unknown_member_id
-        verdict = self.check_member(request.member_id, request.group_instance_id)
-        if verdict is not ErrorCode.none:
-            return verdict
+        error = self.check_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
         if generation != self.generation:
             return ErrorCode.illegal_generation
         # The member knows this generation, but not yet its assignment.

@@ -422,9 +422,9 @@ class ClassicJoin:
         self._add(turn, token, group, request, request.member_id)
 
     def _join_again(self, turn: Turn, token: Token, group: ClassicGroup, request: JoinGroup) -> None:
-        verdict = group.check_member(request.member_id, request.group_instance_id)
-        if verdict is not ErrorCode.none:
-            self._refuse(turn, token, request.member_id, verdict)
+        error = group.check_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            self._refuse(turn, token, request.member_id, error)
             return
         member = group.members[request.member_id]
         why = self._why_rebalance(group, member, request)
@@ -466,13 +466,13 @@ class ClassicLeave:
         causes: list[RebalanceCause] = []
         pending_left = False
         for leaver in request.members:
-            member_id, verdict = self._find(group, leaver)
-            if verdict is ErrorCode.none and member_id in group.pending_members:
+            member_id, error = self._find(group, leaver)
+            if error is ErrorCode.none and member_id in group.pending_members:
                 self._rebalance.remove_pending(group, member_id)
                 pending_left = True
-            elif verdict is ErrorCode.none:
+            elif error is ErrorCode.none:
                 causes.append(self._remove_member(turn, group, member_id, leaver))
-            answers.append(LeaveGroupMemberReply(leaver.member_id, leaver.group_instance_id, verdict))
+            answers.append(LeaveGroupMemberReply(leaver.member_id, leaver.group_instance_id, error))
         turn.reply(token, LeaveGroupReply(ErrorCode.none, tuple(answers)))
         if causes and not group.is_empty:
             self._rebalance.maybe_prepare(turn, group, causes[0])
@@ -564,9 +564,9 @@ class ClassicGroups:
         self._join.join(turn, token, group, request)
 
     def sync(self, turn: Turn, token: Token, group: ClassicGroup, request: SyncGroup) -> None:
-        verdict = self._check_sync(group, request)
-        if verdict is not ErrorCode.none:
-            turn.reply(token, SyncGroupReply(verdict))
+        error = self._check_sync(group, request)
+        if error is not ErrorCode.none:
+            turn.reply(token, SyncGroupReply(error))
             return
         member = group.members[request.member_id]
         self._rebalance.on_synced(group, member.member_id)
@@ -579,9 +579,9 @@ class ClassicGroups:
             self._rebalance.become_stable(turn, group, assignments)
 
     def _check_sync(self, group: ClassicGroup, request: SyncGroup) -> ErrorCode:
-        verdict = group.check_member(request.member_id, request.group_instance_id)
-        if verdict is not ErrorCode.none:
-            return verdict
+        error = group.check_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
         if request.generation_id != group.generation:
             return ErrorCode.illegal_generation
         if request.protocol_type not in (None, group.protocol_type):
@@ -593,14 +593,14 @@ class ClassicGroups:
         return ErrorCode.none
 
     def heartbeat(self, turn: Turn, token: Token, group: ClassicGroup, request: Heartbeat) -> None:
-        verdict = group.check_member(request.member_id, request.group_instance_id)
-        if verdict is ErrorCode.none and request.generation_id != group.generation:
-            verdict = ErrorCode.illegal_generation
-        if verdict is ErrorCode.none:
+        error = group.check_member(request.member_id, request.group_instance_id)
+        if error is ErrorCode.none and request.generation_id != group.generation:
+            error = ErrorCode.illegal_generation
+        if error is ErrorCode.none:
             self._rebalance.expect_heartbeat(turn, group, group.members[request.member_id])
             if group.state is ClassicGroupState.PREPARING_REBALANCE:
-                verdict = ErrorCode.rebalance_in_progress
-        turn.reply(token, HeartbeatReply(verdict))
+                error = ErrorCode.rebalance_in_progress
+        turn.reply(token, HeartbeatReply(error))
 
     def leave(self, turn: Turn, token: Token, group: ClassicGroup, request: LeaveGroup) -> None:
         self._leave.leave(turn, token, group, request)

@@ -41,7 +41,7 @@ from nilometer.identifiers import (
     TopicIdPartition,
 )
 from nilometer.invariants import check
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer
+from nilometer.replication.isr import AlterPartition, AlterPartitionResponse
 from nilometer.replication.shell_interface import EligibleBrokers, Registration
 from nilometer.wire.errors import ErrorCode
 
@@ -73,7 +73,7 @@ class Controller(Protocol[Image]):
 
     def on_alter_partition(
         self, image: Image, request: AlterPartition
-    ) -> tuple[Image, AlterPartitionAnswer]: ...
+    ) -> tuple[Image, AlterPartitionResponse]: ...
 
     def on_broker_gone(self, image: Image, broker: int) -> Image:
         """Return the image after the session of ``broker`` has expired."""
@@ -146,14 +146,14 @@ class SmallController:
     # ── events ──────────────────────────────────────────────────────────────────────────────────
     def on_alter_partition(
         self, image: SmallImage, request: AlterPartition
-    ) -> tuple[SmallImage, AlterPartitionAnswer]:
+    ) -> tuple[SmallImage, AlterPartitionResponse]:
         isr = tuple(broker for broker, _ in request.new_isr)
         error = self._refuse(image, request, isr)
         if error is not ErrorCode.none:
-            return image, AlterPartitionAnswer(error=error)
+            return image, AlterPartitionResponse(error=error)
         if set(isr) != set(image.isr):
             image = self._next(image, isr=isr)
-        answer = AlterPartitionAnswer(
+        answer = AlterPartitionResponse(
             leader_epoch=image.leader_epoch, partition_epoch=image.partition_epoch, isr=image.isr
         )
         return image, answer
@@ -334,7 +334,7 @@ class ClusterController:
 
     def on_alter_partition(
         self, image: ClusterView, request: AlterPartition
-    ) -> tuple[ClusterView, AlterPartitionAnswer]:
+    ) -> tuple[ClusterView, AlterPartitionResponse]:
         members = tuple(IsrMember(BrokerId(id), BrokerEpoch(epoch)) for id, epoch in request.new_isr)
         asked = IsrChange(
             partition=_PARTITION,
@@ -346,8 +346,8 @@ class ClusterController:
         decision = decide_alter_partitions(self._cluster(image), leader, epoch, [asked])
         after, (altered,) = _folded(image, decision), decision.reply
         if altered.state is None:
-            return after, AlterPartitionAnswer(error=altered.outcome.error)
-        return after, AlterPartitionAnswer(
+            return after, AlterPartitionResponse(error=altered.outcome.error)
+        return after, AlterPartitionResponse(
             error=ErrorCode.none,
             leader_epoch=altered.state.leader_epoch,
             partition_epoch=altered.state.partition_epoch,

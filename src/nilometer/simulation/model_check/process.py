@@ -13,8 +13,8 @@ import msgspec
 
 from nilometer.identifiers import NO_LEADER_EPOCH, UNKNOWN_OFFSET, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from nilometer.invariants import check
-from nilometer.replication.follower import FetchAnswer, FollowerRole, TruncationRule
-from nilometer.replication.isr import AlterPartition, AlterPartitionAnswer, CommittedIsr
+from nilometer.replication.follower import FetchResponse, FollowerRole, TruncationRule
+from nilometer.replication.isr import AlterPartition, AlterPartitionResponse, CommittedIsr
 from nilometer.replication.leader import LeaderRole
 from nilometer.replication.replica import NoRole, Replica
 from nilometer.replication.shell_interface import (
@@ -111,13 +111,13 @@ class FetchReply(msgspec.Struct, frozen=True):
     """A leader's response to ``fetch``, in flight."""
 
     fetch: FollowerFetch
-    answer: FetchAnswer
+    answer: FetchResponse
     records: tuple[Record, ...] = ()
 
 
 class AlterReply(msgspec.Struct, frozen=True):
     request: AlterPartition
-    answer: AlterPartitionAnswer
+    answer: AlterPartitionResponse
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
@@ -219,19 +219,17 @@ class Process:
         leader = self.replica.role
         if not isinstance(leader, LeaderRole):
             return ErrorCode.not_leader_or_follower
-        verdict, effects = leader.on_follower_fetch(fetch, NOW_MS)
+        result, effects = leader.on_follower_fetch(fetch, NOW_MS)
         self._carry_out(effects)
-        match verdict:
+        match result:
             case ServeFetch():
                 records = self.log.read(fetch.fetch_offset, max_records)
                 waits = may_wait and not records
-                high_watermark = (
-                    leader.send_high_watermark(fetch.replica) if waits else verdict.high_watermark
-                )
-                self.outbox.append(_reply(fetch, verdict, high_watermark, records))
+                high_watermark = leader.send_high_watermark(fetch.replica) if waits else result.high_watermark
+                self.outbox.append(_reply(fetch, result, high_watermark, records))
                 return ErrorCode.none
             case DivergingFetch(diverging):
-                self.outbox.append(FetchReply(fetch, FetchAnswer(diverging=diverging)))
+                self.outbox.append(FetchReply(fetch, FetchResponse(diverging=diverging)))
                 return ErrorCode.none
             case RejectFetch(error):
                 if error is ErrorCode.offset_out_of_range:
@@ -239,11 +237,11 @@ class Process:
                 return error
 
     def take(self, reply: FetchReply) -> None:
-        self._carry_out(self.replica.on_fetch_answer(reply.fetch, reply.answer), reply.records)
+        self._carry_out(self.replica.on_fetch_response(reply.fetch, reply.answer), reply.records)
         self._maybe_ask()
 
     def take_alter_reply(self, reply: AlterReply) -> None:
-        self._carry_out(self.replica.on_alter_partition_answer(reply.request, reply.answer, NOW_MS))
+        self._carry_out(self.replica.on_alter_partition_response(reply.request, reply.answer, NOW_MS))
 
     def find_lagging(self, follower: int) -> None:
         if isinstance(self.replica.role, LeaderRole):
@@ -269,8 +267,8 @@ class Process:
         if isinstance(self.replica.role, FollowerRole) and self.replica.role.outstanding is None:
             self.ask()
 
-    def _out_of_range(self, leader: LeaderRole) -> FetchAnswer:
-        return FetchAnswer(
+    def _out_of_range(self, leader: LeaderRole) -> FetchResponse:
+        return FetchResponse(
             error=ErrorCode.offset_out_of_range,
             high_watermark=leader.high_watermark,
             log_start_offset=self.log.log_start_offset,
@@ -314,12 +312,12 @@ class Process:
 
 
 def _reply(
-    fetch: FollowerFetch, verdict: ServeFetch, high_watermark: int, records: tuple[Record, ...]
+    fetch: FollowerFetch, result: ServeFetch, high_watermark: int, records: tuple[Record, ...]
 ) -> FetchReply:
-    answer = FetchAnswer(
+    answer = FetchResponse(
         base_offset=fetch.fetch_offset if records else UNKNOWN_OFFSET,
         end_offset=fetch.fetch_offset + len(records) if records else UNKNOWN_OFFSET,
         high_watermark=high_watermark,
-        log_start_offset=verdict.log_start_offset,
+        log_start_offset=result.log_start_offset,
     )
     return FetchReply(fetch, answer, records)
