@@ -1,0 +1,20 @@
+"""What docs/architecture.md says of the modules that a request executes is what it executes."""
+
+from __future__ import annotations
+
+from architecture.requests import committed, executed
+
+ABOUT = 2
+"""By how many modules a request may differ from the table before the table is written again."""
+WRITE = "PYTHONPATH=tests python -m architecture.requests"
+
+
+def test_the_table_has_the_modules_that_requests_execute() -> None:
+    now = {name: len(modules) for name, modules in executed().items()}
+    assert now.keys() == committed().keys() == {"Produce", "Fetch", "JoinGroup", "EndTxn"}
+    assert not [name for name, count in committed().items() if abs(now[name] - count) > ABOUT], WRITE
+
+
+def test_a_request_executes_its_handler_and_its_core() -> None:
+    assert {"broker.api.classic_groups", "groups.shard", "groups.classic.groups"} <= executed()["JoinGroup"]
+    assert {"broker.api.produce", "replication.leader"} <= executed()["Produce"]
