@@ -275,7 +275,11 @@ class Layout(Generic[Item]):
     @property
     def array(self) -> Field:
         """An array of such structures."""
-        return Field(
-            lambda writer, items: writer.array(items, lambda item: self.write(writer, item)),
-            lambda reader: reader.array(lambda: self.read(reader)),
-        )
+
+        def write(writer: Writer, items: Iterable[Item]) -> None:
+            writer.array(items, lambda item: self.write(writer, item))
+
+        def read(reader: Reader) -> tuple[Item, ...]:
+            return reader.array(lambda: self.read(reader))
+
+        return Field(write, read)

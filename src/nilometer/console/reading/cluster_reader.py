@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from nilometer.client.admin.admin import ResourceType
 from nilometer.client.admin.group_admin import GroupAdmin, GroupListing, lags, lags_by_topic

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from nilometer.client.network.cluster_metadata import PartitionMetadata, TopicMetadata
 from nilometer.client.replicas.replica_survey import ReplicaRow, Survey
