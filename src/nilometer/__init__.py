@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from nilometer.version import __version__
 
 if TYPE_CHECKING:
+    from nilometer.client.group.member import RebalanceListener as RebalanceListener
+    from nilometer.client.network.cluster_metadata import TopicPartition as TopicPartition
+    from nilometer.kafka.blocking import connect as connect
     from nilometer.kafka.connection import Kafka as Kafka
-    from nilometer.kafka.connection import connect as connect
     from nilometer.kafka.errors import AbortableTransactionError as AbortableTransactionError
     from nilometer.kafka.errors import CommitFailed as CommitFailed
     from nilometer.kafka.errors import ConnectionLost as ConnectionLost
@@ -22,26 +24,45 @@ if TYPE_CHECKING:
     from nilometer.kafka.errors import InvalidSetting as InvalidSetting
     from nilometer.kafka.errors import KafkaError as KafkaError
     from nilometer.kafka.errors import ProducerFenced as ProducerFenced
+    from nilometer.kafka.errors import RecordDeserializationError as RecordDeserializationError
     from nilometer.kafka.errors import RequestTimedOut as RequestTimedOut
     from nilometer.kafka.errors import TransactionError as TransactionError
+    from nilometer.kafka.formats import JSON as JSON
+    from nilometer.kafka.formats import Format as Format
+    from nilometer.kafka.formats import nullable as nullable
+    from nilometer.kafka.records import Record as Record
+    from nilometer.kafka.records import Records as Records
 
 __all__ = [
+    "JSON",
     "AbortableTransactionError",
     "CommitFailed",
     "ConnectionLost",
     "ErrorCode",
     "FatalTransactionError",
+    "Format",
     "InvalidSetting",
     "Kafka",
     "KafkaError",
     "ProducerFenced",
+    "RebalanceListener",
+    "Record",
+    "RecordDeserializationError",
+    "Records",
     "RequestTimedOut",
+    "TopicPartition",
     "TransactionError",
     "__version__",
     "connect",
+    "nullable",
 ]
 
-_CLIENT = frozenset({"Kafka", "connect"})
+_CLIENT = frozenset(
+    {
+        *("JSON", "Format", "Kafka", "RebalanceListener", "Record", "Records", "TopicPartition"),
+        *("connect", "nullable"),
+    }
+)
 _ERRORS = frozenset(__all__) - _CLIENT - {"__version__"}
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from nilometer.client.admin.admin import ADMIN_CONFIG_DEFINITION, Admin
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.client.group.group_exchange import OffsetAndMetadata
+from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.producer.batch import Delivery, RecordMetadata
 from nilometer.client.producer.producer import Producer
@@ -20,37 +25,14 @@ from nilometer.client.transactions.transaction_manager import ProducerState
 from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.kafka.admin import KafkaAdmin
 from nilometer.kafka.errors import InvalidSetting
-from nilometer.kafka.records import Reading, Records
+from nilometer.kafka.formats import Data, Format, FormatLike, Headers, format_of, to_bytes, to_headers
+from nilometer.kafka.records import K, Reading, Records, V
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["Data", "Delivery", "Headers", "RecordMetadata", "TopicPartition", "to_bytes", "to_headers"]
-
-
-# What the methods of the client take and return.
-
-Data = bytes | str | None
-"""A key or a value. Text is sent as UTF-8; None is Kafka's null, as a value a tombstone."""
-Headers = Mapping[str, Data] | Sequence[tuple[str, Data]]
-
-
-def to_bytes(data: object, topic: str, field: str) -> bytes | None:
-    """Return a key or a value as bytes. Raises TypeError, which names the topic and the field."""
-    if isinstance(data, str):
-        return data.encode()
-    if data is None or isinstance(data, bytes):
-        return data
-    if isinstance(data, bytearray):
-        return bytes(data)
-    raise TypeError(
-        f"the {field} of a record for {topic} is of type {type(data).__name__}: give bytes, text or None, "
-        "for example json.dumps(...)"
-    )
-
-
-def to_headers(headers: Headers, topic: str) -> list[tuple[str, bytes | None]]:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, to_bytes(value, topic, f"header {name!r}")) for name, value in pairs]
+KS = TypeVar("KS", default=Data)
+VS = TypeVar("VS", default=Data)
+T = TypeVar("T")
 
 
 # The settings of one connection, under Kafka's keys, for the producer, consumers and admin that it makes.
@@ -99,22 +81,25 @@ class ConnectionSettings:
 # Transactions: records, and the offsets of the records they were made from, become visible together.
 
 
-class Transaction:
+class Transaction(Generic[KS, VS]):
     """An open transaction: ``async with kafka.transaction("billing-1") as transaction``.
 
     It is committed at the end of the block, and aborted if the block raises.
     """
 
-    def __init__(self, producer: TransactionalProducer) -> None:
+    def __init__(
+        self, producer: TransactionalProducer, key: Format[KS] | None, value: Format[VS] | None
+    ) -> None:
         self._producer = producer
-        self._offsets: list[tuple[Records, dict[TopicPartition, OffsetAndMetadata]]] = []
+        self._key, self._value = key, value
+        self._offsets: list[tuple[Records[Any, Any], dict[TopicPartition, OffsetAndMetadata]]] = []
 
     async def send(
         self,
         topic: str,
-        value: Data = None,
+        value: VS | None = None,
         *,
-        key: Data = None,
+        key: KS | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp: int | None = None,
@@ -126,14 +111,14 @@ class Transaction:
         """
         return await self._producer.send(
             topic,
-            to_bytes(value, topic, "value"),
-            key=to_bytes(key, topic, "key"),
+            to_bytes(value, topic, "value", self._value),
+            key=to_bytes(key, topic, "key", self._key),
             headers=to_headers(headers, topic),
             partition=partition,
             timestamp=timestamp,
         )
 
-    async def commit_offsets(self, records: Records) -> None:
+    async def commit_offsets(self, records: Records[Any, Any]) -> None:
         """Commit the records that ``records`` has returned so far as part of the transaction.
 
         ``records`` needs a group, and ``auto_commit=False``. Raises AbortableTransactionError if the member
@@ -148,20 +133,57 @@ class Transaction:
             records.on_committed(offsets)
 
 
-def connect(
-    bootstrap_servers: str | Sequence[str],
-    *,
-    client_id: str = "nilometer",
-    settings: GivenConfig | None = None,
-) -> Kafka:
-    """Return a connection to the cluster, for ``async with``.
+def _form(given: FormatLike[T] | None) -> Format[T] | None:
+    return None if given is None else format_of(given)
 
-    ``bootstrap_servers``: ``"host:port,…"``, or a sequence of ``"host:port"``. ``settings`` are those of
-    Kafka's producers, consumers and admin clients, under Kafka's keys (``"linger.ms": 0``); each is given to
-    the clients that have it. Raises InvalidSetting.
-    """
-    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
-    return Kafka(ConnectionSettings(servers, client_id, settings or {}))
+
+class TypedProducer(Generic[KS, VS]):
+    """``kafka.producer(value=JSON)``: sends keys and values of one format each, through its connection."""
+
+    def __init__(self, kafka: Kafka, key: Format[KS] | None, value: Format[VS] | None) -> None:
+        self._kafka = kafka
+        self._key, self._value = key, value
+
+    async def send(
+        self,
+        topic: str,
+        value: VS | None = None,
+        *,
+        key: KS | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record as ``Kafka.send`` does. Raises KafkaError, TypeError for what has no such form."""
+        return await (
+            await self.enqueue(
+                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
+            )
+        )
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: VS | None = None,
+        *,
+        key: KS | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Send a record as ``Kafka.enqueue`` does, without waiting for it."""
+        return await self._kafka.enqueue(
+            topic,
+            to_bytes(value, topic, "value", self._value),
+            key=to_bytes(key, topic, "key", self._key),
+            headers=headers,
+            partition=partition,
+            timestamp=timestamp,
+        )
+
+    async def flush(self) -> None:
+        """Wait until every record of the connection so far is acknowledged or has failed."""
+        await self._kafka.flush()
 
 
 class Kafka:
@@ -172,7 +194,7 @@ class Kafka:
         self._admin: Admin | None = None
         self._producer: Producer | None = None
         self._transactional: dict[str, TransactionalProducer] = {}
-        self._records: list[Records] = []
+        self._records: list[Records[Any, Any]] = []
         self._starting = asyncio.Lock()
 
     async def __aenter__(self) -> Kafka:
@@ -257,6 +279,12 @@ class Kafka:
             timestamp=timestamp,
         )
 
+    def producer(
+        self, *, key: FormatLike[KS] | None = None, value: FormatLike[VS] | None = None
+    ) -> TypedProducer[KS, VS]:
+        """Return what sends keys and values of these formats: ``JSON``, a type, or ``(encode, decode)``."""
+        return TypedProducer(self, _form(key), _form(value))
+
     async def flush(self) -> None:
         """Wait until every record so far is acknowledged or has failed."""
         if self._producer is not None:
@@ -266,7 +294,9 @@ class Kafka:
 
     def consume(
         self,
-        *topics: str,
+        *topics: str | re.Pattern[str],
+        key: FormatLike[K] | None = None,
+        value: FormatLike[V] | None = None,
         group: str | None = None,
         start: str = "earliest",
         partitions: Sequence[int] | None = None,
@@ -274,8 +304,13 @@ class Kafka:
         until_end: bool = False,
         auto_commit: bool = True,
         read_committed: bool = False,
-    ) -> Records:
-        """Return the records of ``topics``, to iterate over.
+        listener: RebalanceListener | None = None,
+    ) -> Records[K, V]:
+        """Return the records of ``topics``, to iterate over; with ``group`` also by one compiled pattern,
+        which must match a topic's whole name.
+
+        ``key`` and ``value`` are the formats of keys and values: ``JSON``, a type, or ``(encode, decode)``;
+        without one they are bytes.
 
         With ``group``, the members of the group share the partitions, and go on after the group's committed
         offsets; ``auto_commit=False`` leaves commits to ``Records.commit`` or a transaction. Without it, all
@@ -283,6 +318,7 @@ class Kafka:
         partition). ``start`` is where reading begins without a committed or given offset: ``"earliest"``,
         ``"latest"``, or ``"by_duration:PT1H"`` (the last hour). ``until_end`` stops at the present end
         instead of waiting for more. ``read_committed`` leaves out records of open and aborted transactions.
+        ``listener`` is called when the group gives this member partitions or takes them away.
 
         Raises InvalidSetting for arguments that contradict each other.
         """
@@ -290,6 +326,9 @@ class Kafka:
         single = partitions is not None or offsets is not None
         if not topics or (single and (len(topics) > 1 or group is not None)):
             raise InvalidSetting("give topics; partitions and offsets are for one topic without a group")
+        names = [topic for topic in topics if isinstance(topic, str)]
+        if len(names) < len(topics) and (len(topics) > 1 or group is None):
+            raise InvalidSetting("a pattern of topics is for a group, and stands alone")
         own = {
             "auto.offset.reset": start,
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
@@ -299,16 +338,33 @@ class Kafka:
             consumer = Consumer(Runtime.system(), self._settings.consumer({**own, **in_group}))
         except ConfigError as error:
             raise InvalidSetting(str(error)) from None
-        reading = Reading(topics, partitions, offsets, until_end, group is not None, auto_commit)
-        records = Records(consumer, reading)
+        reading = Reading(
+            topics=tuple(names),
+            pattern=next((topic for topic in topics if isinstance(topic, re.Pattern)), None),
+            partitions=partitions,
+            offsets=offsets,
+            until_end=until_end,
+            group=group,
+            auto_commit=auto_commit,
+            listener=listener,
+        )
+        records = Records(consumer, reading, _form(key), _form(value), self.send)
         self._records = [*(one for one in self._records if not one.closed), records]
         return records
 
     # --- transactions
 
     @asynccontextmanager
-    async def transaction(self, transactional_id: str) -> AsyncGenerator[Transaction, None]:
+    async def transaction(
+        self,
+        transactional_id: str,
+        *,
+        key: FormatLike[KS] | None = None,
+        value: FormatLike[VS] | None = None,
+    ) -> AsyncGenerator[Transaction[KS, VS], None]:
         """Begin a transaction; commit it at the end of the block, or abort it if the block raises.
+
+        ``key`` and ``value`` are the formats of the keys and values that it sends.
 
         ``transactional_id`` names the program's instance: a new connection with the same id fences the one
         before, whose calls then raise ProducerFenced. One transaction of an id is open at a time. Raises
@@ -317,7 +373,7 @@ class Kafka:
         producer = await self._transactional_producer(transactional_id)
         try:
             async with producer.transaction():
-                transaction = Transaction(producer)
+                transaction = Transaction(producer, _form(key), _form(value))
                 yield transaction
             transaction.on_committed()
         finally:

@@ -11,10 +11,13 @@ details. The client has retried a retriable error already, until ``default.api.t
 - TransactionError (not retriable): either AbortableTransactionError, after which the next transaction may
   begin, or FatalTransactionError. ProducerFenced is a fatal one: another program uses the transactional id.
 - InvalidSetting (INVALID_CONFIG, not retriable): a setting that does not exist, or has a wrong value.
+- RecordDeserializationError (INVALID_RECORD, not retriable): a record is not in the format that its consumer
+  was given. ``error.record`` is the record as bytes; the consumer goes on after it.
 """
 
 from __future__ import annotations
 
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.group.committer import CommitFailed
 from nilometer.client.network.connection import ConnectionLost, RequestTimedOut
 from nilometer.client.transactions.transaction_manager import (
@@ -34,6 +37,7 @@ __all__ = [
     "InvalidSetting",
     "KafkaError",
     "ProducerFenced",
+    "RecordDeserializationError",
     "RequestTimedOut",
     "TransactionError",
 ]
@@ -44,3 +48,16 @@ class InvalidSetting(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_config, message)
+
+
+class RecordDeserializationError(KafkaError):
+    """The key or the value of a record is not in the format that its consumer was given."""
+
+    def __init__(self, record: ConsumerRecord, field: str, cause: Exception) -> None:
+        super().__init__(
+            ErrorCode.invalid_record,
+            f"the {field} of {record.topic}-{record.partition} at offset {record.offset} cannot be decoded: "
+            f"{cause}",
+        )
+        self.record = record
+        self.field = field

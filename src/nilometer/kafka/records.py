@@ -4,57 +4,94 @@
         async for record in records:
             ...
 
+``records.batches()`` returns lists of records instead.
+
 Invariant: a record whose processing has failed is not committed. With ``auto_commit`` a record counts as
-processed when the next one is asked for, or when ``async with`` is left without an exception; so each record
-is processed at least once, and those in progress at a crash twice.
+processed when the next one (or the next batch) is asked for, or when ``async with`` is left without an
+exception; so each record is processed at least once, and those in progress at a crash twice.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, cast
 
 from nilometer.client.consumer.consumer import FOREVER_MS, Consumer
-from nilometer.client.consumer.fetch_exchange import ConsumerRecord
+from nilometer.client.consumer.fetch_exchange import ConsumerRecord, K, V
 from nilometer.client.group.group_exchange import GroupMetadata, OffsetAndMetadata
+from nilometer.client.group.member import RebalanceListener
 from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.kafka.dead_letters import SUFFIX, Retries, dead_letter_headers
+from nilometer.kafka.errors import RecordDeserializationError
+from nilometer.kafka.formats import Format, Headers, from_bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 Record = ConsumerRecord
 """``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds), ``key``, ``value``, ``headers``."""
 
 END_CHECK_MS = 200
 """How long one wait for records of a group may take before its end is checked."""
+BATCH_RECORDS_MAX = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What :class:`Records` reads."""
 
     topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    """Instead of ``topics``."""
     partitions: Sequence[int] | None
     offsets: Mapping[int, int] | None
     until_end: bool
-    in_group: bool
+    group: str | None
     auto_commit: bool
+    listener: RebalanceListener | None
 
 
-class Records:
+class Send(Protocol):
+    """``Kafka.send``, for dead letters."""
+
+    async def __call__(
+        self, topic: str, value: bytes | None, *, key: bytes | None, headers: Headers
+    ) -> object: ...
+
+
+class Records(Generic[K, V]):
     """The records of ``Kafka.consume``. Iterate over it in one task only."""
 
-    def __init__(self, consumer: Consumer, reading: Reading) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        reading: Reading,
+        key: Format[K] | None,
+        value: Format[V] | None,
+        send: Send,
+    ) -> None:
         self._consumer = consumer
+        self._send = send
         self._reading = reading
+        self._key, self._value = key, value
         self._opened = False
+        self._entered = False
+        """Whether ``async with`` will close it: so it can be read again after ``until_end``."""
         self._failure: KafkaError | None = None
-        self._buffer: deque[Record] = deque()
-        self._current: Record | None = None
+        self._buffer: deque[ConsumerRecord] = deque()
+        self._in_progress: list[ConsumerRecord] = []
+        """What was returned last: the record or the batch at hand."""
         self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._member: GroupMetadata | None = None
 
-    async def __aenter__(self) -> Records:
+    async def __aenter__(self) -> Records[K, V]:
+        self._entered = True
         await self.open()
         return self
 
@@ -75,8 +112,10 @@ class Records:
         self._opened = True
         try:
             await self._consumer.start()
-            if self._reading.in_group:
-                await self._consumer.subscribe(self._reading.topics)
+            if self._reading.group is not None:
+                reading = self._reading
+                listener = _Listener(reading.listener, self._forget)
+                await self._consumer.subscribe(reading.pattern or reading.topics, listener)
             else:
                 await self._assign()
         except KafkaError as error:
@@ -91,48 +130,202 @@ class Records:
         """
         if self._consumer.closed:
             return
-        if self._opened and self._reading.in_group and self._reading.auto_commit:
-            self._rewind(failed)
+        if self._opened and self._reading.group is not None and self._reading.auto_commit:
+            # Closing commits the positions: move them back to the first record that was not processed.
+            self._put_back([*(self._in_progress if failed else ()), *self._buffer])
         self._buffer.clear()
         await self._consumer.close()
 
-    def __aiter__(self) -> Records:
+    def __aiter__(self) -> Records[K, V]:
         return self
 
-    async def __anext__(self) -> Record:
-        """Return the next record; wait for it, unless ``until_end`` is reached. Raises KafkaError."""
+    async def __anext__(self) -> Record[K, V]:
+        """Return the next record; wait for it, unless ``until_end`` is reached.
+
+        Raises RecordDeserializationError for a record of another format, which counts as returned, or
+        another KafkaError.
+        """
+        self._in_progress.clear()
+        if not self._buffer and not await self._fill():
+            raise StopAsyncIteration
+        return self.next_buffered()
+
+    def next_buffered(self) -> Record[K, V]:
+        """Return the next record, which must be buffered already."""
+        try:
+            return self._decoded(self._buffer[0])
+        finally:
+            self._advance()
+
+    async def next_batch(self, max_records: int = BATCH_RECORDS_MAX) -> list[Record[K, V]]:
+        """Return the records that are there, at most ``max_records``; wait for the first one.
+
+        The list is empty once ``until_end`` is reached. Raises as iterating does; the records before one of
+        another format are returned first.
+        """
+        self._in_progress.clear()
+        batch: list[Record[K, V]] = []
+        if not self._buffer and not await self._fill():
+            return batch
+        while self._buffer and len(batch) < max_records:
+            try:
+                batch.append(self._decoded(self._buffer[0]))
+            except RecordDeserializationError:
+                if batch:
+                    break
+                self._advance()
+                raise
+            self._advance()
+        return batch
+
+    async def batches(self, max_records: int = BATCH_RECORDS_MAX) -> AsyncIterator[list[Record[K, V]]]:
+        """Yield what :meth:`next_batch` returns. A batch is processed when the next one is asked for."""
+        while batch := await self.next_batch(max_records):
+            yield batch
+
+    # --- processing
+
+    async def process(
+        self,
+        handle: Callable[[Record[K, V]], Awaitable[None] | None],
+        *,
+        attempts: int = 3,
+        pause_ms: int = 100,
+    ) -> None:
+        """Call ``handle`` for each record, until ``until_end`` is reached or the task is cancelled.
+
+        If ``handle`` raises, it is called again, ``attempts`` times in all, after pauses that begin with
+        ``pause_ms`` and double. Then the record is sent to the topic ``<topic>.dlq``, with headers that say
+        why, and counts as processed; a record of another format goes there at once. The pauses together must
+        be shorter than ``max.poll.interval.ms``, and the group's other members wait meanwhile. Raises
+        KafkaError, also if the dead letter is not acknowledged: then the record is not committed.
+        """
+        retries = Retries(attempts=attempts, pause_ms=pause_ms)
+        async with self:
+            while True:
+                try:
+                    record = await anext(self)
+                except StopAsyncIteration:
+                    return
+                except RecordDeserializationError as error:
+                    await self._send_dead_letter(error.record, 0, error)
+                else:
+                    await self._process(record, handle, retries)
+
+    async def _process(
+        self,
+        record: Record[K, V],
+        handle: Callable[[Record[K, V]], Awaitable[None] | None],
+        retries: Retries,
+    ) -> None:
+        pauses = retries.pauses_ms()
+        while True:
+            try:
+                await _done(handle(record))
+                return
+            # What the program's function raises is for the headers of the dead letter.
+            except Exception as error:
+                pause_ms = next(pauses, None)
+                where = f"{_partition_of(record)} at offset {record.offset}"
+                if pause_ms is None:
+                    logger.warning("Processing %s failed %d times: %r", where, retries.attempts, error)
+                    await self._send_dead_letter(self._in_progress[-1], retries.attempts, error)
+                    return
+                logger.info("Processing %s failed, and is repeated in %d ms: %r", where, pause_ms, error)
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _send_dead_letter(self, record: ConsumerRecord, attempts: int, error: Exception) -> None:
+        headers = dead_letter_headers(record, self._reading.group, attempts, error)
+        await self._send(record.topic + SUFFIX, record.value, key=record.key, headers=headers)
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether the next record can be returned without waiting."""
+        return bool(self._buffer)
+
+    # --- positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on at ``offset``. Raises KafkaError if the partition is not assigned."""
+        self._consumer.seek(partition, offset)
+        self._forget([partition])
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Read on at the first record of ``partitions`` (default: of all assigned)."""
+        self._consumer.seek_to_beginning(*partitions)
+        self._forget(partitions or self.assignment)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read on after the last record that ``partitions`` (default: all assigned) have then."""
+        self._consumer.seek_to_end(*partitions)
+        self._forget(partitions or self.assignment)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no records of ``partitions`` until they are resumed; the group keeps them assigned."""
+        self._consumer.pause(*partitions)
+        self._put_back([record for record in self._buffer if _partition_of(record) in partitions])
+        self._drop_buffered(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._consumer.resume(*partitions)
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return self._consumer.paused()
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record. Raises KafkaError if the partition is not assigned."""
         await self.open()
-        self._current = None
-        while not self._buffer:
-            if self._consumer.closed or await self._is_at_end():
-                await self.close()
-                raise StopAsyncIteration
-            bounded = self._reading.until_end
-            self._buffer.extend(await self._consumer.poll(timeout_ms=END_CHECK_MS if bounded else FOREVER_MS))
-            if self._reading.in_group:
-                self._member = self._consumer.group_metadata()
-        self._current = record = self._buffer.popleft()
-        partition = TopicPartition(record.topic, record.partition)
-        self._uncommitted[partition] = OffsetAndMetadata(record.offset + 1, record.leader_epoch)
-        return record
+        known = await self._consumer.position(partition)
+        return next((one.offset for one in self._buffer if _partition_of(one) == partition), known)
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offsets of the first records. Raises KafkaError."""
+        await self.open()
+        return await self._consumer.beginning_offsets(partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offsets after the last records that can be read now. Raises KafkaError."""
+        await self.open()
+        return await self._consumer.end_offsets(partitions)
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """Return, per partition, the offset of the first record at or after a time; None if there is none.
+
+        Timestamps are in milliseconds since 1970. Raises KafkaError.
+        """
+        await self.open()
+        found = await self._consumer.offsets_for_times(timestamps)
+        return {partition: None if one is None else one.offset for partition, one in found.items()}
 
     # --- offsets
 
-    async def commit(self) -> None:
-        """Commit all records that were returned so far, the last one included.
+    async def commit(self, record: Record[Any, Any] | None = None) -> None:
+        """Commit all records that were returned so far, the last one included; or only ``record``, with those
+        before it in its partition.
 
         Raises CommitFailed if this member has lost its partitions, or another KafkaError.
         """
         offsets, _ = self.processed()
+        if record is not None:
+            offsets = {_partition_of(record): _offset_after(record)}
         await self._consumer.commit(offsets)
-        self._uncommitted.clear()
+        self.on_committed(offsets)
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the group's committed offsets, of the next records to read. Raises KafkaError."""
+        await self.open()
+        found = await self._consumer.committed(partitions)
+        return {partition: None if one is None else one.offset for partition, one in found.items()}
 
     def processed(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
         """Return the offsets after the returned records, since the last commit, and the member they are of.
 
         Raises KafkaError if there is no group.
         """
-        if not self._reading.in_group:
+        if self._reading.group is None:
             raise KafkaError(ErrorCode.invalid_group_id, "only a group has committed offsets: give `group`")
         return dict(self._uncommitted), self._member or self._consumer.group_metadata()
 
@@ -152,6 +345,61 @@ class Records:
         return self._consumer.assignment()
 
     # --- helpers
+
+    async def _fill(self) -> bool:
+        """Wait for records in the buffer; return False if there are no more, and close unless ``async with``
+        does. Raises KafkaError."""
+        await self.open()
+        while not self._buffer:
+            if self._consumer.closed or await self._is_at_end():
+                if not self._entered:
+                    await self.close()
+                return False
+            bounded = self._reading.until_end
+            records = await self._consumer.poll(timeout_ms=END_CHECK_MS if bounded else FOREVER_MS)
+            self._buffer.extend(records)  # only now: a rebalance in the poll has replaced the buffer
+            if self._reading.group is not None:
+                self._member = self._consumer.group_metadata()
+        return True
+
+    def _decoded(self, record: ConsumerRecord) -> Record[K, V]:
+        """Return the record with its key and value as their formats say."""
+        if self._key is None and self._value is None:
+            return cast("Record[K, V]", record)
+        field = "key"
+        try:
+            key = from_bytes(record.key, self._key)
+            field = "value"
+            value = from_bytes(record.value, self._value)
+        # The formats are the program's functions: whatever they raise, the record is of another format.
+        except Exception as error:
+            raise RecordDeserializationError(record, field, error) from error
+        return cast("Record[K, V]", record._replace(key=key, value=value))
+
+    def _advance(self) -> None:
+        """Count the next buffered record as returned."""
+        record = self._buffer.popleft()
+        self._in_progress.append(record)
+        self._uncommitted[TopicPartition(record.topic, record.partition)] = _offset_after(record)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget the records of partitions that were read, and those that were to be returned next."""
+        self._drop_buffered(partitions)
+        self._in_progress = [one for one in self._in_progress if _partition_of(one) not in partitions]
+        for partition in partitions:
+            self._uncommitted.pop(partition, None)
+
+    def _drop_buffered(self, partitions: Collection[TopicPartition]) -> None:
+        self._buffer = deque(one for one in self._buffer if _partition_of(one) not in partitions)
+
+    def _put_back(self, records: Iterable[ConsumerRecord]) -> None:
+        """Move the positions of assigned partitions back to the first of ``records`` that each has."""
+        assigned = set(self._consumer.assignment())
+        for record in records:
+            partition = _partition_of(record)
+            if partition in assigned:
+                self._consumer.seek(partition, record.offset, record.leader_epoch)
+                assigned.discard(partition)
 
     async def _assign(self) -> None:
         reading, consumer = self._reading, self._consumer
@@ -183,19 +431,44 @@ class Records:
         if not self._reading.until_end:
             return False
         ends = self._ends
-        if self._reading.in_group:
+        if self._reading.group is not None:
             partitions = self._consumer.assignment()
             if not partitions:
                 return False
             ends = await self._consumer.end_offsets(partitions)
         return all([await self._consumer.position(partition) >= end for partition, end in ends.items()])
 
-    def _rewind(self, failed: bool) -> None:
-        """Move the positions back to the first record that was not processed: closing commits them."""
-        unprocessed = [self._current] if failed and self._current is not None else []
-        assigned = set(self._consumer.assignment())
-        for record in (*unprocessed, *self._buffer):
-            partition = TopicPartition(record.topic, record.partition)
-            if partition in assigned:
-                self._consumer.seek(partition, record.offset, record.leader_epoch)
-                assigned.discard(partition)
+
+def _partition_of(record: Record[Any, Any]) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
+
+
+def _offset_after(record: Record[Any, Any]) -> OffsetAndMetadata:
+    return OffsetAndMetadata(record.offset + 1, record.leader_epoch)
+
+
+class _Listener(RebalanceListener):
+    """The user's listener; after it, the records of partitions that are given up are forgotten: they are no
+    longer this member's to commit."""
+
+    def __init__(
+        self, listener: RebalanceListener | None, forget: Callable[[Collection[TopicPartition]], None]
+    ) -> None:
+        self._listener = listener or RebalanceListener()
+        self._forget = forget
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        await _done(self._listener.on_partitions_assigned(partitions))
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await _done(self._listener.on_partitions_revoked(partitions))
+        self._forget(partitions)
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        await _done(self._listener.on_partitions_lost(partitions))
+        self._forget(partitions)
+
+
+async def _done(result: Awaitable[None] | None) -> None:
+    if result is not None:
+        await result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -28,19 +28,6 @@ TIMEOUT_S = 120
 
 class Failed(Exception):
     """What the body of a loop raises."""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as started:
-        yield started
-
-
-@pytest.fixture
-def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    name = request.node.originalname.replace("_", "-")
-    cluster.create_topic(name, partitions=2)
-    return name
 
 
 @pytest.fixture
@@ -341,6 +328,24 @@ def test_every_error_has_kafkas_name(connected: Run, topic: str):
     connected(work)
 
 
+async def test_a_rejected_record_is_named(cluster: Cluster):
+    cluster.create_topic("compacted", configs={"cleanup.policy": "compact"})
+    async with nilometer.connect(cluster.bootstrap_servers, settings={"linger.ms": 10_000}) as kafka:
+        good, bad, last = [await kafka.enqueue("compacted", "x", key=key) for key in ("a", None, "b")]
+        await kafka.flush()
+        with pytest.raises(KafkaError) as rejected:
+            await bad
+        assert str(rejected.value) == (
+            "INVALID_RECORD: compacted-0 rejects this record: A record in a compacted topic needs a key."
+        )
+        for delivery in (good, last):
+            with pytest.raises(KafkaError, match="not written, because other records of its batch"):
+                await delivery
+        with pytest.raises(KafkaError, match="record 0: A record in a compacted topic needs a key"):
+            async with kafka.transaction("rejected") as transaction:
+                await transaction.send("compacted", "x")
+
+
 def test_a_cluster_that_is_not_there():
     async def work() -> None:
         async with nilometer.connect("127.0.0.1:1"):
@@ -389,4 +394,4 @@ def test_importing_the_package_imports_no_client():
         "print(nilometer.connect.__module__)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['nilometer.version'] False", "nilometer.kafka.connection"]
+    assert done.stdout.splitlines() == ["['nilometer.version'] False", "nilometer.kafka.blocking"]

@@ -264,7 +264,7 @@ class Consumer:
             records = [] if self._closed else fetcher.take(count)
             if records:
                 if fetcher.has_work:
-                    await asyncio.sleep(0)  # fetch the next records while the user handles these
+                    await self._fetch_ahead(records)
                 return records
             now_ms = self._clock.monotonic_ms()
             if self._closed:
@@ -276,6 +276,18 @@ class Consumer:
             if group is not None and (wake_ms := group.next_wake_ms()) is not None:
                 until_ms = max(min(until_ms, wake_ms), now_ms + 1)
             await fetcher.wait((until_ms - now_ms) / 1000)
+
+    async def _fetch_ahead(self, records: list[ConsumerRecord]) -> None:
+        """Request the next records while the user handles ``records``. If the poll is cancelled, give them
+        back: the next poll returns them."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            first = {TopicPartition(one.topic, one.partition): one for one in reversed(records)}
+            for partition, record in first.items():
+                if partition in self._positions:
+                    self.seek(partition, record.offset, record.leader_epoch)
+            raise
 
     def __aiter__(self) -> Consumer:
         return self

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 from uuid import UUID
+
+from typing_extensions import TypeVar
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.identifiers import NO_LEADER_EPOCH
@@ -103,15 +105,19 @@ ABORT_MARKER = b"\x00\x00"
 """The type field (after a two-byte version) in the key of the control record of an aborted transaction."""
 
 
-class ConsumerRecord(NamedTuple):
+K = TypeVar("K", default=bytes | None)
+V = TypeVar("V", default=bytes | None)
+
+
+class ConsumerRecord(NamedTuple, Generic[K, V]):
     topic: str
     partition: int
     offset: int
     timestamp: int
     timestamp_type: int
     """0: set by the producer. 1: by the broker, when it appended the record."""
-    key: bytes | None
-    value: bytes | None
+    key: K
+    value: V
     headers: tuple[Header, ...]
     leader_epoch: int
 

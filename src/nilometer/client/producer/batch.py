@@ -11,7 +11,7 @@ To resolve a batch is to set its ``outcome``: acknowledged, or failed. Invariant
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from msgspec import structs
 
 from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.wire.compression import Codec
-from nilometer.wire.errors import KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.record_batch import HEADER_BYTES, pack_batch, read_header
 from nilometer.wire.records import BatchBuilder, decode_records
 
@@ -39,6 +39,25 @@ class Acknowledged:
     base_offset: int
     """-1 if the broker returned none (acks=0)."""
     log_append_time: int = -1
+
+
+class RecordsRejected(KafkaError):
+    """The broker rejected a batch because of some of its records (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, message: str, reasons: Mapping[int, str]) -> None:
+        """``reasons``: why, by the index of a record in the batch; a broker names only the first ones."""
+        index, first = next(iter(reasons.items()))
+        super().__init__(code, message or f"record {index} of the batch: {first}")
+        self.reasons = reasons
+
+    def of_record(self, partition: TopicPartition, index: int) -> KafkaError:
+        """Return the error of one record of the batch."""
+        if index in self.reasons:
+            return KafkaError(self.code, f"{partition} rejects this record: {self.reasons[index]}")
+        return KafkaError(
+            self.code,
+            f"{partition}: not written, because other records of its batch are rejected: {self.message}",
+        )
 
 
 Outcome = Acknowledged | KafkaError
@@ -287,6 +306,8 @@ class Delivery:
                 offset = base_offset + index if base_offset >= 0 else -1
                 timestamp = log_append_time if log_append_time >= 0 else self._timestamp
                 return RecordMetadata(batch.partition.topic, batch.partition.partition, offset, timestamp)
+            case RecordsRejected() as error:
+                raise error.of_record(batch.partition, index) from error
             case KafkaError() as error:
                 # A new exception for each record: each raise adds a traceback to the exception.
                 raise KafkaError(error.code, error.message) from error

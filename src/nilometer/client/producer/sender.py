@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -25,7 +25,13 @@ from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPart
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.client.network.connection_pool import Backoff
 from nilometer.client.producer.accumulator import RecordAccumulator
-from nilometer.client.producer.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Acknowledged, ProducerBatch
+from nilometer.client.producer.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Acknowledged,
+    ProducerBatch,
+    RecordsRejected,
+)
 from nilometer.client.producer.idempotence import IdempotenceState, Verdict
 from nilometer.client.producer.producer_settings import ProducerConfig
 from nilometer.client.transactions.transaction_manager import ProducerState, TransactionManager
@@ -54,6 +60,13 @@ class ProduceAnswer:
     leader_id: int
     leader_epoch: int
     """The epoch of ``leader_id``, the new leader if the response names one (KIP-951); else both are -1."""
+    rejected: Mapping[int, str]
+    """Why the broker rejected the batch, by the index of a record in it (KIP-467)."""
+
+    def error(self) -> KafkaError:
+        if self.rejected:
+            return RecordsRejected(self.code, self.message, self.rejected)
+        return KafkaError(self.code, self.message)
 
 
 def topic_ids(metadata: ClusterMetadata, batches: Sequence[ProducerBatch]) -> dict[str, UUID] | None:
@@ -117,6 +130,10 @@ def read_produce_response(response: Message, ids: dict[str, UUID] | None) -> lis
                     log_append_time=_milliseconds(part.log_append_time),
                     leader_id=leader.leader_id if leader is not None else -1,
                     leader_epoch=leader.leader_epoch if leader is not None else NO_LEADER_EPOCH,
+                    rejected={
+                        one.batch_index: one.batch_index_error_message or "no reason given"
+                        for one in getattr(part, "record_errors", ())
+                    },
                 )
             )
     return answers
@@ -363,24 +380,26 @@ class Sender:
                 continue
             if answer.leader_id >= 0:
                 self._client.learn_leader(answer.partition, answer.leader_id, answer.leader_epoch, nodes)
-            self._on_batch_failed(batch, answer.code, answer.message, answer)
+            self._on_batch_failed(batch, answer.error(), answer)
         for batch in waiting.values():
-            self._on_batch_failed(batch, ErrorCode.unknown_server_error, "the response lacks the partition")
+            lacking = KafkaError(ErrorCode.unknown_server_error, "the response lacks the partition")
+            self._on_batch_failed(batch, lacking)
 
     def _on_request_failed(self, batches: Sequence[ProducerBatch], error: KafkaError) -> None:
         for batch in batches:
-            self._on_batch_failed(batch, error.code, error.message)
+            self._on_batch_failed(batch, error)
 
     def _on_batch_failed(
-        self, batch: ProducerBatch, code: ErrorCode, message: str, answer: ProduceAnswer | None = None
+        self, batch: ProducerBatch, error: KafkaError, answer: ProduceAnswer | None = None
     ) -> None:
+        code = error.code
         self._sent.pop(batch, None)
         self._muted.pop(batch.partition, None)
         if code in STALE_METADATA:
             self._client.request_refresh()
         if batch.outcome is not None:
             return  # it expired before the response came
-        batch.last_failure = KafkaError(code, message)
+        batch.last_failure = error
         batch.maybe_written |= code in MAYBE_WRITTEN
         now_ms = self._client.runtime.clock.monotonic_ms()
         if code == ErrorCode.message_too_large and batch.records_count > 1:
@@ -395,7 +414,7 @@ class Sender:
             self._client.request_refresh()  # the broker may not be the leader any more
             self._accumulator.put_back(batch, now_ms + self._delay_ms(1))
         elif verdict is Verdict.FAILED:
-            self._give_up(batch, KafkaError(code, message), maybe_written=True)
+            self._give_up(batch, error, maybe_written=True)
         elif is_retriable(code) and batch.failures < self._config.retries:
             batch.failures += 1
             delay_ms = self._delay_ms(batch.failures)
@@ -403,7 +422,7 @@ class Sender:
                 delay_ms = min(delay_ms, PREVIOUS_END_PAUSE_MS)
             self._accumulator.put_back(batch, now_ms + delay_ms)
         else:
-            self._give_up(batch, KafkaError(code, message), maybe_written=batch.maybe_written)
+            self._give_up(batch, error, maybe_written=batch.maybe_written)
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
         parts = batch.split(self._accumulator.codec, self._accumulator.level)

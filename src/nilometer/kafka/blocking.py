@@ -1,0 +1,320 @@
+"""The client without asyncio: ``with nilometer.connect(...) as kafka``, for scripts, notebooks and threads.
+
+An event loop on a thread of its own runs the client. Each method here has the name of a coroutine of the
+client, runs it there, and waits for its result; nothing is done twice. Methods may be called from any thread;
+records are iterated over in one thread at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from nilometer.client.consumer.fetch_exchange import K, V
+from nilometer.client.group.member import RebalanceListener
+from nilometer.client.network.cluster_metadata import TopicPartition
+from nilometer.client.producer.batch import Delivery, RecordMetadata
+from nilometer.client.settings.client_settings import GivenConfig
+from nilometer.kafka.admin import KafkaAdmin
+from nilometer.kafka.connection import KS, VS, ConnectionSettings, Kafka, Transaction, TypedProducer
+from nilometer.kafka.formats import FormatLike
+from nilometer.kafka.records import BATCH_RECORDS_MAX, Record, Records
+
+P = ParamSpec("P")
+R = TypeVar("R")
+W = TypeVar("W")
+
+
+class LoopThread:
+    """An event loop that runs in a thread until it is closed."""
+
+    def __init__(self) -> None:
+        self._started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="nilometer-client", daemon=True
+        )
+        self._thread.start()
+        self._loop = self._started.result()
+
+    async def _serve(self) -> None:
+        self._started.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
+
+    def run(self, work: Awaitable[R]) -> R:
+        """Return the result of ``work``, or raise its exception. Ctrl-C cancels it."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("the client's own thread cannot wait for it: use another thread")
+
+        async def main() -> R:
+            return await work
+
+        future = asyncio.run_coroutine_threadsafe(main(), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+class Blocking(Generic[W]):
+    """What its methods run in the loop: an object of the client."""
+
+    def __init__(self, loop: LoopThread, inner: W) -> None:
+        self.loop = loop
+        self.inner = inner
+
+
+def blocking(method: Callable[Concatenate[Any, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
+    """Return the method that waits for ``method`` of the inner object."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.loop.run(method(self.inner, *args, **kwargs))
+
+    return call
+
+
+def in_loop(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return the method that calls ``method`` of the inner object, which does not wait, in the loop."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], *args: P.args, **kwargs: P.kwargs) -> R:
+        async def work() -> R:
+            return method(self.inner, *args, **kwargs)
+
+        return self.loop.run(work())
+
+    return call
+
+
+class BlockingDelivery(Blocking[Delivery]):
+    """The acknowledgement of a record to come."""
+
+    def done(self) -> bool:
+        return self.inner.done()
+
+    def result(self) -> RecordMetadata:
+        """Wait for the acknowledgement. Raises the KafkaError that the record failed with."""
+        return self.loop.run(self.inner)
+
+
+def _delivering(
+    method: Callable[Concatenate[Any, P], Awaitable[Delivery]],
+) -> Callable[Concatenate[Any, P], BlockingDelivery]:
+    @functools.wraps(method)
+    def call(self: Blocking[Any], *args: P.args, **kwargs: P.kwargs) -> BlockingDelivery:
+        return BlockingDelivery(self.loop, self.loop.run(method(self.inner, *args, **kwargs)))
+
+    return call
+
+
+class BlockingRecords(Blocking[Records[K, V]], Generic[K, V]):
+    """The records of ``kafka.consume``: ``for record in …``."""
+
+    def __enter__(self) -> BlockingRecords[K, V]:
+        self.loop.run(self.inner.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
+
+    def __iter__(self) -> BlockingRecords[K, V]:
+        return self
+
+    def __next__(self) -> Record[K, V]:
+        batch = self.next_batch(1)
+        if not batch:
+            raise StopIteration
+        return batch[0]
+
+    def batches(self, max_records: int = BATCH_RECORDS_MAX) -> Iterator[list[Record[K, V]]]:
+        while batch := self.next_batch(max_records):
+            yield batch
+
+    def next_batch(self, max_records: int = BATCH_RECORDS_MAX) -> list[Record[K, V]]:
+        return self.loop.run(self.inner.next_batch(max_records))
+
+    def process(
+        self, handle: Callable[[Record[K, V]], None], *, attempts: int = 3, pause_ms: int = 100
+    ) -> None:
+        async def in_thread(record: Record[K, V]) -> None:
+            await asyncio.to_thread(handle, record)
+
+        self.loop.run(self.inner.process(in_thread, attempts=attempts, pause_ms=pause_ms))
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        return self.inner.assignment
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        return self.inner.paused
+
+    open = blocking(Records[Any, Any].open)
+    close = blocking(Records[Any, Any].close)
+    commit = blocking(Records[Any, Any].commit)
+    committed = blocking(Records[Any, Any].committed)
+    position = blocking(Records[Any, Any].position)
+    beginning_offsets = blocking(Records[Any, Any].beginning_offsets)
+    end_offsets = blocking(Records[Any, Any].end_offsets)
+    offsets_for_times = blocking(Records[Any, Any].offsets_for_times)
+    seek = in_loop(Records[Any, Any].seek)
+    seek_to_beginning = in_loop(Records[Any, Any].seek_to_beginning)
+    seek_to_end = in_loop(Records[Any, Any].seek_to_end)
+    pause = in_loop(Records[Any, Any].pause)
+    resume = in_loop(Records[Any, Any].resume)
+
+
+class BlockingAdmin(Blocking[KafkaAdmin]):
+    """``kafka.admin``: topics, configurations, groups and offsets."""
+
+    cluster = blocking(KafkaAdmin.cluster)
+    create_topic = blocking(KafkaAdmin.create_topic)
+    delete_topic = blocking(KafkaAdmin.delete_topic)
+    add_partitions = blocking(KafkaAdmin.add_partitions)
+    topics = blocking(KafkaAdmin.topics)
+    topic = blocking(KafkaAdmin.topic)
+    offsets = blocking(KafkaAdmin.offsets)
+    topic_configs = blocking(KafkaAdmin.topic_configs)
+    set_topic_configs = blocking(KafkaAdmin.set_topic_configs)
+    broker_configs = blocking(KafkaAdmin.broker_configs)
+    set_broker_configs = blocking(KafkaAdmin.set_broker_configs)
+    groups = blocking(KafkaAdmin.groups)
+    group = blocking(KafkaAdmin.group)
+    delete_group = blocking(KafkaAdmin.delete_group)
+    group_offsets = blocking(KafkaAdmin.group_offsets)
+    set_group_offsets = blocking(KafkaAdmin.set_group_offsets)
+    delete_group_offsets = blocking(KafkaAdmin.delete_group_offsets)
+
+
+class ThreadListener(RebalanceListener):
+    """Calls a listener in a thread other than the loop's, so that it may call the methods that wait."""
+
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_partitions_assigned, partitions)
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_partitions_revoked, partitions)
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_partitions_lost, partitions)
+
+
+def _reading(
+    method: Callable[Concatenate[Any, P], Records[K, V]],
+) -> Callable[Concatenate[Any, P], BlockingRecords[K, V]]:
+    @functools.wraps(method)
+    def call(self: Blocking[Any], *args: P.args, **kwargs: P.kwargs) -> BlockingRecords[K, V]:
+        listener = kwargs.get("listener")
+        if isinstance(listener, RebalanceListener):
+            kwargs["listener"] = ThreadListener(listener)
+        return BlockingRecords(self.loop, in_loop(method)(self, *args, **kwargs))
+
+    return call
+
+
+class BlockingProducer(Blocking[TypedProducer[KS, VS]], Generic[KS, VS]):
+    """``kafka.producer(value=JSON)``."""
+
+    send = blocking(TypedProducer[KS, VS].send)
+    enqueue = _delivering(TypedProducer[KS, VS].enqueue)
+    flush = blocking(TypedProducer[KS, VS].flush)
+
+
+class BlockingTransaction(Blocking[Transaction[KS, VS]], Generic[KS, VS]):
+    """``with kafka.transaction("billing-1") as transaction``."""
+
+    send = _delivering(Transaction[KS, VS].send)
+
+    def commit_offsets(self, records: BlockingRecords[Any, Any]) -> None:
+        self.loop.run(self.inner.commit_offsets(records.inner))
+
+
+class BlockingKafka(Blocking[Kafka]):
+    """``with nilometer.connect("host:port") as kafka``: the methods of ``Kafka``, which wait."""
+
+    send = blocking(Kafka.send)
+    enqueue = _delivering(Kafka.enqueue)
+    flush = blocking(Kafka.flush)
+    consume = _reading(Kafka.consume)
+
+    def producer(
+        self, *, key: FormatLike[KS] | None = None, value: FormatLike[VS] | None = None
+    ) -> BlockingProducer[KS, VS]:
+        return BlockingProducer(self.loop, self.inner.producer(key=key, value=value))
+
+    @contextmanager
+    def transaction(
+        self,
+        transactional_id: str,
+        *,
+        key: FormatLike[KS] | None = None,
+        value: FormatLike[VS] | None = None,
+    ) -> Generator[BlockingTransaction[KS, VS], None, None]:
+        block = self.inner.transaction(transactional_id, key=key, value=value)
+        transaction = self.loop.run(block.__aenter__())
+        try:
+            yield BlockingTransaction(self.loop, transaction)
+        except BaseException as error:
+            if not self.loop.run(block.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            self.loop.run(block.__aexit__(None, None, None))
+
+    @property
+    def admin(self) -> BlockingAdmin:
+        return BlockingAdmin(self.loop, self.inner.admin)
+
+
+class Connection(Kafka):
+    """What :func:`connect` returns: ``async with`` opens a Kafka, and ``with`` a BlockingKafka."""
+
+    _blocking: BlockingKafka | None = None
+
+    def __enter__(self) -> BlockingKafka:
+        """Connect from a thread, without asyncio. Raises ConnectionLost if no bootstrap server responds."""
+        loop = LoopThread()
+        try:
+            loop.run(self.__aenter__())
+        except BaseException:
+            loop.close()
+            raise
+        self._blocking = BlockingKafka(loop, self)
+        return self._blocking
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        blocking, self._blocking = self._blocking, None
+        if blocking is not None:
+            try:
+                blocking.loop.run(self.close(failed=kind is not None))
+            finally:
+                blocking.loop.close()
+
+
+def connect(
+    bootstrap_servers: str | Sequence[str],
+    *,
+    client_id: str = "nilometer",
+    settings: GivenConfig | None = None,
+) -> Connection:
+    """Return a connection to the cluster: for ``async with``, or for ``with`` without asyncio.
+
+    ``bootstrap_servers``: ``"host:port,…"``, or a sequence of ``"host:port"``. ``settings`` are those of
+    Kafka's producers, consumers and admin clients, under Kafka's keys (``"linger.ms": 0``); each is given to
+    the clients that have it. Raises InvalidSetting.
+    """
+    servers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+    return Connection(ConnectionSettings(servers, client_id, settings or {}))
