@@ -20,6 +20,9 @@ from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "src"
+COMMIT = "commit"
+"""In the folder of the build: the commit that it is of."""
+AUTHOR = ("-c", "user.name=Nilometer", "-c", "user.email=build@localhost", "-c", "commit.gpgsign=false")
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
@@ -40,9 +43,12 @@ def build_both(folder: Path) -> tuple[Path, Path]:
     _run(sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", backend, *requires)
     tree = folder / "tree"
     tree.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, tree)
     shutil.copytree(SOURCES, tree / "src", ignore=NOT_SOURCES)
+    for command in (["init"], ["add", "."], [*AUTHOR, "commit", "--no-verify", "--message", "The build"]):
+        _run("git", *command, cwd=tree)
+    (folder / COMMIT).write_text(_run("git", "rev-parse", "HEAD", cwd=tree).strip())
     sdist = _build(backend, tree, "build_sdist", folder)
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")

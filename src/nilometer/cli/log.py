@@ -16,6 +16,7 @@ import click
 from nilometer.cli import commands
 from nilometer.cli.cluster_options import confirm, json_option, print_json, yes_option
 from nilometer.cli.record_format import as_text_or_base64
+from nilometer.identifiers import uuid_to_text
 from nilometer.runtime import Disk
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage import checkpoints, names, producers
@@ -195,7 +196,7 @@ def _plain_file(disk: Disk, path: str, name: str) -> Iterator[Entry]:
             yield {"type": "leader_epoch", "epoch": epoch, "start_offset": start_offset}
     elif name == names.PARTITION_METADATA:
         topic_id = checkpoints.read_partition_metadata(disk, path)
-        yield {"type": "partition_metadata", "topic_id": str(topic_id) if topic_id else None}
+        yield {"type": "partition_metadata", "topic_id": uuid_to_text(topic_id) if topic_id else None}
     else:
         for partition, offset in sorted(checkpoints.read_offsets(disk, path).items()):
             yield {

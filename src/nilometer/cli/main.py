@@ -12,12 +12,15 @@ variable ``NILOMETER_TRACEBACK`` is set.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import importlib.util
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -151,8 +154,37 @@ def _exists(lazy: _Lazy) -> bool:
     return importlib.util.find_spec(_module(lazy)) is not None
 
 
+def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        made_of = commit()
+        click.echo(f"nilometer, version {__version__}" + (f" (commit {made_of})" if made_of else ""))
+        context.exit()
+
+
+def commit() -> str | None:
+    """Return the commit of this installation: as its build wrote it down, or of the checkout; else None."""
+    package = Path(__file__).resolve().parents[1]
+    with contextlib.suppress(FileNotFoundError):
+        return (package / "commit").read_text(encoding="ascii")
+    checkout = package.parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None  # without git, or of another user
+
+
 @click.group(cls=LazyGroup, context_settings=SETTINGS)
-@click.version_option(__version__, prog_name="nilometer")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, with the commit that it was made of, and exit.",
+)
 def cli() -> None:
     """A replicated, partitioned log that speaks Kafka's wire protocol."""
 
@@ -242,6 +274,9 @@ _ADVICE = {
     "GROUP_ID_NOT_FOUND": "`nilometer group list` shows the groups.",
     "NOT_ENOUGH_REPLICAS": "Fewer replicas are in sync than min.insync.replicas: start stopped brokers.",
 }
+_OTHER_SECURITY = (
+    "--command-config names a file with these settings; `nilometer up --secure` writes one and names it."
+)
 
 
 def explain(error: Exception) -> str | None:
@@ -251,7 +286,9 @@ def explain(error: Exception) -> str | None:
     from nilometer.wire.errors import KafkaError
 
     if isinstance(error, KafkaError):
-        advice = _ADVICE.get(error.name)
+        from nilometer.client.network.connection import NotServed
+
+        advice = _OTHER_SECURITY if isinstance(error, NotServed) else _ADVICE.get(error.name)
         return str(error) + (f"\n{advice}" if advice else "")
     if isinstance(error, ModuleNotFoundError):
         return missing_extra(error.name)

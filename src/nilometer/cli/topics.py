@@ -48,7 +48,7 @@ from nilometer.client.network.cluster_metadata import TopicMetadata, TopicPartit
 from nilometer.client.offsets.offset_queries import READ_COMMITTED
 from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.client.replicas.reassignments import describe_by_controller
-from nilometer.identifiers import NO_LEADER
+from nilometer.identifiers import NO_LEADER, uuid_to_text
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 # ``nilometer topic config``: shows and changes the settings of a topic.
@@ -492,7 +492,7 @@ def _replication(one: TopicMetadata) -> int:
 def _summary(one: TopicMetadata) -> dict[str, Any]:
     return {
         "name": one.name,
-        "topic_id": str(one.topic_id) if one.topic_id else None,
+        "topic_id": uuid_to_text(one.topic_id) if one.topic_id else None,
         "internal": one.is_internal,
         "partitions": len(one.partitions),
         "replication_factor": _replication(one),
@@ -530,7 +530,8 @@ def _print_topic(one: TopicMetadata, configs: Mapping[str, ConfigEntry]) -> None
         for part in one.partitions
     ]
     columns = ("partition", "leader", "leader epoch", "replicas", "isr", "offline")
-    print_table(columns, rows, title=f"{one.name}  (id {one.topic_id})")
+    topic_id = f"  (id {uuid_to_text(one.topic_id)})" if one.topic_id else ""
+    print_table(columns, rows, title=one.name + topic_id)
     own = [entry for entry in configs.values() if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG]
     for entry in own:
         click.echo(f"  {entry.name}={entry.value}")

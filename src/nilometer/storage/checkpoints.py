@@ -7,11 +7,11 @@ a missing last newline. Every writer replaces the file as a whole; ``partition.m
 
 from __future__ import annotations
 
-import base64
 import posixpath
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
+from nilometer.identifiers import uuid_from_text, uuid_to_text
 from nilometer.runtime import Disk
 from nilometer.storage import names
 from nilometer.storage.errors import CorruptCheckpoint
@@ -91,19 +91,6 @@ def sync_partition_metadata(disk: Disk, folder: str) -> None:
     finally:
         file.close()
     disk.sync_directory(folder)
-
-
-def uuid_to_text(value: uuid.UUID) -> str:
-    """Return a UUID as Kafka writes it: 22 characters of URL-safe base 64 without padding."""
-    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
-
-
-def uuid_from_text(text: str) -> uuid.UUID:
-    """Parse a UUID as Kafka writes it. Raises ValueError."""
-    data = base64.b64decode(f"{text}==", altchars=b"-_", validate=True)
-    if len(data) != 16 or len(text) != 22:
-        raise ValueError(f"{text!r} is not a UUID")
-    return uuid.UUID(bytes=data)
 
 
 def _encode(lines: Sequence[str]) -> bytes:

@@ -108,6 +108,10 @@ def test_the_status_without_a_user_that_may_log_in(nilometer: Nilometer, why: st
     assert "responds" not in str(found.document["problems"])
     replicas = nilometer("replicas")
     assert replicas.code == 1 and why in replicas.err
+    topics = nilometer("topic", "list")
+    assert topics.code == 1 and why in topics.err
+    assert "`nilometer up` starts a broker" not in topics.err
+    assert ("--command-config names a file with these settings" in topics.err) == ("security.protocol" in why)
 
 
 def test_the_replicas(nilometer: Nilometer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -29,6 +30,8 @@ def test_a_topic_from_creation_to_deletion(shell: CommandShell) -> None:
     assert (listed["partitions"], listed["replication_factor"], listed["internal"]) == (2, 1, False)
     (described,) = shell.json("topic", "describe", "cycle")["topics"]
     assert described["topic_id"] == listed["topic_id"]
+    assert re.fullmatch("[A-Za-z0-9_-]{22}", listed["topic_id"])  # as Kafka writes it
+    assert f"(id {listed['topic_id']})" in shell.run("topic", "describe", "cycle").decode()
     assert [part["isr"] for part in described["partitions"]] == [[1], [1]]
     assert described["configs"]["retention.ms"]["value"] == "77777"
     shell.run(

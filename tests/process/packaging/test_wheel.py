@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 import zipfile
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from support.empty_environment import build_both, install_alone, source_files
+import nilometer
+from support.empty_environment import COMMIT, build_both, install_alone, source_files
 from support.ports import free_ports
 
 
@@ -62,11 +64,20 @@ def test_both_have_every_file_of_the_package(built: tuple[Path, Path]) -> None:
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         assert "License-Expression: Apache-2.0" in archive.read(metadata).decode()
     in_wheel = {name for name in names if ".dist-info/" not in name}
-    assert in_wheel == source_files()
+    assert in_wheel == source_files() | {"nilometer/commit"}
     with tarfile.open(sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
     assert in_sdist >= {f"src/{name}" for name in source_files()} | {"pyproject.toml", "README.md", "LICENSE"}
     assert not any(name.startswith(("tests", "bench")) for name in in_sdist)
+
+
+def test_the_version_names_the_commit(built: tuple[Path, Path], run: Run) -> None:
+    shown = re.fullmatch(
+        r"nilometer, version ([0-9.]+) \(commit ([0-9a-f]{7,})\)\n", run("nilometer", "--version").stdout
+    )
+    assert shown is not None
+    assert shown[1] == nilometer.__version__
+    assert built[0].with_name(COMMIT).read_text().startswith(shown[2])
 
 
 def test_a_cluster_from_the_wheel_alone(run: Run) -> None:

@@ -27,14 +27,19 @@ def test_there_are_samples() -> None:
     assert len(INLINE) > 100
 
 
+def _is_name(parameter: click.Parameter | None) -> bool:
+    """Whether the command knows all that may be given."""
+    return parameter is not None and isinstance(parameter.type, click.Choice)
+
+
 @pytest.mark.parametrize(("page", "command"), CASES)
 def test_a_command_of_the_documentation_exists(page: str, command: str) -> None:
     words = shlex.split(_END.split(command)[0])[1:]
     try:
         parse_command(words)
-    except click.BadParameter:
-        pass  # a file that only the reader has
     except click.UsageError as error:
+        if isinstance(error, click.BadParameter) and not _is_name(error.param):
+            return  # a file that only the reader has
         pytest.fail(f"{page}: {command}: {error.format_message()}")
 
 

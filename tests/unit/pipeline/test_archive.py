@@ -12,6 +12,7 @@ import pytest
 
 from nilometer.pipeline.archive import archiver
 from nilometer.pipeline.archive.archive_check import find_orphans
+from nilometer.pipeline.archive.archive_plan import SourceLog, why_none
 from nilometer.pipeline.archive.archive_target import LocalTarget, open_target
 from nilometer.pipeline.archive.archiver import PartitionArchiver, archive
 from nilometer.pipeline.errors import DataLoss, OptionError, SourceError
@@ -87,6 +88,24 @@ def test_nothing_above_the_high_watermark_is_archived_and_never_the_active_segme
         assert (result.end, result.high_watermark) == (end, high_watermark)
     (log.log_dir / "replication-offset-checkpoint").unlink()
     assert "no high watermark is checkpointed" in problem_of(log.log_dir, target)
+
+
+def test_it_says_why_nothing_is_copied(log, target):
+    log.checkpoint(0)
+    (note,) = archive_topic(log.log_dir, target).notes
+    assert "its sealed segments are not known to be committed" in note
+    assert "has a high watermark of 0, which its broker writes down when it stops" in note
+    log.checkpoint(100)
+    assert archive_topic(log.log_dir, target).notes == []
+    log.checkpoint(0)  # what is archived stays archived
+    assert archive_topic(log.log_dir, target).notes == []
+
+
+def test_it_says_that_the_active_segment_is_not_copied():
+    only = SourceLog("t-0 in d", (0,), 0, 40, ())
+    assert "its only segment is the active one" in (why_none([only]) or "")
+    assert why_none([SourceLog("t-0 in d", (0, 20), 0, 40, ())]) is None
+    assert why_none([]) == "no replica of it is there"
 
 
 def test_a_rerun_copies_only_what_is_missing(log, target):

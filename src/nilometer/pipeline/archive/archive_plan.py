@@ -99,6 +99,26 @@ def sealed(source: SourceLog) -> list[tuple[int, int]]:
     ]
 
 
+def why_none(sources: Sequence[SourceLog]) -> str | None:
+    """Return why the log has no segment to copy; None if it has some."""
+    order = in_order(sources)
+    if not order:
+        return "no replica of it is there"
+    first = sources[order[0]]
+    if len(first.bases) < 2:
+        return (
+            "its only segment is the active one, which is not copied: segment.bytes and segment.ms of the "
+            "topic say when it is sealed"
+        )
+    if not sealed(first):
+        return (
+            f"its sealed segments are not known to be committed: {first.name} has a high watermark of "
+            f"{first.high_watermark}, which its broker writes down when it stops, and every "
+            "replica.high.watermark.checkpoint.interval.ms while it runs. Run this command again then"
+        )
+    return None
+
+
 def covers(ranges: Iterable[tuple[int, int]], start: int, end: int) -> bool:
     """Whether the ranges together contain all of [start, end)."""
     for low, high in sorted(ranges):

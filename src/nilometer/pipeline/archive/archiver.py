@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
+from nilometer.identifiers import uuid_to_text
 from nilometer.pipeline.archive import archive_plan
 from nilometer.pipeline.archive.archive_plan import Copy, SourceLog
 from nilometer.pipeline.archive.archive_target import ArchiveTarget, explained
@@ -437,7 +438,7 @@ class PartitionArchiver:
             )
         except CorruptCheckpoint:
             found = None
-        if found is None or checkpoints.uuid_to_text(found) != self._topic_id:
+        if found is None or uuid_to_text(found) != self._topic_id:
             raise SegmentChanged(f"{shown(replica.place)} was deleted")
         if _is_compacted(replica):
             raise SegmentChanged(f"{shown(replica.place)} is being compacted")
@@ -481,6 +482,8 @@ class PartitionArchiver:
         result.start = min((one.start_offset for one in linked), default=0)
         result.end = linked[-1].end_offset if linked else 0
         result.high_watermark = max((one.high_watermark for one in sources), default=result.end)
+        if not linked and sources and (why := archive_plan.why_none(sources)) is not None:
+            result.notes.append(f"Nothing of {result.part} is copied: {why}.")
         result.gaps = archive_manifest.gaps(linked)
         known = set(archive_manifest.gaps(before))
         archived_end = before[-1].end_offset if before else None

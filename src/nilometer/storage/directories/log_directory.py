@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from nilometer.identifiers import uuid_to_text
 from nilometer.runtime import Disk, DiskLock, Entropy
 from nilometer.storage import checkpoints, names
-from nilometer.storage.checkpoints import uuid_to_text
 from nilometer.storage.directories import checkpoint_files
 from nilometer.storage.directories.checkpoint_files import FILES, CheckpointFiles, CheckpointPlan, LogWaiting
 from nilometer.storage.errors import CorruptCheckpoint

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from nilometer.identifiers import uuid_to_text
 from nilometer.pipeline.errors import SourceError
 from nilometer.pipeline.source.log_folders import archive_manifest
 from nilometer.pipeline.source.log_folders.archive_manifest import ArchivedSegment, Manifest, StoredFile
@@ -407,7 +408,7 @@ def _topic_id(disk: Disk, folder: str) -> str | None:
         found = checkpoints.read_partition_metadata(disk, posixpath.join(folder, names.PARTITION_METADATA))
     except CorruptCheckpoint:
         return None
-    return checkpoints.uuid_to_text(found) if found is not None else None
+    return uuid_to_text(found) if found is not None else None
 
 
 # Archived partitions: found in a place, read from their manifests, shown as folders of segments.
