@@ -1,4 +1,4 @@
-"""docs/settings.md and docs/errors.md say what the code defines; `make reference` writes their tables."""
+"""Pages that say what the code defines, as docs/settings.md; `make reference` writes their tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
 from nilometer.broker.settings.listener_security import split_overrides
 from nilometer.client.consumer.consumer_settings import CONSUMER_CONFIG_DEFINITION
 from nilometer.config import ConfigKey, ConfigKind, parse_properties
-from support.documentation import errors_reference, settings_reference
+from support.documentation import errors_reference, python_reference, settings_reference
 from support.documentation.code_blocks import DOCS, code_blocks
 from support.documentation.errors_reference import error_advice, error_texts, literal, sources
 from support.documentation.generated_parts import with_parts
@@ -26,6 +26,7 @@ from support.documentation.settings_reference import differences, valid_values
 PARTS = {
     settings_reference.PAGE: settings_reference.settings_parts,
     errors_reference.PAGE: errors_reference.errors_parts,
+    python_reference.PAGE: python_reference.python_parts,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import command_reference, errors_reference, settings_reference
+from . import command_reference, errors_reference, python_reference, settings_reference
 from .generated_parts import with_parts
 
 
@@ -15,6 +15,7 @@ def main() -> None:
     )
     write(settings_reference.PAGE, settings_reference.settings_parts())
     write(errors_reference.PAGE, errors_reference.errors_parts())
+    write(python_reference.PAGE, python_reference.python_parts())
 
 
 def write(page: Path, parts: Mapping[str, str]) -> None:
