@@ -92,8 +92,8 @@ TOPIC_IDS = (
     Mutant(
         "topic-id-name-unsynced",
         "partition.metadata may be missing after a power loss, beside records",
-        "        file.close()\n    disk.sync_directory(folder)\n\n\ndef uuid_to_text",
-        "        file.close()\n\n\ndef uuid_to_text",
+        "        file.close()\n    disk.sync_directory(folder)\n\n\ndef _encode",
+        "        file.close()\n\n\ndef _encode",
         (AHEAD, MANAGER),
     ),
     Mutant(

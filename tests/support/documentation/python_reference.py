@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ForwardRef
 
 import nilometer.testing
 from nilometer import kafka
@@ -95,6 +95,8 @@ def _signature(name: str, function: Any) -> str:
 
 
 def _annotation(given: Any) -> str:
+    if isinstance(given, ForwardRef):
+        return given.__forward_arg__
     return given if isinstance(given, str) else getattr(given, "__name__", str(given))
 
 
