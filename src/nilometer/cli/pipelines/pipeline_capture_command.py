@@ -133,7 +133,9 @@ def _capture(
     as_json: bool,
 ) -> None:
     exit_on_sigterm()
-    source.prepare(has_begun=bool(run_async(_state_topics(source, client))))
+    lacking = source.prepare(has_begun=bool(run_async(_state_topics(source, client))))
+    if lacking is not None:
+        click.echo(f"WARNING: {lacking}", err=True)
 
     def say(state: str, text: str) -> None:
         message = {"capture": source.name, "topic": topic, "state": state}

@@ -38,7 +38,7 @@ class MysqlSource:
         self.table = f"{self._database}.{self._name}"
         self.name = name or capture_name(self._database, self._name)
 
-    def prepare(self, *, has_begun: bool) -> None:
+    def prepare(self, *, has_begun: bool) -> str | None:
         with self._connected() as cursor:
             cursor.execute("SELECT VERSION()")
             is_of = "mariadb" if "mariadb" in cursor.fetchall()[0][0].lower() else "mysql"
@@ -72,6 +72,7 @@ class MysqlSource:
                         f"rows. Set {variable} = {wanted[-1]} and restart the database"
                     )
             self._read_position(cursor)
+        return None
 
     def connector(self) -> dict[str, str]:
         return {

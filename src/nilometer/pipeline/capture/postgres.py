@@ -22,6 +22,10 @@ from nilometer.pipeline.errors import PipelineError
 CONNECTOR: Final = "io.debezium:debezium-connector-postgres:3.7.0.Final"
 MESSAGES: Final = "nilometer"
 """The prefix of the messages that this program writes to the log: they move the slot in a quiet database."""
+_OF_PARTITIONS: Final = (
+    "{} is partitioned: PostgreSQL publishes no TRUNCATE, DROP or DETACH of a single partition, and its rows "
+    "stay in what is made of the topic. Delete them first with DELETE, or truncate the whole table"
+)
 _MESSAGE: Final = f"SELECT pg_logical_emit_message(true, '{MESSAGES}', '')"
 
 
@@ -87,7 +91,7 @@ class PostgresSource:
             )
         self.name = name or capture_name(self._database, self._schema, self._name)
 
-    def prepare(self, *, has_begun: bool) -> None:
+    def prepare(self, *, has_begun: bool) -> str | None:
         with _errors(), _connected(self._dsn) as connection:
             table = self._describe(connection)
             (level,) = _one(connection, "SHOW wal_level")
@@ -110,6 +114,7 @@ class PostgresSource:
             self._check_publication(connection, table)
         with _errors(), _connected(self._dsn, replication="database"):
             pass  # the right to replicate, and pg_hba.conf
+        return _OF_PARTITIONS.format(self.table) if table.is_partitioned else None
 
     def connector(self) -> dict[str, str]:
         return {

@@ -25,10 +25,11 @@ class Source(Protocol):
     """The connector's Maven coordinate."""
     password: str
 
-    def prepare(self, *, has_begun: bool) -> None:
+    def prepare(self, *, has_begun: bool) -> str | None:
         """Check all that the connector needs, and create what it does not create itself.
 
-        ``has_begun`` is whether the cluster has a position of this capture.
+        ``has_begun`` is whether the cluster has a position of this capture. Returns which changes the
+        database does not log; None if it logs all.
         """
         ...
 
