@@ -32,6 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from nilometer.pipeline.account import Account, accounts_json, accounts_of, joined_accounts
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.events import RECORD, EventSettings
+from nilometer.pipeline.mapped_rows import mapped, rows_in
 from nilometer.pipeline.recognition import RAW, RAW_TYPES
 
 KEPT: Final = 3
@@ -299,6 +300,28 @@ class Batch:
         """Return whether the watermark has reached ``closes_us``, after ``on_time``."""
         return F.lit(False) if self.watermark_us is None else closes_us <= F.lit(self.watermark_us)
 
+    def settle(
+        self,
+        rows: DataFrame,
+        records: Column,
+        reason: str | Column,
+        *,
+        left_out: Column | None = None,
+        name: str = "",
+    ) -> None:
+        """Count the records of rows with the column ``is_over``.
+
+        Those of rows that are over are in the results, or left out, with the reason; the others still open.
+        """
+        is_left_out = F.lit(False) if left_out is None else left_out
+        why = F.lit(reason) if isinstance(reason, str) else reason
+        counted = rows.groupBy("is_over", is_left_out.alias("left_out"), why.alias("reason"))
+        for row in counted.agg(F.sum(records).alias("records")).collect():
+            if row.is_over:
+                self.account(name).add("left out" if row.left_out else "results", row.reason, row.records)
+            else:
+                self.account(name).open += row.records
+
     def was_done(self) -> bool:
         """Return whether an earlier attempt has written the account of this batch, which then stays."""
         self._is_done = self.files.done(self.number) is not None
@@ -399,20 +422,11 @@ def send(records: DataFrame, to_topic: Mapping[str, str], writer: str, *, once: 
 def send_letters(rejected: DataFrame, dead_letters: Mapping[str, str]) -> None:
     """Write records with the column ``_record`` to the topic of dead letters, with the reason."""
     columns = rejected.select(f"{RECORD}.*").drop("fate")
-    send(columns.coalesce(1).mapInArrow(_letters, RAW_TYPES), dead_letters, "dead-letters")
+    send(mapped(columns.coalesce(1), _letters, RAW_TYPES), dead_letters, "dead-letters")
 
 
-def _letters(batches: Iterator[Any]) -> Iterator[Any]:
-    import pyarrow as pa
-
+def _letters(batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
     from nilometer.pipeline.tables.staging import Rejected, dead_letter
 
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    columns = (("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(header)))
-    schema = pa.schema([pa.field(*one) for one in columns])
-    for batch in batches:
-        rows = [
-            dead_letter(Rejected(one, ": ".join(filter(None, (one["reason"], one["detail"])))))
-            for one in batch.to_pylist()
-        ]
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+    for one in rows_in(batches):
+        yield dead_letter(Rejected(one, ": ".join(filter(None, (one["reason"], one["detail"])))))

@@ -20,6 +20,7 @@ from nilometer.pipeline.errors import RejectedValue, in_record
 from nilometer.pipeline.formats.columns import CONVERSIONS, as_text
 from nilometer.pipeline.formats.definition import parse_formats
 from nilometer.pipeline.formats.matcher import BLANK, HEADER_LABEL, UNPARSED, Matcher
+from nilometer.pipeline.mapped_rows import RowsOf, mapped, rows_in
 from nilometer.pipeline.recognition import HEADERS_TYPE, Formats, headers_of, matcher_of, source_of
 
 if TYPE_CHECKING:
@@ -76,11 +77,7 @@ def typed(
     """
     from pyspark.sql import functions as F
 
-    types = _types_of(schema)
     timezone = str(records.sparkSession.conf.get("spark.sql.session.timeZone"))
-    own = _only_own(formats) if formats is not None and formats.own else None
-    if own is not None:
-        matcher_of(own, timezone)  # it may be refused
     given = records.select(
         "topic",
         "partition",
@@ -91,10 +88,10 @@ def typed(
         "value",
         headers_of(records, files).alias("headers"),
     )
-    needed = tuple(needed if needed is not None else types)
-    return given.mapInArrow(
-        _mapping(types, needed, time, own, timezone, settings, check), f"{schema}, {RECORD_TYPE}"
+    task = typing_task(
+        schema, settings, time=time, needed=needed, formats=formats, check=check, timezone=timezone
     )
+    return mapped(given, task, f"{schema}, {RECORD_TYPE}")
 
 
 def taken(lines: DataFrame) -> DataFrame:
@@ -114,23 +111,28 @@ def record_of(fate: Column, reason: Column, settings: EventSettings) -> Column:
     return F.struct(*places, *said, *map(raw, ("key", "value", "headers"))).alias(RECORD)
 
 
-def _mapping(
-    types: Mapping[str, str],
-    needed: tuple[str, ...],
-    time: str,
-    own: Formats | None,
-    timezone: str,
+def typing_task(
+    schema: str,
     settings: EventSettings,
-    check: Callable[[Mapping[str, Any]], str | None],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+    *,
+    time: str = "at",
+    needed: Sequence[str] | None = None,
+    formats: Formats | None = None,
+    check: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
+    timezone: str = "UTC",
+) -> RowsOf:
+    """Return what the tasks of ``typed`` do. Raises FormatError."""
+    types = _types_of(schema)
+    required = tuple(needed if needed is not None else types)
+    own = _only_own(formats) if formats is not None and formats.own else None
+    if own is not None:
+        matcher_of(own, timezone)  # it may be refused
 
+    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         if own is None:
-            decode = _json_events(types, needed)
+            decode = _json_events(types, required)
         else:
-            decode = _line_events(matcher_of(own, timezone), types, needed)
-        schema = _arrow_schema(types)
+            decode = _line_events(matcher_of(own, timezone), types, required)
 
         def judged(
             value: bytes | None, source: str, recorded: int
@@ -149,17 +151,14 @@ def _mapping(
                 return {}, "rejected", error.reason, error.detail or None
             return row, None, None, None
 
-        for batch in batches:
-            rows: list[dict[str, Any]] = []
-            for record in batch.to_pylist():
-                recorded, source = record.pop("recorded"), record.pop("source")
-                with in_record(record):
-                    row, fate, reason, detail = judged(record["value"], source, recorded)
-                if fate is None and not settings.late_topic:
-                    record |= {"key": None, "value": None, "headers": None}
-                row[RECORD] = record | {"fate": fate, "reason": reason, "detail": detail}
-                rows.append(row)
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        for record in rows_in(batches):
+            recorded, source = record.pop("recorded"), record.pop("source")
+            with in_record(record):
+                row, fate, reason, detail = judged(record["value"], source, recorded)
+            if fate is None and not settings.late_topic:
+                record |= {"key": None, "value": None, "headers": None}
+            row[RECORD] = record | {"fate": fate, "reason": reason, "detail": detail}
+            yield row
 
     return events
 
@@ -230,24 +229,6 @@ def _value_type(kind: str) -> Any:
 
     kinds: dict[str, Kind] = {"timestamp": "timestamp", "double": "float64", "string": "string"}
     return ValueType(kinds[kind])
-
-
-def _arrow_schema(types: Mapping[str, str]) -> pa.Schema:
-    import pyarrow as pa
-
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    record = (
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        *((name, pa.string()) for name in ("fate", "reason", "detail")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.field("element", header))),
-    )
-    kinds = {"timestamp": pa.timestamp("us", "UTC"), "double": pa.float64(), "string": pa.string()}
-    columns = [pa.field(name, kinds[kind]) for name, kind in types.items()]
-    return pa.schema([*columns, pa.field(RECORD, pa.struct([pa.field(*one) for one in record]))])
 
 
 def _only_own(formats: Formats) -> Formats:

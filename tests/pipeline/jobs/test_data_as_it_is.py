@@ -138,7 +138,7 @@ def test_events_count_once_and_only_with_a_number_where_one_is_summed(spark, top
     given = {"to_topic": messages, "table": str(table), "dead_letters": dead}
     run_pipeline(spark, topics, "notifications", topic, tmp_path / "out", **given)
     assert read_values(spark, topics, messages) == []  # 450 are below the threshold
-    for number, amount in ((5, 50), (6, 1)):
+    for number, amount in ((5, 50), (6, -100), (7, 101)):  # the sum reaches the threshold twice
         send_values(topics, [paid(number, amount)], topic, timestamp=AFTER_SAMPLES_MS)
         last = run_pipeline(spark, topics, "notifications", topic, tmp_path / "out", **given)
     (message,) = map(json.loads, read_values(spark, topics, messages))
@@ -147,7 +147,7 @@ def test_events_count_once_and_only_with_a_number_where_one_is_summed(spark, top
     assert last is not None
     assert last.totals is not None
     account = last.totals[""]
-    assert (account["repeated"], account["rejected"], account["open"]) == (1, 2, 4)
+    assert (account["repeated"], account["rejected"], account["open"]) == (1, 2, 5)
     reasons = set(letters(spark, topics, dead).values())
     assert any(one.startswith("`$.amount` is a text") for one in reasons)
     assert "no amount, which a rule of its kind sums" in reasons

@@ -8,21 +8,20 @@ column of its version under the old one: until that arrives, the change waits in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from itertools import groupby, islice
-from typing import Any, Final, Literal, cast
+from itertools import groupby
+from typing import Any, Final, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from nilometer.pipeline.batches import KEPT, Batch, RunFiles, send_letters
 from nilometer.pipeline.changes.change_events import Change, LeftOut, completed, decode_change
 from nilometer.pipeline.errors import PipelineError, RejectedValue
 from nilometer.pipeline.events import RECORD, RECORD_TYPE
+from nilometer.pipeline.mapped_rows import mapped, rows_in
 from nilometer.pipeline.recognition import headers_of
 
 # Orders the changes of rows, and says which versions each row had, and from and until when. Pure.
@@ -199,8 +198,6 @@ LINE = (
     "offset bigint"
 )
 """A version, whether the batch has changed it, and the place of the record that did."""
-ROWS = 5_000
-"""The number of rows that a task gives to Spark at once."""
 A_CHANGE = "a change"
 REPEATED = "a change that is not newer than its row's version"
 VERSIONS = "versions"
@@ -228,7 +225,7 @@ def parse(records: DataFrame) -> DataFrame:
         "value",
         headers_of(records).alias("headers"),
     )
-    return _mapped(given, _parsed, f"{CHANGE}, {RECORD_TYPE}")
+    return mapped(given, lambda batches: _parsed(rows_in(batches)), f"{CHANGE}, {RECORD_TYPE}")
 
 
 def _parsed(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -363,7 +360,7 @@ def _lines(known: DataFrame, changes: DataFrame, emptied: AllEmptied) -> DataFra
         .repartition("table", "group")
         .sortWithinPartitions("table", "group", *place)
     )
-    return _mapped(given, lambda rows: _fold(rows, emptied), f"{LINE}, {RECORD_TYPE}")
+    return mapped(given, lambda batches: _fold(rows_in(batches), emptied), f"{LINE}, {RECORD_TYPE}")
 
 
 def _groups(changes: DataFrame) -> list[tuple[str, str, str]]:
@@ -423,19 +420,3 @@ def _settle(batch: Batch, changes: DataFrame, lines: DataFrame, dead_letters: Ma
 def _marker(table: str, one: Emptied) -> tuple[Any, ...]:
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=one.at_us)
     return table, None, None, True, 0, one.lsn, one.seq, at
-
-
-def _mapped(
-    frame: DataFrame, rows_of: Callable[[Iterator[dict[str, Any]]], Iterator[dict[str, Any]]], schema: str
-) -> DataFrame:
-    """Return the rows that a function of an iterator of rows makes of each partition's."""
-    arrow: Any = to_arrow_schema(cast("StructType", StructType.fromDDL(schema)))
-
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        rows = rows_of(row for batch in batches for row in batch.to_pylist())
-        while part := list(islice(rows, ROWS)):
-            yield pa.RecordBatch.from_pylist(part, schema=arrow)
-
-    return frame.mapInArrow(task, schema)

@@ -213,11 +213,7 @@ def start(
         sessions = sessions_of(known.unionByName(requests_of(lines)), settings).drop("session")
         last = F.element_at("requests", -1)["time"]
         sessions = batch.persisted(sessions.withColumn("is_over", batch.is_over(F.unix_micros(last) + pause)))
-        for row in sessions.groupBy("is_over").agg(F.sum(F.size("requests")).alias("requests")).collect():
-            if row.is_over:
-                batch.account().add("results", "in a session", row.requests)
-            else:
-                batch.account().open = row.requests
+        batch.settle(sessions, F.size("requests"), "in a session")
         ended = sessions.where("is_over")
         batch.write("sessions", summary_of(ended, settings))
         batch.write("page_views", views_of(ended, settings))

@@ -43,7 +43,7 @@ class Settings:
 def drained_of(records: DataFrame) -> DataFrame:
     return records.groupBy("topic", "partition").agg(
         F.count("*").alias("records"),
-        F.sum(F.octet_length("value")).alias("bytes"),
+        F.coalesce(F.sum(F.octet_length("value")), F.lit(0)).alias("bytes"),
         F.min("offset").alias("first_offset"),
         F.max("offset").alias("last_offset"),
         F.max("timestamp").alias("newest"),

@@ -123,8 +123,10 @@ def start(
         pairs = batch.persisted(pairs_of(all_orders, all_payments, settings))
         waiting_orders = batch.persisted(_waiting(batch, all_orders, pairs, "order", order_closes))
         waiting_payments = batch.persisted(_waiting(batch, all_payments, pairs, "payment", payment_closes))
-        _account(batch, "orders", waiting_orders, {True: "paid", False: "unpaid"})
-        _account(batch, "payments", waiting_payments, {True: "of an order", False: None})
+        is_paid, one = F.col("is_matched"), F.lit(1)
+        batch.settle(waiting_orders, one, F.when(is_paid, "paid").otherwise("unpaid"), name="orders")
+        of_order = F.when(is_paid, "of an order").otherwise("no order in the time before it")
+        batch.settle(waiting_payments, one, of_order, left_out=~is_paid, name="payments")
         unpaid = waiting_orders.where("is_over and not is_matched")
         settled = pairs.unionByName(unpaid, allowMissingColumns=True)
         batch.write("settled", settled_of(settled, customers))
@@ -144,17 +146,6 @@ def _waiting(batch: Batch, rows: DataFrame, pairs: DataFrame, key: str, closes: 
     is_matched = F.col("is_matched") | F.coalesce("is_met", F.lit(False))
     joined = rows.drop("is_new").join(matched, key, "left_outer")
     return joined.withColumns({"is_matched": is_matched, "is_over": batch.is_over(closes)}).drop("is_met")
-
-
-def _account(batch: Batch, name: str, waiting: DataFrame, reasons: Mapping[bool, str | None]) -> None:
-    for row in waiting.groupBy("is_over", "is_matched").count().collect():
-        reason = reasons[row.is_matched]
-        if not row.is_over:
-            batch.account(name).open += row["count"]
-        elif reason is None:
-            batch.account(name).add("left out", "no order in the time before it", row["count"])
-        else:
-            batch.account(name).add("results", reason, row["count"])
 
 
 def results(spark: SparkSession, output: str, top: int = 10) -> dict[str, DataFrame]:

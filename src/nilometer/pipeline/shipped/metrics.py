@@ -168,11 +168,7 @@ def start(
         rollups = batch.persisted(
             joined_rollups(known.unionByName(new)).withColumn("is_over", batch.is_over(is_over))
         )
-        for row in rollups.groupBy("is_over").agg(F.sum("count").alias("measurements")).collect():
-            if row.is_over:
-                batch.account().add("results", "in a rollup", row.measurements)
-            else:
-                batch.account().open = row.measurements
+        batch.settle(rollups, F.col("count"), "in a rollup")
         ended = batch.write("rollups", rollups.where("is_over").drop("is_over").coalesce(1))
         batch.keep("rollups", rollups.where("not is_over").drop("is_over").coalesce(1))
         alerts_of(ended, settings).write.format("nilometer").options(

@@ -8,14 +8,15 @@ Reads events as JSON: ``{"id": "e1", "user": "u7", "kind": "payment", "amount": 
 or for their sum. The batch that reaches it renders a message with the user's name, language and address, from
 a CSV file with the columns user, name, language, address, and writes it to the topic as JSON, keyed by user.
 
-A message is written once, by the batch that reaches the threshold, and again only by a batch that is run
-again after a crash: then with the same ``id``, made of rule, user and window, and ``deliver`` sends each id
-once. An event whose ``id`` was read before counts once. The table ``messages``, in Parquet, has all messages.
+A message is written once, by the batch that reaches the threshold, also if a sum falls below it and reaches
+it again; and again only by a batch that is run again after a crash: then with the same ``id``, made of rule,
+user and window, and ``deliver`` sends each id once. An event whose ``id`` was read before counts once. The
+table ``messages``, in Parquet, has all messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
@@ -72,7 +73,21 @@ SOURCE_OPTIONS = HEADERS
 NEEDED = ("id", "user", "kind", "at")
 
 EVENT = "id string, user string, kind string, amount double, at timestamp"
+SENT = "since timestamp, user string, kind string, sent array<string>"
+"""The rules for which a user has got a message, of each window that is open."""
+WINDOW = ["since", "user", "kind"]
 COLUMNS = "user,name,language,address"
+
+
+def amount_check(settings: Settings) -> Callable[[Mapping[str, Any]], str | None]:
+    """Return what says why an event is rejected that lacks an amount; None if it may."""
+    summed = frozenset(one.kind for one in settings.rules if one.measure == "sum")
+
+    def check(event: Mapping[str, Any]) -> str | None:
+        no_amount = event["kind"] in summed and event["amount"] is None
+        return "no amount, which a rule of its kind sums" if no_amount else None
+
+    return check
 
 
 def tallies_of(events: DataFrame, settings: Settings) -> DataFrame:
@@ -84,13 +99,18 @@ def tallies_of(events: DataFrame, settings: Settings) -> DataFrame:
 
 
 def reached_of(tallies: DataFrame, users: DataFrame, settings: Settings) -> DataFrame:
-    """Return the tallies with the rules whose threshold they reach; none for unknown users."""
+    """Return the tallies with the rules whose threshold they reach for the first time, as their column
+    ``sent`` has the others; none for unknown users.
+    """
     known = tallies.join(F.broadcast(users.withColumn("is_known", F.lit(True))), "user", "left_outer")
     reached = F.array_compact(
         F.array(
             *[
                 F.when(
-                    F.col("is_known") & (F.col("kind") == kind) & (F.col(measure) >= threshold),
+                    F.col("is_known")
+                    & (F.col("kind") == kind)
+                    & (F.col(measure) >= threshold)
+                    & ~F.array_contains("sent", name),
                     F.struct(F.lit(name).alias("rule"), _text(texts).alias("text")),
                 )
                 for name, kind, measure, threshold, texts in settings.rules
@@ -143,38 +163,31 @@ def start(
     settings = settings or Settings()
     users = read_table(records.sparkSession, table, COLUMNS)
     closes = window_start_us("at", settings.window) + microseconds(settings.window)
-    summed = frozenset(one.kind for one in settings.rules if one.measure == "sum")
 
     def write(batch: Batch) -> None:
         events = batch.on_time(closes, settings, dead_letters)
         known = batch.state("events", EVENT)
         new = batch.without_repeats(events, known, "id").select(*known.columns)
         counted = batch.persisted(known.unionByName(new))
-        before = messages_of(reached_of(tallies_of(known, settings), users, settings))
-        reached = reached_of(tallies_of(counted, settings), users, settings)
-        messages = messages_of(reached).join(before.select("id"), "id", "left_anti")
-        written = batch.write("messages", messages.coalesce(1))
-        over = batch.is_over(F.unix_micros("since") + microseconds(settings.window))
-        outcome = F.when(F.size("reached") > 0, "in a message").when(
-            F.col("is_known"), "no threshold was reached"
+        tallies = tallies_of(counted, settings).join(batch.state("messages", SENT), WINDOW, "left_outer")
+        tallies = tallies.withColumn("sent", F.coalesce("sent", F.array().cast("array<string>")))
+        is_over = batch.is_over(F.unix_micros("since") + microseconds(settings.window))
+        reached = batch.persisted(reached_of(tallies, users, settings).withColumn("is_over", is_over))
+        sent = F.array_union("sent", F.transform("reached", lambda one: one["rule"]))
+        written = batch.write("messages", messages_of(reached).coalesce(1))
+        outcome = (
+            F.when(F.size(sent) > 0, "in a message")
+            .when(F.col("is_known"), "no threshold was reached")
+            .otherwise("the user is not in the table")
         )
-        ended = reached.groupBy(over.alias("over"), outcome.alias("outcome"))
-        for row in ended.agg(F.sum("count").alias("events")).collect():
-            if not row.over:
-                batch.account().open += row.events
-            elif row.outcome == "in a message":
-                batch.account().add("results", row.outcome, row.events)
-            else:
-                batch.account().add("left out", row.outcome or "the user is not in the table", row.events)
+        batch.settle(reached, F.col("count"), outcome, left_out=F.size(sent) == 0)
         batch.keep("events", counted.where(~batch.is_over(closes)))
+        still_open = reached.where("not is_over").select(*WINDOW, sent.alias("sent"))
+        batch.keep("messages", still_open.where("size(sent) > 0").coalesce(1))
         record = written.select(F.col("user").alias("key"), F.to_json(F.struct("*")).alias("value"))
         send(record, to_topic, "messages", once=False)
 
-    def check(event: Mapping[str, Any]) -> str | None:
-        no_amount = event["kind"] in summed and event["amount"] is None
-        return "no amount, which a rule of its kind sums" if no_amount else None
-
-    lines = typed(records, EVENT, settings, needed=NEEDED, formats=formats, check=check)
+    lines = typed(records, EVENT, settings, needed=NEEDED, formats=formats, check=amount_check(settings))
     return start_batches("notifications", lines, output, write, available_now=available_now, seconds=seconds)
 
 

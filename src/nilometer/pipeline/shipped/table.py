@@ -40,6 +40,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from nilometer.pipeline.batches import Batch, send, start_batches
 from nilometer.pipeline.changes.changed_rows import A_CHANGE, VERSION, VERSIONS, advance, parse
 from nilometer.pipeline.errors import PipelineError
+from nilometer.pipeline.mapped_rows import mapped
 from nilometer.pipeline.recognition import HEADERS, HEADERS_TYPE, RAW, RAW_TYPES
 from nilometer.pipeline.tables.avro_values import (
     AvroSchemas,
@@ -226,17 +227,13 @@ def newest_row(batch: DataFrame, registry: SchemaRegistry) -> ValueType | None:
 def written_with(batch: DataFrame, registry: SchemaRegistry) -> AvroSchemas:
     """Return the schemas of the batch's values, which the driver reads from the registry."""
 
-    def count_task(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
+    def count_task(batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
         for one in batches:
-            found = schema_ids(one.column("value").to_pylist())
-            rows = [{"id": number, "values": count} for number, count in found.items()]
-            fields = [pa.field("id", pa.int32()), pa.field("values", pa.int64())]
-            yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+            for number, count in schema_ids(one.column("value").to_pylist()).items():
+                yield {"id": number, "values": count}
 
     ids: Counter[int] = Counter()
-    for row in batch.select("value").mapInArrow(count_task, COUNTED).collect():
+    for row in mapped(batch.select("value"), count_task, COUNTED).collect():
         ids[row["id"]] += row["values"]
     return read_schemas(ids, registry)
 
@@ -244,30 +241,19 @@ def written_with(batch: DataFrame, registry: SchemaRegistry) -> AvroSchemas:
 def inferred(batch: DataFrame) -> ValueType:
     """Return the type of the batch's rows: of two that do not fit, that of the first record counts."""
 
-    def infer_task(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
+    def infer_task(batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
         for one in batches:
             if one.num_rows:
-                first = one.slice(0, 1).to_pylist()[0]
                 said = json.dumps(json_schema_of(infer_part(one.column("value").to_pylist())))
-                row = {"partition": first["partition"], "offset": first["offset"], "schema": said}
-                yield pa.RecordBatch.from_pylist([row], schema=_arrow_of_inferred())
+                yield {**one.select(["partition", "offset"]).slice(0, 1).to_pylist()[0], "schema": said}
 
-    found = batch.select("value", "partition", "offset").mapInArrow(infer_task, INFERRED).collect()
+    found = mapped(batch.select("value", "partition", "offset"), infer_task, INFERRED).collect()
     kind = struct(others="empty")
     for row in sorted(found, key=lambda one: (one.partition, one.offset)):
         schema = json.loads(row.schema)
         if schema["properties"]:
             kind = joined(kind, parse_json_schema(row.schema))
     return settled(kind)
-
-
-def _arrow_of_inferred() -> Any:
-    import pyarrow as pa
-
-    fields = (("partition", pa.int32()), ("offset", pa.int64()), ("schema", pa.string()))
-    return pa.schema([pa.field(name, kind) for name, kind in fields])
 
 
 def staged(
@@ -283,10 +269,7 @@ def staged(
     Rows ``of_changes`` are in the account already, as changes; those that are rejected are none in the table.
     """
 
-    def stage_task(batches: Iterator[Any]) -> Iterator[Any]:
-        return _stage_task(plan, batches)
-
-    done = batch.persisted(records.mapInArrow(stage_task, STAGED))
+    done = batch.persisted(mapped(records, lambda batches: _staged_rows(plan, batches), STAGED))
     account = batch.account()
     files: list[StagedFile] = []
     for row in done.where("reason is null").select("file", "counts").collect():
@@ -313,22 +296,15 @@ def staged(
     return files
 
 
-def _stage_task(plan: StagingPlan, batches: Iterator[Any]) -> Iterator[Any]:
-    import pyarrow as pa
-
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    fields = [pa.field(name, pa.string()) for name in ("file", "counts", "reason")]
-    fields += [pa.field(name, pa.binary()) for name in ("key", "value")]
-    schema = pa.schema([*fields, pa.field("headers", pa.list_(header))])
+def _staged_rows(plan: StagingPlan, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
     for one in stage(plan, batches):
         match one:
             case Rejected():
-                row = {"reason": one.reason, **dead_letter(one)}
+                yield {"reason": one.reason, **dead_letter(one)}
             case Counts():
-                row = {"counts": json.dumps(asdict(one))}
+                yield {"counts": json.dumps(asdict(one))}
             case StagedFile():
-                row = {"file": json.dumps(asdict(one))}
-        yield pa.RecordBatch.from_pylist([row], schema=schema)
+                yield {"file": json.dumps(asdict(one))}
 
 
 # --- the table
