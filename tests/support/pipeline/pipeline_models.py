@@ -1,152 +1,36 @@
-"""Drawn histories of topics, valid, odd and hostile, and models in plain Python of what comes of them.
+"""Models of the pipelines in plain Python: what comes of drawn records, and what becomes of each.
 
-A record is drawn with what it is: an event, or the fate of one that is none. So the models know nothing of
-the decoders that they are compared with. They get the records batch by batch, as the checkpoint has them.
+A model gets the records of each batch, by input, and returns the results, the account of each input and the
+watermark.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import datetime, timedelta
 from typing import Any
 
-from hypothesis import strategies as st
+from nilometer.pipeline.shipped import activity, metrics, notifications
 
-BASE = datetime(2024, 5, 1, 12, tzinfo=UTC)
-SENT = BASE + timedelta(minutes=40)
-"""The time stamp of all records."""
-AHEAD = timedelta(hours=1)
+from .drawn_records import AHEAD, SENT, Drawn
+
+Batches = Sequence[Mapping[str, Sequence[Drawn]]]
+"""The records of each batch, by the name of their input."""
+Event = Mapping[str, Any]
+MINUTE = timedelta(minutes=1)
+INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A record's value and what it is: an event, or else its fate."""
+class Wanted:
+    """What a run has to give."""
 
-    value: bytes | None
-    event: dict[str, Any] | None = None
-    fate: str = ""
-    key: bytes | None = None
-    far: dict[str, Any] | None = None
-    """The event that it would be if its time were not too far ahead."""
-
-
-def _json(event: dict[str, Any]) -> bytes:
-    return json.dumps(event, default=_text).encode()
-
-
-def _text(at: datetime) -> str:
-    return at.isoformat()
-
-
-def times() -> st.SearchStrategy[datetime]:
-    """Times of events: most in order within minutes, some long before, some at the limit of what is taken."""
-    minutes = st.one_of(st.integers(0, 20), st.integers(-90, 30), st.sampled_from([99, 100]))
-    return st.builds(
-        lambda minute, second: BASE + timedelta(minutes=minute, seconds=0 if minute == 100 else second),
-        minutes,
-        st.integers(0, 59),
-    )
-
-
-def drawn(event: st.SearchStrategy[dict[str, Any]], number: str) -> st.SearchStrategy[Drawn]:
-    """Records of events that ``event`` draws, whose property ``number`` is a number."""
-
-    def valid(one: dict[str, Any], how: str) -> Drawn:
-        match how:
-            case "mark":
-                return Drawn(b"\xef\xbb\xbf" + _json(one), one)
-            case "zone":
-                at = one["at"].astimezone(tz=timezone_of(5.5))
-                return Drawn(_json({**one, "at": at}), one)
-            case "more":
-                return Drawn(_json({"note": [1, {"x": None}], **one, "others": "x"}), one)
-            case _:
-                return Drawn(_json(one), one)
-
-    def broken(one: dict[str, Any], how: str) -> Drawn:
-        changed: dict[str, Any] = dict(one)
-        match how:
-            case "milliseconds":
-                changed["at"] = int(one["at"].timestamp() * 1000)
-            case "far":
-                changed["at"] = datetime(2099, 1, 1, tzinfo=UTC)
-            case "ahead":
-                changed["at"] = SENT + AHEAD + timedelta(microseconds=1)
-            case "zoneless":
-                changed["at"] = one["at"].replace(tzinfo=None)
-            case "nanoseconds":
-                changed["at"] = "2024-05-01T12:00:59.9999999Z"
-            case "text":
-                changed[number] = "900"
-            case "null":
-                changed[number] = None
-            case "missing":
-                del changed["at"]
-            case "case":
-                changed[number.upper()] = changed.pop(number)
-            case "infinite":
-                changed[number] = float("inf")
-            case _:
-                changed[number] = 12345678901234567890123
-        far = changed if how in ("far", "ahead") else None
-        return Drawn(_json(changed), fate="rejected", far=far)
-
-    ways = ("milliseconds", "far", "ahead", "zoneless", "nanoseconds", "text", "null", "missing", "case")
-    hostile = st.sampled_from(
-        [
-            b"no json",
-            b"[]",
-            b"null",
-            b'{"at": "2024-05-01T12:00:00Z"',
-            b"\xff\xfe{",
-            b'{"at": "\\ud800"}',
-            b"{}",
-        ]
-    )
-    return st.one_of(
-        st.builds(valid, event, st.sampled_from(["plain"] * 6 + ["mark", "zone", "more"])),
-        st.builds(valid, event, st.just("plain")),
-        st.builds(broken, event, st.sampled_from([*ways, "infinite", "whole"])),
-        st.builds(lambda value: Drawn(value, fate="rejected"), hostile),
-        st.builds(lambda value: Drawn(value, fate="left out"), st.sampled_from([None, b"", b"  \n"])),
-    )
-
-
-def timezone_of(hours: float) -> Any:
-    from datetime import timezone
-
-    return timezone(timedelta(hours=hours))
-
-
-NAMES = st.sampled_from(["a", "b"])
-NUMBERS = st.one_of(st.integers(-50, 5_000), st.integers(0, 40).map(lambda one: one / 4))
-MEASUREMENTS = st.fixed_dictionaries(
-    {
-        "value": NUMBERS,
-        "at": times(),
-        "service": NAMES,
-        "metric": st.sampled_from(["latency_ms", "errors"]),
-    }
-)
-ORDERS = st.fixed_dictionaries(
-    {
-        "amount": NUMBERS,
-        "at": times(),
-        "order": st.sampled_from([f"o{n}" for n in range(9)]),
-        "customer": st.sampled_from(["c0", "c1", "stranger"]),
-    }
-)
-PAYMENTS = st.fixed_dictionaries(
-    {
-        "amount": NUMBERS,
-        "at": times(),
-        "order": st.sampled_from([f"o{n}" for n in range(9)]),
-        "payment": st.sampled_from([f"p{n}" for n in range(14)]),
-    }
-)
+    results: Any
+    accounts: Mapping[str, Mapping[str, int]]
+    watermark: datetime | None = None
 
 
 @dataclass
@@ -168,9 +52,9 @@ class Clock:
     def __init__(self, lateness: timedelta, *inputs: str) -> None:
         self.now: datetime | None = None
         self._lateness = lateness
-        self._newest: dict[str, datetime | None] = dict.fromkeys(inputs)
+        self._newest: dict[str, datetime | None] = dict.fromkeys(inputs or ("",))
 
-    def see(self, name: str, at: datetime) -> None:
+    def see(self, at: datetime, name: str = "") -> None:
         newest = self._newest[name]
         self._newest[name] = at if newest is None else max(at, newest)
 
@@ -184,59 +68,62 @@ class Clock:
         return self.now is not None and end <= self.now
 
 
-def model_of_metrics(
-    batches: list[list[Drawn]], lateness: timedelta
-) -> tuple[dict[Any, Any], dict[str, int]]:
-    """Return the rollups by minute, service and metric, and the account."""
-    books, clock = Books(), Clock(lateness, "")
-    windows: dict[tuple[datetime, str, str], list[float]] = {}
-    done: dict[tuple[datetime, str, str], list[float]] = {}
-    minute = timedelta(minutes=1)
+def on_time(records: Sequence[Drawn], books: Books, clock: Clock, closes: Any, name: str = "") -> list[Event]:
+    """Return the events whose result is not written; ``closes(event)`` is when it is."""
+    taken: list[Event] = []
+    for one in records:
+        books.read += 1
+        if one.event is None:
+            books.became[one.fate.replace(" ", "_")] += 1
+        elif clock.has_reached(closes(one.event)):
+            books.became["late"] += 1
+        else:
+            taken.append(one.event)
+    for event in taken:
+        clock.see(event["at"], name)
+    return taken
+
+
+def window_of(at: datetime, minutes: int) -> datetime:
+    return at.replace(minute=at.minute // minutes * minutes, second=0, microsecond=0)
+
+
+def model_of_metrics(batches: Batches) -> Wanted:
+    """The rollups by minute, service and metric, and the values of alerts by id."""
+    settings = metrics.Settings()
+    books, clock = Books(), Clock(settings.lateness)
+    windows: dict[tuple[datetime, str, str], list[float]] = defaultdict(list)
+    rollups: dict[Any, Any] = {}
+    alerts: dict[str, float] = {}
     for batch in batches:
-        taken: list[dict[str, Any]] = []
-        for one in batch:
-            books.read += 1
-            if one.event is None:
-                books.became[one.fate.replace(" ", "_")] += 1
-            elif clock.has_reached(one.event["at"].replace(second=0) + minute):
-                books.became["late"] += 1
-            else:
-                taken.append(one.event)
-        for event in taken:
-            clock.see("", event["at"])
-            key = event["at"].replace(second=0), event["service"], event["metric"]
-            windows.setdefault(key, []).append(float(event["value"]))
+        for event in on_time(batch[""], books, clock, lambda one: window_of(one["at"], 1) + MINUTE):
+            windows[window_of(event["at"], 1), event["service"], event["metric"]].append(event["value"])
         clock.move()
-        for key in [key for key in windows if clock.has_reached(key[0] + minute)]:
-            done[key] = windows.pop(key)
-            books.became["results"] += len(done[key])
+        for key in [key for key in windows if clock.has_reached(key[0] + MINUTE)]:
+            values = windows.pop(key)
+            books.became["results"] += len(values)
+            rollups[key] = len(values), sum(values), min(values), max(values)
+            measures = {"mean": sum(values) / len(values), "greatest": max(values), "sum": sum(values)}
+            for name, metric, column, limit in settings.rules:
+                if metric == key[2] and measures[column] > limit:
+                    alerts[f"{key[1]}/{name}/{key[0]:%Y-%m-%dT%H:%M:%SZ}"] = measures[column]
     books.open = sum(map(len, windows.values()))
-    rollups = {key: (len(all_of), sum(all_of), min(all_of), max(all_of)) for key, all_of in done.items()}
-    return rollups, books.said()
+    return Wanted((rollups, alerts), {"": books.said()}, clock.now)
 
 
-def model_of_join(
-    batches: list[dict[str, list[Drawn]]], lateness: timedelta, within: timedelta
-) -> tuple[Counter[Any], dict[str, dict[str, int]]]:
-    """Return the rows of orders and payments, and the accounts."""
+def model_of_join(batches: Batches, lateness: timedelta, within: timedelta) -> Wanted:
+    """The rows of orders and payments."""
     ids = {"orders": "order", "payments": "payment"}
     books = {name: Books() for name in ids}
     clock = Clock(lateness, *ids)
     waiting: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in ids}
     rows: Counter[Any] = Counter()
-    instant = timedelta(microseconds=1)
+    customers = {"c0": ("Ann", "Egypt"), "c1": ("Bob", "Kenya"), "stranger": (None, None)}
     for batch in batches:
-        taken: dict[str, list[dict[str, Any]]] = {name: [] for name in ids}
-        for name, records in batch.items():
-            for one in records:
-                books[name].read += 1
-                if one.event is None:
-                    books[name].became[one.fate.replace(" ", "_")] += 1
-                elif clock.has_reached(one.event["at"] + instant):
-                    books[name].became["late"] += 1
-                else:
-                    clock.see(name, one.event["at"])
-                    taken[name].append(one.event)
+        taken = {
+            name: on_time(batch[name], books[name], clock, lambda one: one["at"] + INSTANT, name)
+            for name in ids
+        }
         clock.move()
         for name, events in taken.items():
             for event in events:
@@ -245,59 +132,150 @@ def model_of_join(
                 else:
                     waiting[name][event[ids[name]]] = {**event, "is_new": True, "is_met": False}
         for order in waiting["orders"].values():
+            buyer = order["customer"], *customers[order["customer"]]
             for paid in waiting["payments"].values():
                 in_time = timedelta(0) <= paid["at"] - order["at"] <= within
                 if paid["order"] == order["order"] and in_time and (paid["is_new"] or order["is_new"]):
                     paid["is_met"] = order["is_met"] = True
-                    rows[order["order"], order["customer"], paid["payment"], float(paid["amount"])] += 1
+                    rows[order["order"], *buyer, paid["payment"], paid["amount"]] += 1
         for name, longer in (("orders", within), ("payments", timedelta(0))):
             for key, one in list(waiting[name].items()):
                 one["is_new"] = False
-                if clock.has_reached(one["at"] + longer + instant):
+                if clock.has_reached(one["at"] + longer + INSTANT):
                     del waiting[name][key]
                     kept = one["is_met"] or name == "orders"
                     books[name].became["results" if kept else "left_out"] += 1
                     if name == "orders" and not one["is_met"]:
-                        rows[one["order"], one["customer"], None, None] += 1
+                        buyer = one["customer"], *customers[one["customer"]]
+                        rows[one["order"], *buyer, None, None] += 1
     for name in ids:
         books[name].open = len(waiting[name])
-    return rows, {name: one.said() for name, one in books.items()}
+    return Wanted(rows, {name: one.said() for name, one in books.items()}, clock.now)
 
 
-@st.composite
-def changes(draw: st.DrawFn) -> Drawn:
-    """Change events of a table with few rows and positions: repeated, late, and of truncated rows."""
-    op = draw(st.sampled_from("ccuuuudddt"))
-    key = None if op == "t" else {"id": draw(st.integers(1, 4))}
-    after = {**key, "balance": draw(st.integers(0, 9))} if key and op in "cu" else None
-    lsn, seq = draw(st.integers(1, 40)), draw(st.integers(0, 1))
-    event = {"op": op, "table": "public.a", "key": key, "after": after, "lsn": lsn, "seq": seq, "at": BASE}
-    broken: list[dict[str, Any]] = [
-        {**event, "op": "x"},
-        {**event, "op": "u", "key": {"id": 1}, "after": None},
-        {**event, "table": None},
-        {**event, "lsn": None},
-        {**event, "at": "yesterday"},
-    ]
-    hostile = [b"no json", b"[]", b"{}", b'{"op": "c"', b"\xff\xfe{", *map(_json, broken)]
-    match draw(st.sampled_from(["event"] * 8 + ["hostile", "tombstone"])):
-        case "event":
-            return Drawn(_json(event), event, key=None if key is None else _json(key))
-        case "hostile":
-            return Drawn(draw(st.sampled_from(hostile)), fate="rejected")
-        case _:
-            return Drawn(draw(st.sampled_from([None, b"", b" \n"])), fate="left out")
+USERS = {"u1": ("Ann", "en"), "u2": ("Bob", "de")}
 
 
-def model_of_changelog(batches: list[list[Drawn]]) -> tuple[dict[int, int], dict[str, int]]:
-    """Return the balances of the present rows, and the account."""
+def model_of_notifications(batches: Batches) -> Wanted:
+    """The messages by id, each once: with the text of the batch that reached the threshold."""
+    settings = notifications.Settings()
+    ten = timedelta(minutes=10)
+    books, clock = Books(), Clock(settings.lateness)
+    windows: dict[tuple[datetime, str, str], dict[str, Event]] = defaultdict(dict)
+    known: set[str] = set()
+    messages: dict[str, tuple[str, str]] = {}
+    notified: set[tuple[datetime, str, str]] = set()
+    for batch in batches:
+        for event in on_time(batch[""], books, clock, lambda one: window_of(one["at"], 10) + ten):
+            if event["id"] in known:
+                books.became["repeated"] += 1
+            else:
+                known.add(event["id"])
+                windows[window_of(event["at"], 10), event["user"], event["kind"]][event["id"]] = event
+        clock.move()
+        for (since, user, kind), events in windows.items():
+            total = sum(one["amount"] or 0.0 for one in events.values())
+            for rule in settings.rules:
+                name = f"{rule.name}/{user}/{since:%Y-%m-%dT%H:%M:%SZ}"
+                measured = {"count": len(events), "sum": total}[rule.measure]
+                if (
+                    user in USERS
+                    and kind == rule.kind
+                    and measured >= rule.threshold
+                    and name not in messages
+                ):
+                    called, language = USERS[user]
+                    text = rule.texts[language].format(name=called, count=len(events), sum=f"{total:.2f}")
+                    messages[name] = f"{user}@example.org", text
+                    notified.add((since, user, kind))
+        for key in [key for key in windows if clock.has_reached(key[0] + ten)]:
+            ended = windows.pop(key)
+            known -= ended.keys()
+            books.became["results" if key in notified else "left_out"] += len(ended)
+    books.open = sum(map(len, windows.values()))
+    return Wanted(messages, {"": books.said()}, clock.now)
+
+
+def model_of_activity(batches: Batches, lateness: timedelta, pause: timedelta) -> Wanted:
+    """The sessions that have ended, and the views by minute and path."""
+    books, clock = Books(), Clock(lateness)
+    open_requests: dict[tuple[str, str], list[tuple[datetime, str, int]]] = defaultdict(list)
+    sessions: Counter[Any] = Counter()
+    views: Counter[tuple[datetime, str]] = Counter()
+    for batch in batches:
+        for event in on_time(batch[""], books, clock, lambda one: one["at"] + pause):
+            visit = event["at"], event["path"], event["status"]
+            open_requests[event["host"], event["agent"]].append(visit)
+        clock.move()
+        for visitor, visits in open_requests.items():
+            of_visitor: list[list[tuple[datetime, str, int]]] = []
+            for visit in sorted(visits):
+                if of_visitor and visit[0] <= of_visitor[-1][-1][0] + pause:
+                    of_visitor[-1].append(visit)
+                else:
+                    of_visitor.append([visit])
+            ended = [one for one in of_visitor if clock.has_reached(one[-1][0] + pause)]
+            open_requests[visitor] = [visit for one in of_visitor if one not in ended for visit in one]
+            for one in ended:
+                books.became["results"] += len(one)
+                pages = [visit for visit in one if visit[2] < 400 and not visit[1].lower().endswith(".css")]
+                views.update((window_of(at, 1), path) for at, path, _ in pages)
+                paths = [path for _, path, _ in pages]
+                ends = (paths[0], paths[-1]) if paths else (None, None)
+                summary = one[0][0], one[-1][0], len(one), len(pages), *ends, steps_of(paths)
+                sessions[*visitor, *summary] += 1
+    books.open = sum(map(len, open_requests.values()))
+    return Wanted((sessions, views), {"": books.said()}, clock.now)
+
+
+def steps_of(paths: Sequence[str]) -> int:
+    taken = 0
+    for path in paths:
+        taken += taken < len(activity.FUNNEL) and bool(re.search(activity.FUNNEL[taken].pattern, path))
+    return taken
+
+
+def model_of_logs(batches: Batches, lateness: timedelta) -> Wanted:
+    """The lines in their order, and their numbers by minute, label and name."""
+    books, clock = Books(), Clock(lateness)
+    lines: list[Any] = []
+    counts: Counter[Any] = Counter()
+    for batch in batches:
+        for one in batch[""]:
+            assert one.event is not None
+            at, form = one.event["at"], one.event["format"]
+            text = (one.value or b"").decode("utf-8", "replace").removesuffix("\r")
+            lines.append((form, at, one.event["label"], one.event["name"], one.source, text))
+            minute = None if at is None else window_of(at, 1)
+            counts.update(
+                [("minute", form, minute), *((by, form, one.event[by]) for by in ("label", "name"))]
+            )
+            if at is not None and at <= SENT + AHEAD:
+                clock.see(at)
+        clock.move()
+    books.read = books.became["results"] = len(lines)
+    return Wanted((lines, counts), {"": books.said()}, clock.now)
+
+
+def model_of_burst(batches: Batches) -> Wanted:
+    """Records, bytes, first and last offset of each batch."""
+    drained: list[tuple[int, int, int, int]] = []
+    end = 0
+    for batch in batches:
+        first, end = end, end + len(batch[""])
+        drained.append((end - first, sum(len(one.value or b"") for one in batch[""]), first, end - 1))
+    return Wanted(drained, {"": Books(end, Counter(results=end)).said()})
+
+
+def model_of_changelog(batches: Batches) -> Wanted:
+    """The balances of the present rows."""
     books = Books()
     rows: dict[int, tuple[tuple[int, int], int | None]] = {}
     emptied: set[tuple[int, int]] = set()
     for batch in batches:
-        books.read += len(batch)
-        books.became.update(one.fate.replace(" ", "_") for one in batch if one.event is None)
-        events = [one.event for one in batch if one.event is not None]
+        books.read += len(batch[""])
+        books.became.update(one.fate.replace(" ", "_") for one in batch[""] if one.event is None)
+        events = [one.event for one in batch[""] if one.event is not None]
         # A row that is deleted and created at one position is deleted first.
         for event in sorted(events, key=lambda one: (one["lsn"], one["seq"], one["op"] != "d")):
             where = event["lsn"], event["seq"]
@@ -314,23 +292,21 @@ def model_of_changelog(batches: list[list[Drawn]]) -> tuple[dict[int, int], dict
         for key, (where, balance) in rows.items()
         if balance is not None and all(one <= where for one in emptied)
     }
-    return present, books.said()
+    return Wanted(present, {"": books.said()})
 
 
-def batches_of(output: Path, topics: dict[str, list[Drawn]]) -> list[dict[str, list[Drawn]]]:
-    """Return the records of each batch of a run by topic, by the offsets in its checkpoint.
-
-    Each topic has one partition, and its records are ``topics[topic]``.
-    """
-    found: list[dict[str, list[Drawn]]] = []
-    ends = dict.fromkeys(topics, 0)
-    paths = [path for path in (output / "checkpoint" / "offsets").glob("*") if path.name.isdigit()]
-    for path in sorted(paths, key=lambda path: int(path.name)):
-        batch: dict[str, list[Drawn]] = {topic: [] for topic in topics}
-        for line in path.read_text().splitlines()[2:]:
-            for topic, offsets in json.loads(line).items():
-                if topic in topics:
-                    batch[topic] = topics[topic][ends[topic] : offsets["0"]]
-                    ends[topic] = offsets["0"]
-        found.append(batch)
-    return found
+def model_of_table(batches: Batches, *, upsert: bool) -> Wanted:
+    """The rows of the table, in the order of their offsets."""
+    books = Books()
+    rows: dict[Any, Any] = {}
+    for one in (one for batch in batches for one in batch[""]):
+        offset, place = books.read, one.key if upsert else books.read
+        books.read += 1
+        books.became[one.fate or "results"] += 1
+        if one.fate:
+            continue
+        if one.event is None:
+            rows.pop(place, None)
+        else:
+            rows[place] = (offset, float(one.event["value"]), one.event["service"], one.event["at"])
+    return Wanted(sorted(rows.values()), {"": books.said()})

@@ -105,6 +105,16 @@ RECORDS = pa.schema(
         pa.field("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
+ROW_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "at": {"type": "string", "format": "date-time"},
+        "value": {"type": "number"},
+        "service": {"type": "string"},
+    },
+    "required": ["at", "value"],
+}
+"""Of drawn rows."""
 _NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
 
