@@ -22,7 +22,7 @@ from typing import Protocol, cast
 from typing_extensions import Buffer
 
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
-from nilometer.broker.rejected_batches import RejectedBatches
+from nilometer.broker.rejected_batches import RejectedBatches, RejectedTotal
 from nilometer.broker.replies import CloseConnection, LongReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.broker.turns import SLICE_US, Turns
@@ -89,9 +89,10 @@ class Connection(asyncio.BufferedProtocol):
         context: RequestContext = ANONYMOUS_CONTEXT,
         turns: Turns | None = None,
         memory: ResponseMemory | None = None,
+        rejected: RejectedTotal | None = None,
     ) -> None:
         """``context``: of the listener, without the client's address. ``turns``, ``memory``,
-        ``requests``: of all connections."""
+        ``requests``, ``rejected``: of all connections."""
         self._dispatcher = dispatcher
         clock = SystemClock()
         self._requests = RequestMemory(clock.monotonic_ms) if requests is None else requests
@@ -142,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_software: tuple[str, str] = ("unknown", "unknown")
         self.complete_early: Callable[[], None] | None = None
         """Ends the wait of the waiting request and sends its response; None if the request cannot do so."""
-        self.rejected_batches = RejectedBatches()
+        self.rejected_batches = RejectedBatches(rejected)
         self.last_active_ms = 0
         self.closed = False
 
@@ -163,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._frame = None
         self._requests.release(self)
+        self.rejected_batches.forget_all()
         self._queue.clear()
         if self._muted is not None:
             self._muted.cancel()

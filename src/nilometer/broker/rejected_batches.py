@@ -20,6 +20,11 @@ from nilometer.wire.record_batch import BatchHeader
 REMEMBERED_MS = 60_000
 """How long a rejection is remembered: by then the producer has sent the batch again, or dropped it."""
 REMEMBERED_MAX = 10_000
+"""By one connection."""
+ALL_REMEMBERED_MAX = 100_000
+"""By all connections together, some 600 bytes each. Then a connection remembers its newest ones."""
+ALWAYS_REMEMBERED = 16
+"""So many a connection remembers in any case."""
 SEQUENCES = 2**31
 
 
@@ -30,13 +35,27 @@ class _Refused(NamedTuple):
     at_ms: int
 
 
-class RejectedBatches:
-    """The first rejected batch of each producer in each partition."""
+class RejectedTotal:
+    """How many batches all connections remember."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ("count",)
 
     def __init__(self) -> None:
+        self.count = 0
+
+
+class RejectedBatches:
+    """The first rejected batch of each producer in each partition, of one connection.
+
+    Invariant: the total is the sum of what the connections that are open remember.
+    """
+
+    __slots__ = ("_refused", "_total")
+
+    def __init__(self, total: RejectedTotal | None = None) -> None:
+        """``total``: of all connections."""
         self._refused: dict[Hashable, _Refused] = {}
+        self._total = total or RejectedTotal()
 
     def __bool__(self) -> bool:
         return bool(self._refused)
@@ -44,11 +63,28 @@ class RejectedBatches:
     def note(self, partition: Hashable, header: BatchHeader, error: ErrorCode, now_ms: int) -> None:
         """Remember a batch that was rejected with the retriable ``error``."""
         if self.error_before(partition, header, now_ms) is None:
-            if len(self._refused) >= REMEMBERED_MAX:
-                del self._refused[next(iter(self._refused))]
+            if self._is_full:
+                self._forget(next(iter(self._refused)))
             self._refused[partition, header.producer_id] = _Refused(
                 header.producer_epoch, header.base_sequence, error, now_ms
             )
+            self._total.count += 1
+
+    @property
+    def _is_full(self) -> bool:
+        count = len(self._refused)
+        return count >= REMEMBERED_MAX or (
+            count >= ALWAYS_REMEMBERED and self._total.count >= ALL_REMEMBERED_MAX
+        )
+
+    def _forget(self, key: Hashable) -> None:
+        del self._refused[key]
+        self._total.count -= 1
+
+    def forget_all(self) -> None:
+        """Forget all: the connection has ended."""
+        self._total.count -= len(self._refused)
+        self._refused.clear()
 
     def error_before(self, partition: Hashable, header: BatchHeader, now_ms: int) -> ErrorCode | None:
         """Return the error of an earlier rejected batch of the same producer; None if there is none.
@@ -66,5 +102,5 @@ class RejectedBatches:
             and now_ms - refused.at_ms < REMEMBERED_MS
         ):
             return refused.error
-        del self._refused[key]  # the batch was sent again, or never will be
+        self._forget(key)  # the batch was sent again, or never will be
         return None

@@ -254,6 +254,20 @@ def test_protocols_that_no_member_has_any_more_are_not_kept(tmp_path: Path) -> N
         assert rss_bytes(broker) - before < 96 * MIB
 
 
+def test_names_of_topics_that_cannot_exist_are_not_kept(tmp_path: Path) -> None:
+    """A connection remembers the batches of idempotent producers that were rejected."""
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, b"")
+    records = builder.build(producer_id=7, producer_epoch=0, base_sequence=0)
+    with NilometerBroker(tmp_path / "data") as broker, WirePeer(broker.bootstrap) as peer:
+        before = rss_bytes(broker)
+        for number in range(3_000):
+            fields = produce_fields(9, f"{number}-" + "n" * 32_000, {0: records})
+            (answered,) = peer.ask(ApiKey.PRODUCE, 9, **fields).responses
+            assert answered.partition_responses[0].error_code == ErrorCode.unknown_topic_or_partition
+        assert rss_bytes(broker) - before < 48 * MIB
+
+
 def test_groups_with_long_ids_are_not_created(tmp_path: Path) -> None:
     """Each offset that a group commits is a record with the group's id, as is the tombstone of each."""
     with NilometerBroker(tmp_path / "data") as broker, WirePeer(broker.bootstrap) as peer:

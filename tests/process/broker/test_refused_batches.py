@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nilometer.broker.rejected_batches import REMEMBERED_MAX, REMEMBERED_MS, RejectedBatches
+from nilometer.broker.rejected_batches import (
+    ALL_REMEMBERED_MAX,
+    ALWAYS_REMEMBERED,
+    REMEMBERED_MAX,
+    REMEMBERED_MS,
+    RejectedBatches,
+    RejectedTotal,
+)
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.record_batch import BatchHeader, read_header
@@ -65,6 +72,22 @@ def test_the_oldest_are_forgotten_first() -> None:
         refused.note(WHERE, header(10, producer_id=producer_id), MOVED, 0)
     assert refused.error_before(WHERE, header(11, producer_id=0), 1) is None
     assert refused.error_before(WHERE, header(11, producer_id=1), 1) is MOVED
+
+
+def test_all_connections_together_remember_a_bounded_number() -> None:
+    total = RejectedTotal()
+    connections = [RejectedBatches(total) for _ in range(2 * ALL_REMEMBERED_MAX // REMEMBERED_MAX)]
+    for refused in connections:
+        for producer_id in range(REMEMBERED_MAX):
+            refused.note(WHERE, header(10, producer_id=producer_id), MOVED, 0)
+    late = connections[-1]
+    assert ALL_REMEMBERED_MAX <= total.count < ALL_REMEMBERED_MAX + len(connections) * ALWAYS_REMEMBERED
+    first = REMEMBERED_MAX - ALWAYS_REMEMBERED
+    assert late.error_before(WHERE, header(11, producer_id=first), 1) is MOVED
+    assert late.error_before(WHERE, header(11, producer_id=first - 1), 1) is None
+    for refused in connections:
+        refused.forget_all()
+    assert total.count == 0
 
 
 def test_a_broker_that_comes_to_serve_a_partition_between_two_batches(tmp_path: Path) -> None:

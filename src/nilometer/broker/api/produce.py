@@ -29,6 +29,7 @@ from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork, LoopTime
 from nilometer.cluster.acl import Operation, ResourceType
 from nilometer.cluster.image import ClusterImage
+from nilometer.cluster.states import NAME_LENGTH_MAX
 from nilometer.runtime import Clock
 from nilometer.storage.errors import RecordsRejected
 from nilometer.storage.record_validation import ReadingAllowance, UnreadRecords, ValidatedBatch
@@ -444,12 +445,15 @@ def _remember(
     error: ErrorCode,
     clock: Clock,
 ) -> ErrorCode:
-    """Note a retriable ``error`` of a batch that was not appended, and return the error for its response.
+    """Note a retriable ``error`` of a batch that was not appended, and return the error for its response. Of
+    a topic that cannot exist nothing is noted: its name may be long, and the batch is never accepted.
 
     OUT_OF_ORDER_SEQUENCE_NUMBER becomes the error of an earlier rejected batch, if that one caused it.
     """
     out_of_order = error is ErrorCode.out_of_order_sequence_number
     if (out_of_order and not refused) or not (out_of_order or is_retriable(error)):
+        return error
+    if isinstance(topic, str) and len(topic) > NAME_LENGTH_MAX:
         return error
     header = sequenced(part.records)
     if header is None:

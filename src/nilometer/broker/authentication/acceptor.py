@@ -15,6 +15,7 @@ from nilometer.broker.authentication.handshakes import (
 from nilometer.broker.authentication.sasl import SaslGate, SaslListener
 from nilometer.broker.connection import Connection, Dispatcher
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
+from nilometer.broker.rejected_batches import RejectedTotal
 from nilometer.broker.request_context import RequestContext
 from nilometer.broker.settings.listener_security import TlsSettings
 from nilometer.broker.settings.listeners import Endpoint
@@ -55,6 +56,7 @@ class Acceptor:
         self._requests = requests
         self._turns = turns
         self._memory = memory
+        self._rejected = RejectedTotal()
 
     async def open(self, tasks: Tasks) -> None:
         """Fetch the keys of tokens, and go on fetching them. Call it before the listeners are opened."""
@@ -76,4 +78,5 @@ class Acceptor:
         elif endpoint.protocol.has_tls:
             dispatcher = CertificateGate(self._tls[endpoint.name].mapping, dispatcher, limit)
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
-        return Connection(dispatcher, limit, logger.info, self._requests, context, self._turns, self._memory)
+        shared = self._turns, self._memory, self._rejected
+        return Connection(dispatcher, limit, logger.info, self._requests, context, *shared)
