@@ -25,7 +25,7 @@ def test_every_folder_of_tests_is_of_a_known_kind() -> None:
 
 
 def test_every_folder_of_unit_tests_is_named_after_a_layer() -> None:
-    layers = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    layers = {path.stem for path in PACKAGE.iterdir()}
     assert {path.relative_to(TESTS / "unit").parts[0] for path in UNIT_TESTS} <= layers
 
 

@@ -101,8 +101,8 @@ HIGH_WATERMARK = (
     Mutant(
         "follower-above-its-end",
         "a follower's high watermark is above its log end offset",
-        "        high_watermark = min(answer.high_watermark, end_offset)",
-        "        high_watermark = answer.high_watermark",
+        "        high_watermark = min(response.high_watermark, end_offset)",
+        "        high_watermark = response.high_watermark",
         ROLES,
     ),
     Mutant(
@@ -313,8 +313,8 @@ LEADER_EPOCHS = (
     Mutant(
         "records-beside-a-divergence",
         "the records beside a diverging epoch are appended",
-        "        if answer.diverging != NO_DIVERGENCE:\n",
-        "        if answer.diverging != NO_DIVERGENCE and not answer.has_records:\n",
+        "        if response.diverging != NO_DIVERGENCE:\n",
+        "        if response.diverging != NO_DIVERGENCE and not response.has_records:\n",
         EPOCHS,
     ),
     Mutant(
@@ -588,8 +588,8 @@ GROUPS = (
     Mutant(
         "heartbeat-of-a-former-generation",
         "a member does not hear that its generation has ended",
-        "if verdict is ErrorCode.none and request.generation_id != group.generation:",
-        "if verdict is ErrorCode.none and request.generation_id > group.generation:",
+        "if error is ErrorCode.none and request.generation_id != group.generation:",
+        "if error is ErrorCode.none and request.generation_id > group.generation:",
         CLASSIC,
     ),
     Mutant(
