@@ -25,6 +25,7 @@ UPGRADE = "process/upgrade/test_upgrade_page.py"
 MOVE = "compatibility/applications/test_move_page.py"
 SECURE = "process/security/test_secure_page.py"
 SYSTEMD = "process/packaging/test_systemd_page.py"
+POSITIONS = "process/kafka/test_positions_of_records.py"
 THREE = "process/broker/test_three_machines_page.py"
 
 # --- the data that a broker finds
@@ -534,6 +535,25 @@ EXAMPLES = (
     ),
 )
 
+# --- the Python client
+CLIENT = (
+    Mutant(
+        "cancelled-poll-takes-records",
+        "a poll that is cancelled loses the records that it had taken",
+        "            first = {TopicPartition(one.topic, one.partition): one for one in reversed(records)}\n",
+        "            first = dict[TopicPartition, ConsumerRecord]()\n",
+        (POSITIONS,),
+    ),
+    Mutant(
+        "commit-of-what-was-taken-away",
+        "commit() moves the offset of a partition that another member reads since a rebalance",
+        "        await _done(self._listener.on_partitions_revoked(partitions))\n"
+        "        self._forget(partitions)\n",
+        "        await _done(self._listener.on_partitions_revoked(partitions))\n",
+        (POSITIONS,),
+    ),
+)
+
 # --- what a command does is what was said
 COMMANDS = (
     Mutant(
@@ -825,6 +845,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CERTIFICATES,
     *PAGES,
     *EXAMPLES,
+    *CLIENT,
     *COMMANDS,
     *NOT_ASKED,
 )
