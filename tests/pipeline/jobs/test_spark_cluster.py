@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tarfile
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 STEP_TIMEOUT_S = 400.0
 NILOMETER = (sys.executable, "-m", "nilometer.cli")
+HOW_TO = CHECKOUT / "docs" / "how-to" / "spark-cluster.md"
 
 JOB = """
 import sys
@@ -188,8 +190,60 @@ def test_a_job_is_submitted_as_the_how_to_says(remote, broker, machine, tmp_path
     assert "nilometer-package" in line
 
 
+@pytest.mark.soak
+def test_the_how_to_runs_word_for_word_and_its_counts_are_exact_after_a_worker_was_killed(
+    remote, broker, machine, tmp_path
+):
+    page = HOW_TO.read_text(encoding="utf-8")
+    here = {
+        "broker1:9092,broker2:9092": broker.bootstrap,
+        "broker1:9092": broker.bootstrap,
+        "spark://head:7077": remote.master,
+        "s3a://bucket/counts": str(tmp_path / "counts"),
+    }
+    for said, place in here.items():
+        assert said in page
+        page = page.replace(said, place)
+    (tmp_path / "job.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    commands = [line.split() for line in page.splitlines() if line.startswith("nilometer ")]
+    listed, submit = [one for one in commands if "--print" not in one]
+    assert broker.bootstrap.partition(":")[2] in nilometer(tmp_path, *listed[1:])
+    topics = Topics(broker.bootstrap)
+    topics.create(2, name="orders")
+    wanted = dict.fromkeys(("Ann", "Bob", "Eve"), 0)
+
+    def send() -> None:
+        for number, customer in enumerate(wanted, 1):
+            sent = [Sent(n % 2, customer.encode(), b"{}") for n in range(100 * number)]
+            topics.send("orders", sent)
+            wanted[customer] += len(sent)
+
+    def counts() -> dict[str, int]:
+        """Of the newest batch on the console."""
+        newest = (tmp_path / "job.out").read_text(errors="replace").rpartition("Batch: ")[2]
+        rows = [line.strip("|").split("|") for line in newest.splitlines() if line.startswith("|")]
+        return {name.strip(): int(count) for name, count in rows if count.strip().isdecimal()}
+
+    few = {"spark.sql.shuffle.partitions": "2", "spark.pyspark.python": str(machine.python)}
+    command = [*NILOMETER, *submit[1:-1], *confs(remote, **few), submit[-1]]
+    with (tmp_path / "job.out").open("wb") as output, (tmp_path / "job.err").open("wb") as errors:
+        job = subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=errors, start_new_session=True)
+        try:
+            # A stream starts at the latest offsets, which its first batch fixes.
+            eventually((tmp_path / "counts" / "offsets" / "0").exists, "the query runs", STEP_TIMEOUT_S)
+            send()
+            eventually(lambda: counts() == wanted, f"the counts are {wanted}", STEP_TIMEOUT_S)
+            remote.kill_worker(0)
+            send()
+            eventually(lambda: counts() == wanted, f"the counts are {wanted}", STEP_TIMEOUT_S)
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+            remote.start_worker(0)
+
+
 def test_the_how_to_names_the_packages_that_executors_need():
-    lines = (CHECKOUT / "docs" / "how-to" / "spark-cluster.md").read_text(encoding="utf-8").splitlines()
+    lines = HOW_TO.read_text(encoding="utf-8").splitlines()
     assert f"pip install {' '.join(EXECUTOR_PACKAGES)}" in lines
 
 

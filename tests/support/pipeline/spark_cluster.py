@@ -63,6 +63,9 @@ class SparkCluster:
             return 0  # it is starting: there is no response yet, or one that is not JSON
 
     def start_worker(self, number: int) -> None:
+        """Start a worker, unless it runs."""
+        if f"worker-{number}" in self._processes:
+            return
         more = ["--cores", "1", "--memory", "1g", "--webui-port", str(self._worker_ports[number])]
         more += ["--work-dir", str(self.work_dir(number)), self.master]
         self._launch(f"worker-{number}", "worker.Worker", *more)
