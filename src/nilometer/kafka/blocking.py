@@ -132,6 +132,8 @@ class BlockingRecords(Blocking[Records[K, V]], Generic[K, V]):
         return self
 
     def __next__(self) -> Record[K, V]:
+        if self.inner.has_buffered:
+            return self.inner.next_buffered()  # only calls of this thread change the buffer
         batch = self.next_batch(1)
         if not batch:
             raise StopIteration

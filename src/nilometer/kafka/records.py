@@ -151,7 +151,8 @@ class Records(Generic[K, V]):
         return self.next_buffered()
 
     def next_buffered(self) -> Record[K, V]:
-        """Return the next record, which must be buffered already."""
+        """Return the next record, which must be buffered already: without the event loop."""
+        self._in_progress.clear()
         try:
             return self._decoded(self._buffer[0])
         finally:
