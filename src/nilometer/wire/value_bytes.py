@@ -247,29 +247,33 @@ class Layout(Generic[Item]):
 
     def __init__(self, make: Callable[..., Item], **fields: Field) -> None:
         self.make = make
-        self._fields = tuple(fields.items())
+        self._plain = [(name, field) for name, field in fields.items() if field.tag is None]
+        self._tagged = [(name, field.tag, field) for name, field in fields.items() if field.tag is not None]
+        self._versions: dict[int, tuple[list[tuple[str, Field]], dict[str, Any]]] = {}
+
+    def _version(self, version: int) -> tuple[list[tuple[str, Field]], dict[str, Any]]:
+        """Return the fields of this version that are not tagged, and the defaults of those it lacks."""
+        if version not in self._versions:
+            present = [(name, field) for name, field in self._plain if field.in_version(version)]
+            missing = {name: field.default for name, field in self._plain if not field.in_version(version)}
+            self._versions[version] = present, missing
+        return self._versions[version]
 
     def write(self, writer: Writer, value: Item) -> None:
+        for name, field in self._version(writer.version)[0]:
+            field.write(writer, getattr(value, name))
         tags: list[tuple[int, bytes]] = []
-        for name, field in self._fields:
-            item = getattr(value, name)
-            if field.tag is None:
-                if field.in_version(writer.version):
-                    field.write(writer, item)
-            elif item != field.default:
-                tags.append((field.tag, field.alone(item)))
+        for name, tag, field in self._tagged:
+            if (item := getattr(value, name)) != field.default:
+                tags.append((tag, field.alone(item)))
         writer.tags(*tags)
 
     def read(self, reader: Reader) -> Item:
-        values: dict[str, Any] = {
-            name: field.read(reader) if field.in_version(reader.version) else field.default
-            for name, field in self._fields
-            if field.tag is None
-        }
+        present, missing = self._version(reader.version)
+        values = missing | {name: field.read(reader) for name, field in present}
         tags = reader.tags()
-        for name, field in self._fields:
-            if field.tag is not None:
-                values[name] = field.read(tags[field.tag]) if field.tag in tags else field.default
+        for name, tag, field in self._tagged:
+            values[name] = field.read(tags[tag]) if tag in tags else field.default
         return self.make(**values)
 
     @property
