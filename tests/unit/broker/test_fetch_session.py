@@ -9,10 +9,13 @@ import pytest
 from nilometer.broker.fetching.fetch_session import (
     KEEP_MS,
     FetchPartition,
+    FetchSession,
     FetchSessionCache,
     PartitionKey,
     TopicKey,
+    watch_of,
 )
+from nilometer.broker.replicas.delayed_requests import FetchWaiter, FetchWatchable
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -223,3 +226,54 @@ def test_a_reader_that_asks_again_at_the_same_offset_hears_the_high_watermark_ag
     again = begin(sessions, opened.session_id, 1, asks(0, offset=7, epoch=2) + asks(1, offset=8, epoch=1))
     assert again.session.must_report(PartitionKey(TOPIC, 0), **outcome)
     assert not again.session.must_report(PartitionKey(TOPIC, 1), **outcome)
+
+
+class Partition:
+    """What a session watches."""
+
+    def __init__(self) -> None:
+        self.fetch_waiters: dict[FetchWaiter, None] = {}
+
+
+class Waiting:
+    """A fetch that waits: it counts what becomes readable."""
+
+    for_replica = False
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+        self.bytes += byte_count
+
+    def on_watermark_advanced(self, source: FetchWatchable) -> None: ...
+
+    def complete(self, source: FetchWatchable) -> None: ...
+
+
+@pytest.mark.parametrize("for_replica", [False, True])
+def test_a_change_is_noted_once_unless_a_fetch_waits_or_a_follower_reads(for_replica: bool) -> None:
+    partition, asked = Partition(), FetchPartition(TopicKey.of("t"), 0, 0, 1)
+    session = FetchSession(1, False, 1, 0)
+    session.update((asked,), ())
+    watch, waiting = watch_of(session, for_replica=for_replica), Waiting()
+    watch.watch(asked.key, partition)
+    session.dirty.clear()
+    watch.on_readable(partition, 5)
+    assert session.dirty == {asked.key: None}
+    assert bool(partition.fetch_waiters) is for_replica
+    watch.begin_to_wait()
+    watch.fetch_waiters[waiting] = None
+    for _ in range(2):
+        for watcher in list(partition.fetch_waiters):
+            watcher.on_readable(partition, 5)
+    assert waiting.bytes == 10
+    watch.fetch_waiters.clear()
+    assert session.look() == [asked]
+    watch.watch(asked.key, partition)
+    session.dirty.clear()
+    for watcher in list(partition.fetch_waiters):
+        watcher.on_readable(partition, 5)
+    assert session.dirty == session.changed == {asked.key: None}
+    session.end()
+    assert not partition.fetch_waiters

@@ -292,7 +292,10 @@ class _Found:
             self._partitions[partition] = None
 
     def to_wait_on(self) -> list[FetchWatchable]:
-        return list(self._partitions) if self._watch is None else [self._watch]
+        if self._watch is None:
+            return list(self._partitions)
+        self._watch.begin_to_wait()
+        return [self._watch]
 
 
 class _ReadingRights:

@@ -314,7 +314,14 @@ class FetchSessionCache:
 
 
 class SessionWatch:
-    """Invariant: registered with exactly the partitions in ``_keys``, each of which the session has."""
+    """Notes the changes of a session's partitions.
+
+    Of a client's session that has no waiting fetch, a change is noted once, until the partition is read
+    again: a thousand sessions may have the same partitions, and an append must not pay for each of them.
+
+    Invariant: registered with the partitions in ``_keys``, each of which the session has; dirty ones may be
+    left out unless a fetch waits.
+    """
 
     def __init__(self, session: FetchSession, *, for_replica: bool) -> None:
         self._session = session
@@ -328,25 +335,38 @@ class SessionWatch:
     def watch(self, key: PartitionKey, partition: FetchWatchable) -> None:
         """Watch ``partition``, which ``key`` names now. It is another object than before if its topic was
         created again. A partition that has left the session meanwhile is not watched."""
-        if key not in self._session.partitions or self._partitions.get(key) is partition:
+        if key not in self._session.partitions:
             return
-        self.forget(key)
-        self._partitions[key] = partition
-        self._keys[partition] = key
+        if self._partitions.get(key) is not partition:
+            self.forget(key)
+            self._partitions[key] = partition
+            self._keys[partition] = key
         partition.fetch_waiters[self] = None
 
-    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+    def begin_to_wait(self) -> None:
+        """Register with the dirty partitions, too: a fetch waits for further changes of them."""
+        for key in self._session.dirty:
+            partition = self._partitions.get(key)
+            if partition is not None:
+                partition.fetch_waiters[self] = None
+
+    def _note(self, source: FetchWatchable) -> None:
         self._session.mark_dirty(self._keys[source])
+        if not (self.for_replica or self.fetch_waiters):
+            source.fetch_waiters.pop(self, None)
+
+    def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
+        self._note(source)
         for waiter in list(self.fetch_waiters):
             waiter.on_readable(source, byte_count)
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
-        self._session.mark_dirty(self._keys[source])
+        self._note(source)
         for waiter in list(self.fetch_waiters):
             waiter.on_watermark_advanced(source)
 
     def complete(self, source: FetchWatchable) -> None:
-        self._session.mark_dirty(self._keys[source])
+        self._note(source)
         for waiter in list(self.fetch_waiters):
             waiter.complete(source)
 
