@@ -20,8 +20,7 @@ from nilometer.pipeline.errors import RejectedValue, in_record
 from nilometer.pipeline.formats.columns import CONVERSIONS, as_text
 from nilometer.pipeline.formats.definition import parse_formats
 from nilometer.pipeline.formats.matcher import BLANK, HEADER_LABEL, UNPARSED, Matcher
-from nilometer.pipeline.mapped_rows import RowsOf, mapped, rows_in
-from nilometer.pipeline.recognition import HEADERS_TYPE, Formats, headers_of, matcher_of, source_of
+from nilometer.pipeline.recognition import HEADERS_TYPE, RAW, Formats, headers_of, matcher_of, source_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +90,7 @@ def typed(
     task = typing_task(
         schema, settings, time=time, needed=needed, formats=formats, check=check, timezone=timezone
     )
-    return mapped(given, task, f"{schema}, {RECORD_TYPE}")
+    return given.mapInArrow(task, f"{schema}, {RECORD_TYPE}")
 
 
 def taken(lines: DataFrame) -> DataFrame:
@@ -120,7 +119,7 @@ def typing_task(
     formats: Formats | None = None,
     check: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
     timezone: str = "UTC",
-) -> RowsOf:
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what the tasks of ``typed`` do. Raises FormatError."""
     types = _types_of(schema)
     required = tuple(needed if needed is not None else types)
@@ -128,15 +127,13 @@ def typing_task(
     if own is not None:
         matcher_of(own, timezone)  # it may be refused
 
-    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    def events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if own is None:
             decode = _json_events(types, required)
         else:
             decode = _line_events(matcher_of(own, timezone), types, required)
 
-        def judged(
-            value: bytes | None, source: str, recorded: int
-        ) -> tuple[dict[str, Any], str | None, str | None, str | None]:
+        def judged(value: bytes | None, source: str, recorded: int) -> Judged:
             """Return an event, or none with its fate, the reason and the detail."""
             if not (value or b"").strip():
                 return {}, "left out", BLANK_REASON, None
@@ -151,16 +148,50 @@ def typing_task(
                 return {}, "rejected", error.reason, error.detail or None
             return row, None, None, None
 
-        for record in rows_in(batches):
-            recorded, source = record.pop("recorded"), record.pop("source")
-            with in_record(record):
-                row, fate, reason, detail = judged(record["value"], source, recorded)
-            if fate is None and not settings.late_topic:
-                record |= {"key": None, "value": None, "headers": None}
-            row[RECORD] = record | {"fate": fate, "reason": reason, "detail": detail}
-            yield row
+        for batch in batches:
+            given: list[list[Any]] = [
+                batch.column(one).to_pylist() for one in ("value", "source", "recorded")
+            ]
+            found: list[Judged] = []
+            try:
+                found.extend(judged(*one) for one in zip(*given, strict=True))
+            except Exception:
+                with in_record(batch.slice(len(found), 1).to_pylist()[0]):
+                    raise
+            yield _event_columns(batch, types, found, keep_taken=bool(settings.late_topic))
 
     return events
+
+
+Judged = tuple[dict[str, Any], str | None, str | None, str | None]
+"""An event, or none with its fate, the reason and the detail."""
+
+
+def _event_columns(
+    batch: pa.RecordBatch, types: Mapping[str, str], found: Sequence[Judged], *, keep_taken: bool
+) -> pa.RecordBatch:
+    """Return the columns of events, and of their records: as they were, if they are not taken or kept."""
+    import pyarrow as pa
+
+    kinds = {"timestamp": pa.timestamp("us", "UTC"), "double": pa.float64(), "string": pa.string()}
+    columns: dict[str, pa.Array] = {
+        name: pa.array([row.get(name) for row, *_ in found], kinds[kind]) for name, kind in types.items()
+    }
+    fates, reasons, details = ([one[number] for one in found] for number in (1, 2, 3))
+    record: dict[str, Any] = {name: batch.column(name) for name in ("topic", "partition", "offset")}
+    for name, said in (("fate", fates), ("reason", reasons), ("detail", details)):
+        record[name] = pa.array(said, pa.string())
+    for name in RAW:
+        column: Any = batch.column(name)
+        if not keep_taken and any(fates):
+            values = zip(column.to_pylist(), fates, strict=True)
+            column = pa.array([value if fate else None for value, fate in values], column.type)
+        elif not keep_taken:
+            column = pa.nulls(len(found), column.type)
+        record[name] = column
+    fields = [pa.field(name, column.type) for name, column in record.items()]
+    columns[RECORD] = pa.StructArray.from_arrays(list(record.values()), fields=fields)
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 def ahead_reason(time: str, recorded: str, ahead: timedelta) -> Column:
