@@ -91,10 +91,15 @@ def test_one_partition_that_is_named_often_is_described_twice(broker: NilometerB
     assert [one.partition_index for one in response.topics[0].partitions] == [0, 0, 1]
 
 
-def test_a_produce_to_many_partitions_is_appended_part_by_part(broker: NilometerBroker) -> None:
+@pytest.fixture(scope="module")
+def produced(broker: NilometerBroker) -> Any:
+    """A record in each partition; the response to its Produce."""
     fields = produce_fields(9, TOPIC, {index: batch(b"one") for index in range(PARTITIONS)})
-    response = ask(broker, ApiKey.PRODUCE, 9, **fields)
-    (answered,) = response.responses
+    return ask(broker, ApiKey.PRODUCE, 9, **fields)
+
+
+def test_a_produce_to_many_partitions_is_appended_part_by_part(produced: Any) -> None:
+    (answered,) = produced.responses
     assert [one.index for one in answered.partition_responses] == list(range(PARTITIONS))
     assert {(one.error_code, one.base_offset) for one in answered.partition_responses} == {
         (ErrorCode.none, 0)
@@ -147,6 +152,7 @@ def fetch_fields(topic: str, partitions: int, session_epoch: int = -1) -> dict[s
     }
 
 
+@pytest.mark.usefixtures("produced")
 def test_a_fetch_of_many_partitions_has_the_records_of_all(broker: NilometerBroker) -> None:
     response = ask(broker, ApiKey.FETCH, 12, **fetch_fields(TOPIC, PARTITIONS))
     (answered,) = response.responses
@@ -154,6 +160,7 @@ def test_a_fetch_of_many_partitions_has_the_records_of_all(broker: NilometerBrok
     assert all(one.records for one in answered.partitions)
 
 
+@pytest.mark.usefixtures("produced")
 def test_a_session_of_many_partitions_is_read_in_slices(broker: NilometerBroker) -> None:
     with WirePeer(broker.bootstrap) as peer:
         whole = peer.ask(ApiKey.FETCH, 12, **fetch_fields(TOPIC, PARTITIONS, session_epoch=0))
