@@ -46,6 +46,16 @@ def test_leaving_while_others_wait_answers_the_leaver_and_lets_them_go_on() -> N
     assert world.joined(parked).generation_id == reply.generation_id == 3
 
 
+def test_a_client_joins_while_the_first_rebalance_waits_though_all_others_have_left() -> None:
+    world = GroupWorld()
+    world.join(client="a")
+    assert world.leave("a-1") == [ErrorCode.none]
+    assert world.state() == "PreparingRebalance"
+    joining = world.join(client="b")
+    world.pass_time(3 * DELAY_MS)
+    assert world.joined(joining).error_code == ErrorCode.none
+
+
 def test_a_member_taken_out_while_its_join_waits_is_told() -> None:
     world = GroupWorld()
     world.stable("a", "b", instance=None)

@@ -422,6 +422,8 @@ class ClassicGroup:
             return bool(request.protocol_type and request.protocols)
         if request.protocol_type != self.protocol_type:
             return False
+        if not self.members:  # all have left before the first rebalance was over
+            return bool(request.protocols)
         common = self.common_protocols()
         return any(protocol.name in common for protocol in request.protocols)
 
