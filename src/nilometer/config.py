@@ -10,9 +10,6 @@ from typing import Any
 
 import msgspec
 
-# The definition of configuration keys: the parsing and checking of values, and the settings that result,
-# with defaults and typed access.
-
 # The definition of configuration keys, and the parsing and checking of their values.
 #
 # A :class:`ConfigKey` is one setting, with Kafka's name; a :class:`ConfigDefinition` is the set of all keys

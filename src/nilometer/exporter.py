@@ -322,7 +322,7 @@ def _labels(partition: TopicPartition) -> tuple[str, str]:
     return partition.topic, str(partition.partition)
 
 
-# Serves the metrics of :mod:`.lag_metrics` over HTTP: each scrape reads the cluster.
+# Serves the lag metrics over HTTP: each scrape reads the cluster.
 #
 # Scrapes that arrive while the cluster is read share the result.
 

@@ -52,7 +52,10 @@ class Sender(Protocol):
 
 
 class RequestMemory:
-    """Invariant: ``held`` is the sum of what the senders hold."""
+    """The memory of requests that have not been handled.
+
+    Invariant: ``held`` is the sum of what the senders hold.
+    """
 
     def __init__(self, now_ms: Callable[[], int], bytes_max: int = UNLIMITED) -> None:
         self._now_ms = now_ms
@@ -132,7 +135,10 @@ class Holder(Protocol):
 
 
 class ResponseMemory:
-    """Invariant: ``held`` is the sum of what the holders hold."""
+    """The memory of responses that their clients have not read.
+
+    Invariant: ``held`` is the sum of what the holders hold.
+    """
 
     def __init__(self, now_ms: Callable[[], int], bytes_max: int = HELD_BYTES_MAX) -> None:
         self._now_ms = now_ms

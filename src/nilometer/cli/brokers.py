@@ -270,7 +270,7 @@ def broker_config(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Show the settings that were changed while the brokers run, after --set and --delete.
+    """Change settings of running brokers with --set and --delete, then show those that were changed so.
 
     Those of a broker are its own ones, and those that all brokers share. --all also shows those of the
     broker's server.properties, and the defaults.

@@ -1,4 +1,5 @@
-"""What all commands are made of: commands and groups that take an option once, and the values of options.
+"""What all commands are made of: commands and groups that take an option once, the values of options,
+and the options of --watch.
 
 click lets the last of repeated options win: the others would have no effect, and the user would not know.
 Numbers are bounded by what the protocol can carry: a larger one is wrong usage.

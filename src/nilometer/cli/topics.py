@@ -69,7 +69,7 @@ def topic_config(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Show the settings of a topic that differ from the brokers' defaults, after --set and --delete."""
+    """Change settings of a topic with --set and --delete, then show those that differ from the defaults."""
     changes = changes_of(given, deleted)
 
     async def work() -> dict[str, ConfigEntry]:

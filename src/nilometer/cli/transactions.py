@@ -312,7 +312,9 @@ def abort(
     place = (topic, partition, start_offset)
     if transactional_id is not None:
         if any(one is not None for one in place):
-            raise click.UsageError("give TRANSACTIONAL_ID, or --topic, --partition and --start-offset")
+            raise click.UsageError(
+                "give TRANSACTIONAL_ID alone, or --topic, --partition and --start-offset without it"
+            )
         _fence(bootstrap, transactional_id, force=force, yes=yes)
         text = f"The producer of {transactional_id} is fenced, and its open transaction aborted."
         _print_aborted(transactional_id, None, None, text, as_json)

@@ -3,7 +3,7 @@ selects.
 
 An :class:`Acl` allows or denies one operation on the resources that a pattern selects, to one principal from
 one host. The numbers of the enums are Kafka's, in requests and in the bit sets of authorized operations.
-:mod:`nilometer.cluster.acl_table` decides with them, :mod:`nilometer.cluster.acl_table` keeps them.
+:mod:`nilometer.cluster.acl_table` keeps them and decides with them.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ async def write_users(security: SecureFolder, coordination: str, cluster_id: str
     """Write the users and the ACLs to the coordination store, before the first broker starts.
 
     ``cluster_id`` is the id of the new cluster, if it is known. Raises as
-    :func:`~nilometer.local.first_users.write_first_users`.
+    :func:`write_first_users`.
     """
     brokers = security.common_broker_settings()
     users = [

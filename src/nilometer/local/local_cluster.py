@@ -6,7 +6,7 @@ error; earlier parts are in ``broker.log.<n>``),
 does not serve) and ``logs/`` (the partitions); ``<data>/coordination/`` is the coordination store. A process
 is identified by its pid *and* its start time, so that a reused pid is never mistaken for a broker.
 
-The folder may be moved or copied (:mod:`~nilometer.local.local_cluster`): settings are read with the paths of
+The folder may be moved or copied: settings are read with the paths of
 its present place, processes of the original do not count, and :meth:`LocalCluster.settle` corrects the files.
 """
 

@@ -30,9 +30,10 @@ class UnreadableStore(Exception):
 
 
 def key_of(path: str, password: str | None) -> tuple[str, str]:
-    """Return the private key and its certificate chain as PEM text, and the password of the key in that text.
+    """Return the private key and the certificate chain of a PKCS12 store as PEM text, and a password.
 
-    The text may be written to a file, so it is encrypted with a random password. Raises UnreadableStore.
+    The key is encrypted in that text with this random password, so the text may be written to a file. Raises
+    UnreadableStore.
     """
     found = _load_pkcs12(path, password)
     if found.key is None or found.cert is None:

@@ -9,8 +9,8 @@ client ◀── v=signature ─────────────────
 ```
 
 The server keeps no password, but a :class:`ScramCredential`. As in Kafka, channel binding is refused and
-user names and passwords are taken as UTF-8 without SASLprep. The parts here are the keys and the messages;
-:mod:`nilometer.security.scram` has both sides of the exchange.
+user names and passwords are taken as UTF-8 without SASLprep. The keys and the messages come first, then
+both sides of the exchange.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def decode_base64(text: str) -> bytes:
         raise SaslRejected("a part of the message is not valid base 64") from None
 
 
-# Both sides of a SCRAM exchange. The order of the messages is in :mod:`nilometer.security.scram`.
+# Both sides of a SCRAM exchange. The order of the messages is at the top of this module.
 
 ITERATIONS_ACCEPTED_MAX = 1_000_000
 """A client refuses more: a process in a broker's place could keep it busy for hours."""
@@ -275,7 +275,7 @@ class ScramServer(SaslServer):
     ) -> None:
         """``find`` returns a user's credential, ``find_token`` the login by the token with this id, and
         ``work_for_token`` what that has to compute first, for milliseconds; ``nonce``: a random text for this
-        exchange alone; ``placeholder_key``: of :func:`~nilometer.security.scram.placeholder_credential`."""
+        exchange alone; ``placeholder_key``: of :func:`placeholder_credential`."""
         self._mechanism = mechanism
         self._find = find
         self._find_token = find_token

@@ -7,8 +7,9 @@ is set, to tell which records are too new, and if ``compression.type`` is anothe
 the header's counts are trusted.
 
 Records are read in steps (:mod:`nilometer.wire.record_heads`), since a few bytes may hold millions of them,
-or one of gigabytes; :attr:`~.log_config.LogConfig.decompressed_bytes_max` bounds what a batch may hold. The
-event loop takes steps within a :class:`ReadingAllowance`; what is left is for the caller to run off it.
+or one of gigabytes; ``decompressed_bytes_max`` of :class:`~nilometer.storage.topic_config.LogConfig` bounds
+what a batch may hold. The event loop takes steps within a :class:`ReadingAllowance`; what is left is for the
+caller to run off it.
 """
 
 from __future__ import annotations

@@ -339,7 +339,7 @@ T = TypeVar("T")
 class AsyncCluster:
     """``async with Cluster(brokers=3) as cluster: … await cluster.kill(2)``.
 
-    Each method does what the method of :class:`~nilometer.testing.cluster.Cluster` with its name does, and
+    Each method does what the method of :class:`Cluster` with its name does, and
     raises the same errors. An operation that has begun ends, even if its caller is cancelled.
     """
 

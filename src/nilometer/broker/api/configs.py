@@ -535,7 +535,9 @@ def _alterations(
             operation = ConfigOperation(config.config_operation)
         except ValueError:
             raise KafkaError(
-                ErrorCode.invalid_request, f"There is no config operation {config.config_operation}."
+                ErrorCode.invalid_request,
+                f"There is no config operation {config.config_operation} ({config.name} of {resource.name}): "
+                "it is 0 (SET), 1 (DELETE), 2 (APPEND) or 3 (SUBTRACT).",
             ) from None
         alterations.append(ConfigAlteration(config.name, operation, config.value))
     return alterations

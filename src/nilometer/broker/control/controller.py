@@ -216,7 +216,9 @@ class Controller:
         except InvariantBroken as error:
             logger.critical("A decision is dropped: it would violate a metadata invariant: %s", error)
             raise KafkaError(
-                ErrorCode.unknown_server_error, f"The decision would violate a metadata invariant: {error}"
+                ErrorCode.unknown_server_error,
+                "The request changed nothing, since the decision would violate a metadata invariant: "
+                f"{error}. This is a defect of the controller, whose log has more.",
             ) from error
 
     def _check_is_active(self) -> None:

@@ -38,8 +38,9 @@ ActionT = TypeVar("ActionT")
 
 
 class Shard(Protocol[RequestT_contra, ReplyT, RecordT, ActionT]):
-    """The state machine of one partition of the topic. It is loaded by :meth:`replay` for each record and
-    then :meth:`on_loaded`, and dropped when the broker no longer leads the partition or an append fails.
+    """The state machine of one partition of a coordinator's topic (``__consumer_offsets``,
+    ``__transaction_state``). It is loaded by :meth:`replay` for each record and then :meth:`on_loaded`, and
+    dropped when the broker no longer leads the partition or an append fails.
 
     ``now_ms`` is the monotonic time, ``wall_ms`` the time since the epoch. A ``token`` identifies a request
     until its reply. The returned effects are the records to append, and the replies and actions that wait

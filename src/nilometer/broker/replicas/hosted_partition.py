@@ -213,7 +213,9 @@ class Partition(ReadablePartition):
         leader = self.leader
         if all_replicas and (error := leader.admit_acks_all()) is not NONE:
             raise KafkaError(
-                error, f"{len(leader.isr)} in sync, min.insync.replicas is {leader.min_insync_replicas}"
+                error,
+                f"{self} has {len(leader.isr)} in-sync replicas, but min.insync.replicas is "
+                f"{leader.min_insync_replicas}: start the brokers that are stopped",
             )
         log, keeps = self.log, bool(self.fetch_waiters)
         try:
@@ -495,7 +497,9 @@ class Partition(ReadablePartition):
         target = leader.high_watermark if offset == -1 else offset
         if not 0 <= target <= leader.high_watermark:
             raise KafkaError(
-                ErrorCode.offset_out_of_range, f"{target} is above the high watermark {leader.high_watermark}"
+                ErrorCode.offset_out_of_range,
+                f"cannot delete records of {self} below {target}: the offset must be from 0 to the high "
+                f"watermark {leader.high_watermark}",
             )
         try:
             self.log.advance_log_start_offset(target, leader.high_watermark)

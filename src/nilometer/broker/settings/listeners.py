@@ -138,10 +138,11 @@ def inter_broker_listener(advertised: Sequence[Endpoint], name: str | None, prot
         return advertised[0]
     key = INTER_BROKER_PROTOCOL if protocol else INTER_BROKER
     names = ", ".join(endpoint.name for endpoint in advertised)
+    how = f"remove {key} and set {INTER_BROKER}" if protocol else f"set {INTER_BROKER}"
     raise ConfigError(
         key,
         f"brokers connect to each other by the listener {wanted}, which is not advertised; "
-        f"set {key} to one of: {names}",
+        f"{how} to one of: {names}",
     )
 
 

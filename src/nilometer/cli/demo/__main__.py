@@ -129,7 +129,8 @@ def _is_readable_text(path: Path) -> bool:
 
 
 def stable(demo: Demo, files: list[Path]) -> list[Path]:
-    """Return the files, with copies of those still being written: both counts must read the same lines."""
+    """Return the files, each that is still being written replaced by a copy: the pipeline and the independent
+    count must read the same lines."""
     stable: list[Path] = []
     for number, path in enumerate(files):
         if time.time() - path.stat().st_mtime < STILL_WRITTEN_SECONDS:

@@ -72,7 +72,10 @@ def status(name: str | None, home: str, as_json: bool, as_metrics: bool) -> None
     """Show the last batch of each pipeline, with its rates and its lag, and the account of all its runs."""
     found = [record for record in runs(home) if name is None or record.name == name]
     if name is not None and not found:
-        raise click.ClickException(f"{name} has never run in {home}")
+        raise click.ClickException(
+            f"pipeline {name} has never run in {home}: --home names another folder; without a name all runs "
+            "are shown"
+        )
     if as_json:
         click.echo(json.dumps({"runs": [asdict(record) for record in found]}))
         return

@@ -268,7 +268,7 @@ class _Balance:
 
 # ``sticky`` and ``cooperative-sticky``: an even assignment that moves as few partitions as possible. Pure.
 #
-# Both use :mod:`~nilometer.client.group.assignors`. The eager one reads the members' previous
+# The eager one reads the members' previous
 # partitions from their user data, since they own none during a rebalance; the cooperative one reads them from
 # the subscriptions, and assigns no partition that another member still owns: the next rebalance does
 # (KIP-429).

@@ -77,7 +77,7 @@ class Liveness:
 
 # The background task that sends a group member's heartbeats, with either group protocol.
 #
-# :class:`~nilometer.client.group.heartbeats.Liveness` decides when a heartbeat is due; the member makes the
+# :class:`Liveness` decides when a heartbeat is due; the member makes the
 # request and evaluates the response.
 #
 # Invariant: at most one task sends heartbeats for a member, and it runs until the member leaves.

@@ -72,7 +72,7 @@ class Ledger:
         return ledger
 
     def on_sent(self, delivery: Delivery, run: SourceRun, line: int) -> None:
-        """Note that a record of line number ``line`` was sent; the next checkpoint awaits ``delivery``."""
+        """Note that the record of ``line`` of ``run`` was sent. The next checkpoint awaits ``delivery``."""
         self._sent.append((delivery, run, line))
 
     def is_there(self, run: SourceRun, line: int, check: int) -> bool:

@@ -36,7 +36,10 @@ class _Source(msgspec.Struct, frozen=True):
 
 
 class Recordings:
-    """Invariant: a recording is read or played once, when it is first shown; files are read at the start."""
+    """The recordings that the console shows: files, which are read at the start, and the built-in scenarios.
+
+    Invariant: a scenario is run once, when it is first shown.
+    """
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
         """Raises BadRecording and OSError, which name the file."""

@@ -1,4 +1,4 @@
-"""The page of one partition: its replicas as their brokers describe them. Pure."""
+"""The page of one partition: its replicas as their brokers describe them, and their segments. Pure."""
 
 from __future__ import annotations
 

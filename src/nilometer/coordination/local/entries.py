@@ -12,7 +12,7 @@ The order of the steps of an append, and the reasons:
 A snapshot starts a new folder: it is prepared in another place with the snapshot and links to the entries not
 covered by it; then the old folder is *sealed*. The seal is a file like an entry, linked at the next free
 number by the same compare-and-set; it has the name of the folder in which the sequence continues at that
-number. :mod:`~nilometer.coordination.local.entries` describes how that folder becomes current.
+number. :class:`Succession` makes that folder current.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nilometer.runtime import Disk
 # The current entries folder, and how the next one replaces it.
 #
 # A snapshot starts a new folder: it is prepared in another place with the snapshot and links to the entries
-# not covered by it; then the old folder is *sealed* (:mod:`~nilometer.coordination.local.entries`). The first
+# not covered by it; then the old folder is *sealed*. The first
 # process that finds the seal makes the new folder current (one rename); then the old one is renamed, so that
 # no late writer can find a free number in it.
 

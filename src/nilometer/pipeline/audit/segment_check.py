@@ -236,7 +236,7 @@ class SegmentWork:
 
 @dataclass(slots=True)
 class SegmentResult:
-    """The result of one segment, for the check of its replica."""
+    """What the check of one segment found. The check of its replica combines these."""
 
     place: str
     base_offset: int

@@ -1,7 +1,7 @@
 """The rows of a database's tables, from batch to batch: change events in, versions of rows out.
 
 ``advance`` reads the newest version of every key from the folder ``versions`` of the batch before, applies
-the changes of a batch to it (:mod:`nilometer.pipeline.changes.changed_rows`), and writes the folder of the
+the changes of a batch to it, and writes the folder of the
 batch. What becomes of each record goes into the account. A row that has just got another key may need a
 column of its version under the old one: until that arrives, the change waits in the run's state, still open.
 """

@@ -339,7 +339,7 @@ TEMPLATE_LINES_MIN: Final = 2
 
 
 class Proposal(NamedTuple):
-    """A definition for lines that no format takes."""
+    """A proposed format definition, for lines that no known format matches."""
 
     name: str
     toml: str

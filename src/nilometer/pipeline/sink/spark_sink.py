@@ -7,7 +7,7 @@ At least once by default: a task ends only when its records are acknowledged by 
 producer is idempotent, so that its own retries send nothing twice; but tasks and batches that Spark runs
 again send their records again. The headers described in :mod:`~nilometer.pipeline.repeats` identify such
 records. With the option ``exactlyOnce`` each task is a transaction: see
-:mod:`~nilometer.pipeline.sink.spark_sink`.
+:class:`TransactionalWriter`.
 """
 
 from __future__ import annotations

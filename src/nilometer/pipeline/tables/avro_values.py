@@ -1,5 +1,7 @@
 """Avro values with a registry's header: five bytes, of which the last four are the id of the schema.
 
+The client of the registry, the schemas of a batch, the decoder, and the columns of a schema are here.
+
 The columns come from the newest schema of the topic. A value is read with the schema that it was written
 with, and fits if its fields do: what it lacks is null. A value of a schema that cannot be read is rejected,
 also if the schema is recursive: fastavro ends the process when a value is nested too deeply.

@@ -3,7 +3,7 @@
 Four promises are checked: a partition is assigned to at most one member in a generation; every acknowledged
 record is processed at least once, by any member; a member that gets a partition starts at or after the offset
 committed (and acknowledged) before; and a member's asynchronous commits are acknowledged in order. A fifth,
-that the group settles after all faults are healed, is checked by :mod:`convergence`.
+that the group settles after all faults are healed, is checked by ``running_brokers``.
 """
 
 from __future__ import annotations

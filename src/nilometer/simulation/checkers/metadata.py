@@ -140,7 +140,10 @@ def compare_cluster(cluster: Cluster) -> list[str]:
 
 
 class MetadataResponses:
-    """``violations``: the differences found by :meth:`ask`."""
+    """Compares the brokers' responses to Metadata requests with their images.
+
+    ``violations``: the differences that :meth:`ask` found.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

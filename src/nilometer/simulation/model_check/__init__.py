@@ -3,6 +3,6 @@
 :class:`World` (:mod:`world`) is a model of two or three broker processes with the real
 :class:`~nilometer.replication.replica.Replica`, a log of (epoch, value), a controller and a network that
 delays, loses and repeats messages. :func:`explore` (:mod:`explorer`) visits every reachable state, breadth
-first, so that it finds a shortest counterexample; :mod:`properties` checks each state. :class:`SettingsWorld`
-(:mod:`settings_world`) is a separate model, of the settings of topics and brokers.
+first, so that it finds a shortest counterexample; ``explorer.violation`` checks each state.
+:class:`SettingsWorld` (:mod:`settings`) is a separate model, of the settings of topics and brokers.
 """

@@ -302,7 +302,7 @@ class ClusterView(NamedTuple):
 
 
 class ClusterController:
-    """A :class:`~nilometer.simulation.model_check.controller.Controller` that decides as the product does.
+    """A :class:`Controller` that decides as the product does.
 
     The only election without a failed leader is the preferred leader election.
     """

@@ -59,7 +59,10 @@ def apply(moment: Moment, index: int, event: Event) -> None:
 
 
 class Replay:
-    """Invariant: ``_frames[n]`` is the state before the event with the index n × KEY_FRAME_EVENTS."""
+    """A recording, from which the state after any of its events is computed.
+
+    Invariant: ``_frames[n]`` is the state before the event with the index n × KEY_FRAME_EVENTS.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording

@@ -42,7 +42,7 @@ VIOLATIONS_MAX = 10
 
 @dataclass(slots=True)
 class Incarnation:
-    """One topic of the name, and its acknowledged records."""
+    """One of the topics that have the same name one after another, and its acknowledged records."""
 
     number: int
     topic_id: UUID

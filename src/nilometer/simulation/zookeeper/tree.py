@@ -156,7 +156,7 @@ class DataTree:
         return made
 
     def check_permitted(self, path: str, session: int) -> None:
-        """Check the ACL of a node, if it exists. Raises Refusal."""
+        """Raise Refusal if the node at ``path`` exists and its ACL does not permit ``session``."""
         node = self.nodes.get(path)
         if node is not None and node.user and node.user != self.users.get(session):
             raise Refusal(Code.NO_AUTH, path)

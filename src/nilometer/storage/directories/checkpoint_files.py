@@ -93,7 +93,7 @@ class CheckpointPlan(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
     """The names of the files to write; the others have their content on disk already."""
     void_markers: Mapping[TopicPartition, tuple[str, ...]]
-    """Markers (paths, see :mod:`void_checkpoints`) to remove after the write: the files then have no line of
+    """Markers (paths, see the comment above) to remove after the write: the files then have no line of
     an earlier folder of the same name."""
     waiting: Sequence[LogWaiting]
     """The logs that accept no appends before this write."""

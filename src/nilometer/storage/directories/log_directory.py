@@ -238,7 +238,7 @@ class LogDirectory:
     def _load_checkpoints(self) -> None:
         """Read the checkpoint files, ignoring the lines of partitions with a void marker.
 
-        Such a line may belong to an earlier folder of the same name (:mod:`void_checkpoints`).
+        Such a line may belong to an earlier folder of the same name (see ``checkpoint_files``).
         """
         for folder in self.partition_folders():
             markers = checkpoint_files.void_markers(self._disk, self._join(folder.name))

@@ -64,7 +64,7 @@ class NewFolder(msgspec.Struct, frozen=True):
     folder: str
     """Path of the partition's folder."""
     void_marker: str | None = None
-    """Name of the void marker, created first; None if the folder needs none (:mod:`void_checkpoints`)."""
+    """Name of the void marker, created first; None if the folder needs none (see ``checkpoint_files``)."""
 
     def make(self) -> None:
         """Create the folder and its files, which are not durable. Blocks on the disk. Raises OSError."""
@@ -379,7 +379,7 @@ class LogManager:
     def plan_folders(self, wanted: Sequence[tuple[TopicPartition, uuid.UUID]]) -> list[NewFolder]:
         """Choose a directory for each new partition (with its topic id); return plans to create the folders.
 
-        Pass the plans to :func:`~.new_folder.make_durable`, then each to :meth:`create`. Does not block.
+        Pass the plans to :func:`make_folders_durable`, then each to :meth:`create`. Does not block.
         Raises NoLogDirectory.
         """
         counts = {each.path: len(self._table.logs_in(each)) for each in self._online()}

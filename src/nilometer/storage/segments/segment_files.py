@@ -1,4 +1,5 @@
-"""The files of one segment: their paths, and reading and writing of whole index files.
+"""The pool of open files that all logs of a process share; and the files of one segment: their paths, and
+reading and writing of whole index files.
 
 The state of an active segment is not kept here. Files come from the pool and are closed or returned at once;
 methods marked "on any thread" do not use the pool.

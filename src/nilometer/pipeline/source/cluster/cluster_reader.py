@@ -243,16 +243,21 @@ class _RangeFetcher:
             # A process that Spark reuses may know the topic from before the plan.
             topic = (await client.refresh()).topics.get(self._wanted.topic)
         if topic is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {self._wanted.topic}")
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"topic {self._wanted.topic} does not exist"
+            )
         if self._wanted.topic_id and str(topic.topic_id) != self._wanted.topic_id:
             return self._lost(f"topic {self._wanted.topic} was deleted and created again", self._wanted.end)
         leader = client.metadata.leader(self._partition)
         if leader is None:
-            raise KafkaError(ErrorCode.leader_not_available, f"no leader of {self._partition} is known")
+            raise KafkaError(
+                ErrorCode.leader_not_available,
+                f"{self._partition} has no leader: start the brokers of its replicas",
+            )
         connection = await client.connections.get(leader.node_id, FETCH_CHANNEL)
         response = await connection.request(ApiKey.FETCH, lambda api: self._request(api, topic.topic_id))
         if response.error_code != ErrorCode.none:
-            raise KafkaError(response.error_code, f"fetch from {self._partition}")
+            raise KafkaError(response.error_code, f"the leader of {self._partition} rejected the fetch")
         answers = [answer for topic in response.responses for answer in topic.partitions]
         if not answers and response.throttle_time:
             return Throttled(response.throttle_time.total_seconds())
@@ -265,7 +270,7 @@ class _RangeFetcher:
         if answer.error_code == ErrorCode.offset_out_of_range:
             return await self._out_of_range(client)
         if answer.error_code != ErrorCode.none:
-            raise KafkaError(answer.error_code, f"fetch from {self._partition}")
+            raise KafkaError(answer.error_code, f"the leader of {self._partition} rejected the fetch")
         return self._fetched(answer)
 
     def _fetched(self, answer: Message) -> Fetched:
