@@ -122,7 +122,7 @@ def open_connection(
     turns: Turns | None = None,
 ) -> tuple[Connection, FakeTransport, Recorder, list[str]]:
     recorder, transport, said = Recorder(), FakeTransport(), []
-    connection = Connection(recorder, FRAME_BYTES_MAX, said.append, turns=turns)
+    connection = Connection(recorder, FRAME_BYTES_MAX, said.append, turns=turns or Turns(StepClock()))
     connection.connection_made(transport)
     return connection, transport, recorder, said
 
@@ -266,7 +266,10 @@ def test_an_answer_that_is_made_while_its_request_is_processed_is_sent_once() ->
             return reply
 
     async def run() -> None:
-        connection, transport = Connection(Immediate(), FRAME_BYTES_MAX, print), FakeTransport()
+        connection, transport = (
+            Connection(Immediate(), FRAME_BYTES_MAX, print, turns=Turns(StepClock())),
+            FakeTransport(),
+        )
         connection.connection_made(transport)
         feed(connection, frame(b"we1") + frame(b"now"))
         assert b"".join(transport.written) == b"madenow"
@@ -401,7 +404,7 @@ def test_a_lost_connection_cancels_what_waits():
 
 def opened(requests: RequestMemory) -> tuple[Connection, FakeTransport, Recorder, list[str]]:
     recorder, transport, said = Recorder(), FakeTransport(), []
-    connection = Connection(recorder, FRAME_BYTES_MAX, said.append, requests)
+    connection = Connection(recorder, FRAME_BYTES_MAX, said.append, requests, turns=Turns(StepClock()))
     connection.connection_made(transport)
     return connection, transport, recorder, said
 
@@ -644,7 +647,10 @@ async def test_clients_that_do_not_read_share_a_memory_and_the_slowest_is_discon
     connections: list[Connection] = []
     transports: list[FakeTransport] = []
     for _ in range(3):
-        connection, transport = Connection(Recorder(), 100, print, memory=memory), FakeTransport()
+        connection, transport = (
+            Connection(Recorder(), 100, print, memory=memory, turns=Turns(StepClock())),
+            FakeTransport(),
+        )
         connection.connection_made(transport)
         transport.unread = 400
         connections.append(connection)
@@ -670,10 +676,10 @@ async def test_a_client_that_reads_again_waits_for_memory_before_its_next_large_
 ) -> None:
     monkeypatch.setattr(connection_module, "MEMORY_WAIT_S", 0.001)
     memory = ResponseMemory(lambda: 0, 1_000)
-    slow, recorder = Connection(Recorder(), 100, print, memory=memory), Recorder()
+    slow, recorder = Connection(Recorder(), 100, print, memory=memory, turns=Turns(StepClock())), Recorder()
     slow_transport, transport = FakeTransport(), FakeTransport()
     slow.connection_made(slow_transport)
-    connection = Connection(recorder, 100, print, memory=memory)
+    connection = Connection(recorder, 100, print, memory=memory, turns=Turns(StepClock()))
     connection.connection_made(transport)
     feed(connection, frame(b"wait"))
     slow_transport.unread = 1_200
@@ -696,7 +702,7 @@ async def test_a_client_that_reads_again_waits_for_memory_before_its_next_large_
 def test_the_less_memory_is_left_the_fewer_records_a_response_has() -> None:
     memory = ResponseMemory(lambda: 0)
     assert memory.fetch_bytes_max() == FETCH_BYTES_MAX
-    holder = Connection(Recorder(), 100, print, memory=memory)
+    holder = Connection(Recorder(), 100, print, memory=memory, turns=Turns(StepClock()))
     memory.hold(holder, HELD_BYTES_MAX // 2)
     memory.hold(holder, HELD_BYTES_MAX * 3 // 4)
     assert memory.fetch_bytes_max() == HELD_BYTES_MAX // 4 // SHARE
