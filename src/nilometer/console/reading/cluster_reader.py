@@ -364,7 +364,7 @@ class ClusterReader:
         return group_rows(listed, described, known, behind)
 
     async def group(self, group_id: str) -> GroupView:
-        self._history.look(group_id, partial(self._read_group, group_id))
+        self._history.look(_subject_of(group_id), partial(self._read_group, group_id))
         return await self._read_group(group_id)
 
     async def _read_group(self, group_id: str) -> GroupView:
@@ -376,10 +376,16 @@ class ClusterReader:
         committed = await groups.committed(group_id)
         assigned = [partition for member in found.members for partition in member.assignment]
         view = group_view(found, await lags(admin.client, committed, assigned, admin.timeout_ms))
-        self._history.add(group_id, LAG, view.lag)
-        return replace(view, chart=self._history.chart(group_id, LAG))
+        subject = _subject_of(group_id)
+        self._history.add(subject, LAG, view.lag)
+        return replace(view, chart=self._history.chart(subject, LAG))
 
     async def _read_groups(self) -> list[GroupListing]:
         admin = await self._connection.admin()
         await admin.client.refresh()  # a coordinator may have come or gone
         return await GroupAdmin(admin.client, admin.timeout_ms).list_groups()
+
+
+def _subject_of(group_id: str) -> str:
+    """Return the history's name of a group; one may be called "overview"."""
+    return f"group {group_id}"
