@@ -184,7 +184,9 @@ def test_a_change_is_made_after_it_was_shown(filled: NilometerCluster, browser: 
         page.fill("[name=partitions]", "2")
         page.fill("[name=settings]", "cleanup.policy=compact")
         page.click("text=Show what it does")
-        expect(page.locator("main")).to_contain_text("The topic made-here is created.")
+        expect(page.locator("main")).to_contain_text(
+            "The topic made-here is created (partitions: 2, replicas: the default)."
+        )
         assert "made-here" not in filled.topics()
         page.click("text=Confirm >> nth=-1")
         page.wait_for_url(re.compile("/topics/made-here$"))

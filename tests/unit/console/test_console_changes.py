@@ -77,6 +77,7 @@ def test_a_bad_entry_is_named_and_the_others_are_kept() -> None:
     [
         ("/new-topic", {}, "needs a name"),
         ("/new-topic", {"name": "t", "settings": "retention.ms"}, "key=value"),
+        ("/new-topic", {"name": "t", "settings": "a=1\na=2"}, "a is given twice"),
         ("/topics/{topic}/delete", {"topic": "t", "name": "T"}, "Enter the topic's name, t"),
         ("/topics/{topic}/change", {"topic": "t", "value": "1"}, "Name the setting"),
         ("/group/reset", {"id": "g", "to": "earliest"}, "Name the topic"),

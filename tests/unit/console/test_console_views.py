@@ -100,16 +100,19 @@ def test_a_page_beyond_the_list_is_the_nearest(number: int) -> None:
 
 def test_the_rate_counts_what_was_appended() -> None:
     rates = AppendRates()
-    rates.read(Partition(ends={1: 100}).survey(), 1_000)
+    rates.read(Partition(ends={1: 100}).survey(), 1_000, is_whole=True)
     assert rates.total() is None, "of one reading"
-    rates.read(Partition(ends={1: 300}).survey(), 3_000)
+    rates.read(Partition(ends={1: 300}).survey(), 3_000, is_whole=True)
     assert rates.by_topic() == {"t": Rate(100.0, 7000.0)}
-    rates.read(Partition(ends={1: 400}).survey(), 3_400)
+    rates.read(Partition(ends={1: 400}).survey(), 3_400, is_whole=True)
     assert rates.total() == Rate(100.0, 7000.0), "readings close to each other are one"
-    rates.read(Partition(ends={1: 40}).survey(), 5_000)
+    rates.read(Partition(ends={1: 40}).survey(), 5_000, is_whole=True)
     assert rates.total() == Rate(0.0, 0.0), "a leader that truncated has appended nothing"
-    rates.keep([])
-    assert rates.total() is None
+    other = Partition(topic="other", ends={1: 10}).survey()
+    rates.read(other, 6_000, is_whole=False)
+    assert rates.by_topic() == {"t": Rate(0.0, 0.0)}
+    rates.read(other, 7_000, is_whole=True)
+    assert rates.by_topic() == {"other": Rate(0.0, 0.0)}, "a topic that is gone has no rate"
 
 
 def test_a_chart_begins_at_zero_and_has_a_gap_where_nothing_was_read() -> None:

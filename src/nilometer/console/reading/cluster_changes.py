@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from nilometer.client.admin.admin import AlterOperation, ConfigChange, NewTopic, ResourceType
+from nilometer.client.admin.admin import BROKER_DEFAULT, AlterOperation, ConfigChange, NewTopic, ResourceType
 from nilometer.client.admin.group_admin import (
     GroupAdmin,
     PlannedReset,
@@ -43,7 +43,11 @@ class CreateTopic(msgspec.Struct, frozen=True):
     async def plan(self, connection: ClusterConnection) -> Plan:
         await self._send(connection, validate_only=True)
         settings = tuple(sorted(self.topic.configs.items()))
-        return Plan(f"The topic {self.topic.name} is created.", ("Setting", "Value"), settings)
+        counts = (("partitions", self.topic.partitions), ("replicas", self.topic.replication_factor))
+        sizes = ", ".join(
+            f"{name}: {'the default' if count == BROKER_DEFAULT else f'{count:,}'}" for name, count in counts
+        )
+        return Plan(f"The topic {self.topic.name} is created ({sizes}).", ("Setting", "Value"), settings)
 
     async def apply(self, connection: ClusterConnection) -> None:
         await self._send(connection, validate_only=False)
@@ -62,17 +66,24 @@ class DeleteTopic(msgspec.Struct, frozen=True):
             found = await survey.look([self.name])
         if self.name in found.missing_topics:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {self.name} does not exist")
-        ends: dict[int, tuple[int, int]] = {}
+        ends: dict[int, tuple[int, int] | None] = {}
         for row in found.rows:
+            known = ends.setdefault(row.partition, None)
             if row.state is not None:
-                ends[row.partition] = max(
-                    ends.get(row.partition, (0, 0)), (row.state.log_end_offset, row.state.log_start_offset)
-                )
-        rows = tuple((str(part), f"{start:,}", f"{end:,}") for part, (end, start) in sorted(ends.items()))
-        records = sum(end - start for end, start in ends.values())
+                state = row.state.log_end_offset, row.state.log_start_offset
+                ends[row.partition] = state if known is None else max(known, state)
+        rows = tuple(
+            (str(part), "not known", "not known")
+            if one is None
+            else (str(part), f"{one[1]:,}", f"{one[0]:,}")
+            for part, one in sorted(ends.items())
+        )
+        records = sum(one[0] - one[1] for one in ends.values() if one is not None)
+        unknown = sum(one is None for one in ends.values())
+        more = f", and those of {unknown:,} partitions that no broker describes" if unknown else ""
         return Plan(
-            f"The topic {self.name} is deleted, with its settings and all of its records, up to {records:,}. "
-            "They cannot be restored.",
+            f"The topic {self.name} is deleted, with its settings and all of its records, up to {records:,}"
+            f"{more}. They cannot be restored.",
             ("Partition", "First offset", "End offset"),
             rows,
         )

@@ -181,7 +181,7 @@ class ClusterReader:
     async def _read_overview(self) -> OverviewView:
         findings = await self._check.check()
         health = cluster_health(findings)
-        self._rates.read(findings.survey, self._clock.monotonic_ms())
+        self._rates.read(findings.survey, self._clock.monotonic_ms(), is_whole=True)
         rate = self._rates.total()
         if rate is not None:
             self._history.add(OVERVIEW, RECORDS, rate.records_per_s)
@@ -281,7 +281,7 @@ class ClusterReader:
         except KafkaError as error:
             logger.info("The sizes of topics are not known: %s", error)
             return NOTHING_MEASURED
-        self._rates.read(found, self._clock.monotonic_ms())
+        self._rates.read(found, self._clock.monotonic_ms(), is_whole=topics is None)
         return measures_of(found, self._rates.by_topic())
 
     async def _policies(self, topics: Sequence[str]) -> Mapping[str, str | None]:

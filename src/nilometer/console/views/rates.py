@@ -32,8 +32,18 @@ class AppendRates:
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, _Seen] = {}
 
-    def read(self, survey: Survey | None, at_ms: int) -> None:
-        """Take the leaders' states of a survey. ``at_ms``: of a monotonic clock."""
+    def read(self, survey: Survey | None, at_ms: int, *, is_whole: bool) -> None:
+        """Take the leaders' states of a survey.
+
+        ``at_ms``: of a monotonic clock. ``is_whole``: the survey is of all topics, so that partitions without
+        a leader in it have no rate any more.
+        """
+        if is_whole:
+            self.keep(
+                TopicPartition(row.topic, row.partition)
+                for row in (survey.rows if survey is not None else ())
+                if row.state is not None and row.state.role == LEADER
+            )
         for row in survey.rows if survey is not None else ():
             if row.state is None or row.state.role != LEADER:
                 continue

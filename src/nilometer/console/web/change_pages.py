@@ -90,7 +90,13 @@ class ChangePages:
         except BadEntry as error:
             return self._page(form, given, str(error), 400)
         except KafkaError as error:
-            return self._page(form, given, f"Nothing was changed: {error.message or error.name}", UNAVAILABLE)
+            is_sent = given.get(CONFIRMED) == "1"  # a broker may have made what it did not confirm
+            what = (
+                "The change was not confirmed; look before you try again"
+                if is_sent
+                else "Nothing was changed"
+            )
+            return self._page(form, given, f"{what}: {error.message or error.name}", UNAVAILABLE)
         html = self._rendering.render(
             "change_plan.html", plan=plan, given=given, path=_address(form, given), error=None
         )
@@ -122,6 +128,8 @@ def _new_topic(given: Given) -> Change:
         key, separator, value = line.partition("=")
         if not separator:
             raise BadEntry(f"A setting is a line of the form key=value, not {line!r}.")
+        if key.strip() in settings:
+            raise BadEntry(f"The setting {key.strip()} is given twice.")
         settings[key.strip()] = value.strip()
     return CreateTopic(
         NewTopic(
