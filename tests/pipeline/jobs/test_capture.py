@@ -20,6 +20,7 @@ from nilometer.pipeline.capture.capture import source_of
 from nilometer.pipeline.capture.postgres import slots
 from nilometer.pipeline.changes.change_events import Change, LeftOut, decode_change
 from nilometer.pipeline.errors import PipelineError
+from support.applications.application import WAIT_S
 from support.applications.capture import NILOMETER, CaptureCommand, listed
 from support.applications.committed_reader import committed_records
 from support.applications.postgres_server import PostgresServer
@@ -125,6 +126,10 @@ def changes_in(topics: Topics, topic: str) -> list[Change]:
         except LeftOut:
             continue
     return found
+
+
+def updates_in(topics: Topics, topic: str) -> Counter[Any]:
+    return Counter(one.row for one in changes_in(topics, topic) if one.op == "u")
 
 
 def headers(given: list[tuple[str, bytes]] | None) -> list[dict[str, Any]]:
@@ -236,15 +241,19 @@ def test_each_change_is_there_once_after_captures_were_killed_under_transactions
     with transactions(dsn, 2) as done:
         for _ in range(kills):
             eventually(lambda: len(done) > 50, "rows are updated")
+            seen = updates_in(topics, topic).total()
             with capture:
                 capture.wait_running()
-                seen = len(done)
-                eventually(lambda seen=seen: len(done) > seen + 100, "rows are updated")
+                # A capture that is killed among the first rows begins with them again.
+                eventually(
+                    lambda seen=seen: updates_in(topics, topic).total() > seen + 100,
+                    "updates are captured",
+                    WAIT_S,
+                )
             eventually(lambda: not slots(dsn)[0].is_active, "the killed capture's worker has ended, too")
     capture.now()
     assert captured_rows(topics, topic) == rows_in(database, "t")
-    # A capture that is killed among the first rows begins with them again.
-    updates = Counter(one.row for one in changes_in(topics, topic) if one.op == "u")
+    updates = updates_in(topics, topic)
     assert updates.most_common(1)[0][1] == 1
     assert len(updates) > 100 * kills
 
