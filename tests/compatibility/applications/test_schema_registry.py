@@ -19,10 +19,11 @@ import fastavro
 import pytest
 
 from nilometer.pipeline.tables.avro_values import (
-    SchemaRegistry,
     avro_decoder,
+    newest_schema,
     parse_avro_schema,
     read_schemas,
+    registry_at,
     schema_ids,
 )
 from nilometer.pipeline.tables.values import RejectedValue
@@ -122,14 +123,14 @@ def avro_value(schema_id: int, schema: str, row: dict[str, str | None]) -> bytes
 
 def assert_rows_of_a_topic(registry: Registry, topic: str, ids: tuple[int, int]) -> None:
     """The pipeline `table` makes rows of values in both schemas, with the columns of the newest one."""
-    client = SchemaRegistry(registry.address)
+    client = registry_at(registry.address)
     column = column_of(f"{topic}-value")
     old, new = schema_of(column), schema_of(column, "more")
     first = avro_value(ids[0], old, {column: "a"})
     second = avro_value(ids[1], new, {column: "b", "more": "c"})
     unknown = avro_value(9999, old, {column: "a"})
     written_with = read_schemas(schema_ids([first, second, unknown]), client)
-    decode = avro_decoder(parse_avro_schema(client.latest(topic)), written_with)
+    decode = avro_decoder(parse_avro_schema(newest_schema(topic, client)), written_with)
     assert decode(first) == {column: "a", "more": None}
     assert decode(second) == {column: "b", "more": "c"}
     with pytest.raises(RejectedValue, match="schema 9999 of the registry: the registry does not have it"):

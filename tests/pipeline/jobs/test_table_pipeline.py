@@ -16,8 +16,8 @@ from nilometer.pipeline.tables.delta_store import DeltaStore
 from nilometer.pipeline.tables.staging import PART_BYTES_MAX
 from support.pipeline.filled_topics import Sent
 from support.pipeline.runs import assert_reported, forget_last_commit, send_values
-from support.pipeline.stub_registry import StubRegistry
 from support.pipeline.table_batches import READERS
+from support.stub_registry import StubRegistry
 
 pytestmark = pytest.mark.spark
 

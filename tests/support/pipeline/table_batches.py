@@ -15,7 +15,13 @@ import polars
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from nilometer.pipeline.tables.avro_values import SchemaRegistry, parse_avro_schema, read_schemas, schema_ids
+from nilometer.pipeline.tables.avro_values import (
+    newest_schema,
+    parse_avro_schema,
+    read_schemas,
+    registry_at,
+    schema_ids,
+)
 from nilometer.pipeline.tables.iceberg_store import TABLE, open_catalog
 from nilometer.pipeline.tables.parquet_store import ParquetStore
 from nilometer.pipeline.tables.schemas import infer, parse_json_schema
@@ -76,9 +82,9 @@ class Writing:
 
     def _sources(self, values: list[bytes | None]) -> Sources:
         if self.registry:
-            registry = SchemaRegistry(self.registry)
+            registry = registry_at(self.registry)
             return Sources(
-                row=lambda: parse_avro_schema(registry.latest("t")),
+                row=lambda: parse_avro_schema(newest_schema("t", registry)),
                 avro=lambda: read_schemas(schema_ids(values), registry),
             )
         if self.schema is None:

@@ -44,9 +44,10 @@ from nilometer.pipeline.mapped_rows import mapped
 from nilometer.pipeline.recognition import HEADERS, HEADERS_TYPE, RAW, RAW_TYPES
 from nilometer.pipeline.tables.avro_values import (
     AvroSchemas,
-    SchemaRegistry,
+    newest_schema,
     parse_avro_schema,
     read_schemas,
+    registry_at,
     schema_ids,
 )
 from nilometer.pipeline.tables.schemas import infer_part, joined, json_schema_of, parse_json_schema, settled
@@ -61,6 +62,7 @@ from nilometer.pipeline.tables.table_writer import (
     TableWriter,
 )
 from nilometer.pipeline.tables.values import ValueType, struct
+from nilometer.schema_registry.client import SchemaRegistry
 
 LATENESS = timedelta(0)
 SOURCE_OPTIONS = {**HEADERS, "maxOffsetsPerTrigger": "500000"}
@@ -139,7 +141,7 @@ def start(
     settings = settings or Settings()
     check(output, settings)
     options, row = settings.options(), settings.row()
-    registry = SchemaRegistry(settings.registry) if settings.registry else None
+    registry = registry_at(settings.registry) if settings.registry else None
     of_changes = settings.input == CHANGES
 
     def write(batch: Batch) -> None:
@@ -221,7 +223,7 @@ def newest_row(batch: DataFrame, registry: SchemaRegistry) -> ValueType | None:
     The records of the batch are in the topic already, and so their schemas in the registry.
     """
     topic = batch.select("topic").first()
-    return None if topic is None else parse_avro_schema(registry.latest(topic[0]))
+    return None if topic is None else parse_avro_schema(newest_schema(topic[0], registry))
 
 
 def written_with(batch: DataFrame, registry: SchemaRegistry) -> AvroSchemas:

@@ -1,21 +1,12 @@
-"""Avro values with a registry's header: five bytes, of which the last four are the id of the schema.
-
-The client of the registry, the schemas of a batch, the decoder, and the columns of a schema are here.
+"""Avro values with a registry's header: the schemas of a batch, the decoder, and the columns of a schema.
 
 The columns come from the newest schema of the topic. A value is read with the schema that it was written
-with, and fits if its fields do: what it lacks is null. A value of a schema that cannot be read is rejected,
-also if the schema is recursive: fastavro ends the process when a value is nested too deeply.
+with, and fits if its fields do: what it lacks is null. A value of a schema that cannot be read is rejected.
 """
 
 from __future__ import annotations
 
-import http.client
-import io
 import json
-import struct as binary
-import urllib.error
-import urllib.parse
-import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -36,68 +27,39 @@ from nilometer.pipeline.tables.values import (
     row_converter,
     struct,
 )
-
-# Reads schemas from a registry over HTTP, by the interface of Confluent's that others have too.
-
-TIMEOUT_S: Final = 10.0
-_NOT_FOUND: Final = 404
-
-
-class UnusableSchema(Exception):
-    """The registry answers, and what it has is no Avro schema; the message says why."""
-
-
-class _NotFound(Exception):
-    pass
+from nilometer.schema_registry.avro import (
+    BadSchema,
+    BadValue,
+    check_depth,
+    check_is_avro,
+    parsed_text,
+    read,
+    said,
+)
+from nilometer.schema_registry.client import RegistryError, SchemaRegistry, UnusableSchema
+from nilometer.schema_registry.framing import schema_id
 
 
-class SchemaRegistry:
-    """The schemas of one registry. A schema's id always means the same schema, so each is read once."""
+def registry_at(url: str) -> SchemaRegistry:
+    """Raises PipelineError if ``url`` is none of a registry."""
+    try:
+        return SchemaRegistry(url)
+    except RegistryError as error:
+        raise PipelineError(f"--set registry: {error.message}") from None
 
-    def __init__(self, url: str) -> None:
-        """``url`` such as ``http://127.0.0.1:8081``. Raises PipelineError if it is none of HTTP."""
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise PipelineError(f"--set registry={url}: it is a URL such as http://127.0.0.1:8081")
-        self._url = url.rstrip("/")
-        self._by_id: dict[int, str] = {}
 
-    def by_id(self, schema_id: int) -> str:
-        """Return the text of an Avro schema. Raises UnusableSchema, PipelineError."""
-        if schema_id not in self._by_id:
-            try:
-                self._by_id[schema_id] = self._schema(f"/schemas/ids/{schema_id}")
-            except _NotFound:
-                raise UnusableSchema("the registry does not have it") from None
-        return self._by_id[schema_id]
-
-    def latest(self, topic: str) -> str:
-        """Return the newest schema of a topic's values, subject ``<topic>-value``. Raises PipelineError."""
-        subject = f"{topic}-value"
-        try:
-            return self._schema(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
-        except _NotFound:
-            raise PipelineError(f"the registry {self._url} has no subject {subject}") from None
-        except UnusableSchema as error:
-            raise PipelineError(f"the newest schema of {subject} in {self._url}: {error}") from None
-
-    def _schema(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(f"{self._url}{path}", timeout=TIMEOUT_S) as answer:
-                said: Any = json.load(answer)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == _NOT_FOUND:
-                raise _NotFound from None
-            raise PipelineError(f"the registry answers {error.code} to {self._url}{path}") from None
-        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
-            raise PipelineError(f"the registry {self._url} does not answer: {error!r}") from None
-        if not isinstance(said, dict):
-            raise PipelineError(f"the registry's answer to {self._url}{path} is no JSON object")
-        found = cast("dict[str, Any]", said)
-        kind, text = found.get("schemaType", "AVRO"), found.get("schema")
-        if kind != "AVRO" or not isinstance(text, str):
-            raise UnusableSchema(f"it is of type {kind}, and only AVRO is read")
-        return text
+def newest_schema(topic: str, registry: SchemaRegistry) -> str:
+    """Return the newest schema of a topic's values, subject ``<topic>-value``. Raises PipelineError."""
+    subject = f"{topic}-value"
+    try:
+        _, schema = registry.newest(subject)
+    except RegistryError as error:
+        raise PipelineError(error.message) from None
+    try:
+        check_is_avro(schema)
+    except UnusableSchema as error:
+        raise PipelineError(f"the newest schema of {subject} in {registry.url}: {error.message}") from None
+    return schema.text
 
 
 # The schemas that the Avro values of a batch were written with, as the registry has them when it is planned.
@@ -106,7 +68,6 @@ class SchemaRegistry:
 # answers are part of the batch's plan: whether an id is known does not change while the batch is repeated,
 # and its tasks need no registry.
 
-HEADER: Final = binary.Struct(">bi")
 SCHEMAS_MAX: Final = 1_000
 """The number of schemas of one batch. Values whose ids are made up could otherwise ask for each of them."""
 
@@ -131,14 +92,6 @@ def avro_schemas_of(said: Mapping[str, Mapping[str, str]]) -> AvroSchemas:
     )
 
 
-def schema_id(value: bytes) -> int | None:
-    """Return the id of the schema that a value names; None if it names none."""
-    if len(value) < HEADER.size:
-        return None
-    first, number = HEADER.unpack_from(value)
-    return number if first == 0 and number >= 0 else None
-
-
 def schema_ids(values: Iterable[bytes | None]) -> Counter[int]:
     """Return how often the values name each schema; the most frequent ones only, if there are too many."""
     found = Counter(
@@ -157,14 +110,19 @@ def read_schemas(ids: Counter[int], registry: SchemaRegistry) -> AvroSchemas:
     refused: dict[int, str] = {}
     for number, _ in most_frequent(ids):
         try:
-            texts[number] = registry.by_id(number)
+            schema = registry.by_id(number)
+            check_is_avro(schema)
+            if schema.references:
+                raise UnusableSchema("it refers to other schemas")
         except UnusableSchema as error:
-            refused[number] = str(error)
+            refused[number] = error.message
+        except RegistryError as error:
+            raise PipelineError(error.message) from None
+        else:
+            texts[number] = schema.text
     return AvroSchemas(texts, refused)
 
 
-DEPTH_MAX: Final = 300
-"""The number of levels of a schema's JSON; a record has three."""
 _KINDS: Final[Mapping[str, Kind]] = {
     "boolean": "boolean",
     "int": "int32",
@@ -186,7 +144,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], Kind]] = {
 
 def avro_decoder(row: ValueType, schemas: AvroSchemas) -> Decoder:
     """Return the decoder of Avro values that are rows of type ``row``, written with ``schemas``."""
-    fastavro = needed("fastavro")
+    needed("fastavro")
     convert = row_converter(row)
 
     @lru_cache(maxsize=SCHEMAS_MAX)
@@ -197,10 +155,10 @@ def avro_decoder(row: ValueType, schemas: AvroSchemas) -> Decoder:
             others = f"it is not among the {SCHEMAS_MAX} most frequent schemas of its batch"
             return None, schemas.refused.get(number, others)
         try:
-            return _readable(fastavro, text), None
+            return parsed_text(text), None
         # The text decides which error it is: every one means that no value can be read with it.
         except Exception as error:
-            return None, f"it cannot be read: {_said(error)}"
+            return None, f"it cannot be read: {said(error)}"
 
     def decode(value: bytes) -> dict[str, Any]:
         number = schema_id(value)
@@ -209,58 +167,13 @@ def avro_decoder(row: ValueType, schemas: AvroSchemas) -> Decoder:
         schema, why = schema_of(number)
         if why is not None:
             raise RejectedValue(f"schema {number} of the registry: {why}")
-        stream = io.BytesIO(value)
-        stream.seek(HEADER.size)
         try:
-            found = _with_texts(fastavro.schemaless_reader(stream, schema))
-        # The bytes decide which error it is: every one means that they are no such value.
-        except Exception as error:
-            raise RejectedValue(f"no value of schema {number}", _said(error)) from None
-        if stream.tell() != len(value):
-            raise RejectedValue(f"no value of schema {number}: bytes are left after its end")
+            found = _with_texts(read(schema, value))
+        except BadValue as error:
+            raise RejectedValue(f"no value of schema {number}", str(error)) from None
         return convert(found)
 
     return noting(decode)
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _readable(fastavro: Any, text: str) -> Any:
-    """Return a parsed schema. Raises SchemaError and fastavro's errors."""
-    given = json.loads(text)
-    _check_depth(given, 0)
-    schema = fastavro.parse_schema(given)
-    _check_ends(schema, frozenset())
-    return schema
-
-
-def _check_depth(part: Any, depth: int) -> None:
-    if depth > DEPTH_MAX:
-        raise SchemaError(f"the Avro schema has more than {DEPTH_MAX} levels")
-    inner: list[Any] = list(cast("dict[str, Any]", part).values()) if isinstance(part, dict) else []
-    for one in cast("list[Any]", part) if isinstance(part, list) else inner:
-        _check_depth(one, depth + 1)
-
-
-def _check_ends(schema: Any, within: frozenset[str]) -> None:
-    """Raise SchemaError if a type of the parsed schema refers to a type that it is a part of."""
-    match schema:
-        case str() if schema in within:
-            raise SchemaError(f"type {schema} is recursive")
-        case list():
-            for one in cast("list[Any]", schema):
-                _check_ends(one, within)
-        case {"type": "record" | "error", "name": str() as name}:
-            for one in cast("dict[str, list[dict[str, Any]]]", schema)["fields"]:
-                _check_ends(one["type"], within | {name})
-        case {"type": "array", "items": part} | {"type": "map", "values": part}:
-            _check_ends(part, within)
-        case {"type": dict() | list()}:
-            _check_ends(cast("dict[str, Any]", schema)["type"], within)
-        case _:
-            pass
 
 
 def _with_texts(value: Any) -> Any:
@@ -282,7 +195,10 @@ def parse_avro_schema(text: str) -> ValueType:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"the Avro schema is no JSON: {error}") from None
-    _check_depth(schema, 0)
+    try:
+        check_depth(schema)
+    except BadSchema as error:
+        raise SchemaError(str(error)) from None
     return check_columns(_Parser().type_of(schema, "$")[0])
 
 

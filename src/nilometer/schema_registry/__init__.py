@@ -1,0 +1,4 @@
+"""Keys and values whose schemas are in a registry with Confluent's interface.
+
+``client`` asks the registry, ``framing`` has the bytes before such a value, ``avro`` reads and writes Avro.
+"""
