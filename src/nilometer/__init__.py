@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nilometer.kafka.errors import KafkaError as KafkaError
     from nilometer.kafka.errors import ProducerFenced as ProducerFenced
     from nilometer.kafka.errors import RecordDeserializationError as RecordDeserializationError
+    from nilometer.kafka.errors import RegistryError as RegistryError
     from nilometer.kafka.errors import RequestTimedOut as RequestTimedOut
     from nilometer.kafka.errors import TransactionError as TransactionError
     from nilometer.kafka.formats import JSON as JSON
@@ -32,16 +33,21 @@ if TYPE_CHECKING:
     from nilometer.kafka.formats import nullable as nullable
     from nilometer.kafka.records import Record as Record
     from nilometer.kafka.records import Records as Records
+    from nilometer.kafka.schema_formats import Avro as Avro
+    from nilometer.kafka.schema_formats import JsonSchema as JsonSchema
+    from nilometer.schema_registry.client import SchemaRegistry as SchemaRegistry
 
 __all__ = [
     "JSON",
     "AbortableTransactionError",
+    "Avro",
     "CommitFailed",
     "ConnectionLost",
     "ErrorCode",
     "FatalTransactionError",
     "Format",
     "InvalidSetting",
+    "JsonSchema",
     "Kafka",
     "KafkaError",
     "ProducerFenced",
@@ -49,7 +55,9 @@ __all__ = [
     "Record",
     "RecordDeserializationError",
     "Records",
+    "RegistryError",
     "RequestTimedOut",
+    "SchemaRegistry",
     "TopicPartition",
     "TransactionError",
     "__version__",
@@ -59,8 +67,8 @@ __all__ = [
 
 _CLIENT = frozenset(
     {
-        *("JSON", "Format", "Kafka", "RebalanceListener", "Record", "Records", "TopicPartition"),
-        *("connect", "nullable"),
+        *("JSON", "Avro", "Format", "JsonSchema", "Kafka", "RebalanceListener", "Record", "Records"),
+        *("SchemaRegistry", "TopicPartition", "connect", "nullable"),
     }
 )
 _ERRORS = frozenset(__all__) - _CLIENT - {"__version__"}

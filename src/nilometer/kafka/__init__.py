@@ -14,13 +14,17 @@ from nilometer.kafka.connection import Kafka, Transaction, TypedProducer
 from nilometer.kafka.errors import KafkaError
 from nilometer.kafka.formats import JSON, Data, Format, Headers, nullable
 from nilometer.kafka.records import Record, Records
+from nilometer.kafka.schema_formats import Avro, JsonSchema
+from nilometer.schema_registry.client import SchemaRegistry
 
 __all__ = [
     "JSON",
+    "Avro",
     "Data",
     "Delivery",
     "Format",
     "Headers",
+    "JsonSchema",
     "Kafka",
     "KafkaAdmin",
     "KafkaError",
@@ -29,6 +33,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Records",
+    "SchemaRegistry",
     "TopicPartition",
     "Transaction",
     "TypedProducer",

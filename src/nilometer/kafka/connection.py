@@ -25,7 +25,16 @@ from nilometer.client.transactions.transaction_manager import ProducerState
 from nilometer.config import ConfigDefinition, ConfigError
 from nilometer.kafka.admin import KafkaAdmin
 from nilometer.kafka.errors import InvalidSetting
-from nilometer.kafka.formats import Data, Format, FormatLike, Headers, format_of, to_bytes, to_headers
+from nilometer.kafka.formats import (
+    Data,
+    Format,
+    FormatLike,
+    Headers,
+    encoded,
+    format_of,
+    to_bytes,
+    to_headers,
+)
 from nilometer.kafka.records import K, Reading, Records, V
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -111,8 +120,8 @@ class Transaction(Generic[KS, VS]):
         """
         return await self._producer.send(
             topic,
-            to_bytes(value, topic, "value", self._value),
-            key=to_bytes(key, topic, "key", self._key),
+            await encoded(value, topic, "value", self._value),
+            key=await encoded(key, topic, "key", self._key),
             headers=to_headers(headers, topic),
             partition=partition,
             timestamp=timestamp,
@@ -174,8 +183,8 @@ class TypedProducer(Generic[KS, VS]):
         """Send a record as ``Kafka.enqueue`` does, without waiting for it."""
         return await self._kafka.enqueue(
             topic,
-            to_bytes(value, topic, "value", self._value),
-            key=to_bytes(key, topic, "key", self._key),
+            await encoded(value, topic, "value", self._value),
+            key=await encoded(key, topic, "key", self._key),
             headers=headers,
             partition=partition,
             timestamp=timestamp,
@@ -309,8 +318,8 @@ class Kafka:
         """Return the records of ``topics``, to iterate over; with ``group`` also by one compiled pattern,
         which must match a topic's whole name.
 
-        ``key`` and ``value`` are the formats of keys and values: ``JSON``, a type, or ``(encode, decode)``;
-        without one they are bytes.
+        ``key`` and ``value`` are the formats of keys and values: ``JSON``, ``Avro(…)``, a type, or
+        ``(encode, decode)``; without one they are bytes.
 
         With ``group``, the members of the group share the partitions, and go on after the group's committed
         offsets; ``auto_commit=False`` leaves commits to ``Records.commit`` or a transaction. Without it, all

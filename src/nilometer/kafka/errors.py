@@ -11,6 +11,8 @@ details. The client has retried a retriable error already, until ``default.api.t
 - TransactionError (not retriable): either AbortableTransactionError, after which the next transaction may
   begin, or FatalTransactionError. ProducerFenced is a fatal one: another program uses the transactional id.
 - InvalidSetting (INVALID_CONFIG, not retriable): a setting that does not exist, or has a wrong value.
+- RegistryError: the registry of schemas does not answer (NETWORK_EXCEPTION, retriable), refuses
+  (INVALID_REQUEST), or lacks the schema that is to be written (INVALID_RECORD).
 - RecordDeserializationError (INVALID_RECORD, not retriable): a record is not in the format that its consumer
   was given. ``error.record`` is the record as bytes; the consumer goes on after it.
 """
@@ -26,6 +28,7 @@ from nilometer.client.transactions.transaction_manager import (
     ProducerFenced,
     TransactionError,
 )
+from nilometer.schema_registry.client import RegistryError
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "KafkaError",
     "ProducerFenced",
     "RecordDeserializationError",
+    "RegistryError",
     "RequestTimedOut",
     "TransactionError",
 ]

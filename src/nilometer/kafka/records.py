@@ -29,6 +29,7 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.kafka.dead_letters import SUFFIX, Retries, dead_letter_headers
 from nilometer.kafka.errors import RecordDeserializationError
 from nilometer.kafka.formats import Format, Headers, from_bytes
+from nilometer.schema_registry.client import RegistryError
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class Records(Generic[K, V]):
         self._send = send
         self._reading = reading
         self._key, self._value = key, value
+        self._has_schemas = any(form is not None and form.subjects is not None for form in (key, value))
         self._opened = False
         self._entered = False
         """Whether ``async with`` will close it: so it can be read again after ``until_end``."""
@@ -143,20 +145,31 @@ class Records(Generic[K, V]):
         """Return the next record; wait for it, unless ``until_end`` is reached.
 
         Raises RecordDeserializationError for a record of another format, which counts as returned, or
-        another KafkaError.
+        another KafkaError. After a RegistryError the same record is next.
         """
         self._in_progress.clear()
         if not self._buffer and not await self._fill():
             raise StopAsyncIteration
-        return self.next_buffered()
+        if not self._waits(record := self._buffer[0]):
+            return self.next_buffered()
+        try:
+            decoded = await asyncio.to_thread(self._decoded, record)
+        except RecordDeserializationError:
+            self._take(record)
+            raise
+        self._take(record)
+        return decoded
 
     def next_buffered(self) -> Record[K, V]:
         """Return the next record, which must be buffered already: without the event loop."""
         self._in_progress.clear()
         try:
-            return self._decoded(self._buffer[0])
-        finally:
+            decoded = self._decoded(self._buffer[0])
+        except RecordDeserializationError:
             self._advance()
+            raise
+        self._advance()
+        return decoded
 
     async def next_batch(self, max_records: int = BATCH_RECORDS_MAX) -> list[Record[K, V]]:
         """Return the records that are there, at most ``max_records``; wait for the first one.
@@ -169,14 +182,19 @@ class Records(Generic[K, V]):
         if not self._buffer and not await self._fill():
             return batch
         while self._buffer and len(batch) < max_records:
+            record = self._buffer[0]
             try:
-                batch.append(self._decoded(self._buffer[0]))
-            except RecordDeserializationError:
+                if self._waits(record):
+                    batch.append(await asyncio.to_thread(self._decoded, record))
+                else:
+                    batch.append(self._decoded(record))
+            except (RecordDeserializationError, RegistryError) as error:
                 if batch:
-                    break
-                self._advance()
+                    break  # the next call raises it
+                if isinstance(error, RecordDeserializationError):
+                    self._take(record)
                 raise
-            self._advance()
+            self._take(record)
         return batch
 
     async def batches(self, max_records: int = BATCH_RECORDS_MAX) -> AsyncIterator[list[Record[K, V]]]:
@@ -242,7 +260,7 @@ class Records(Generic[K, V]):
     @property
     def has_buffered(self) -> bool:
         """Whether the next record can be returned without waiting."""
-        return bool(self._buffer)
+        return bool(self._buffer) and not self._waits(self._buffer[0])
 
     # --- positions
 
@@ -372,10 +390,24 @@ class Records(Generic[K, V]):
             key = from_bytes(record.key, self._key)
             field = "value"
             value = from_bytes(record.value, self._value)
-        # The formats are the program's functions: whatever they raise, the record is of another format.
+        except RegistryError:
+            raise  # it says nothing of the record
+        # The formats are the program's functions: whatever else they raise, the record is of another format.
         except Exception as error:
             raise RecordDeserializationError(record, field, error) from error
         return cast("Record[K, V]", record._replace(key=key, value=value))
+
+    def _waits(self, record: ConsumerRecord) -> bool:
+        """Whether decoding may wait for a registry of schemas, so that it must not run in the event loop."""
+        return self._has_schemas and (
+            (self._key is not None and self._key.waits_to_decode(record.key))
+            or (self._value is not None and self._value.waits_to_decode(record.value))
+        )
+
+    def _take(self, record: ConsumerRecord) -> None:
+        """Count a record as returned, unless it was forgotten while it was decoded."""
+        if self._buffer and self._buffer[0] is record:
+            self._advance()
 
     def _advance(self) -> None:
         """Count the next buffered record as returned."""

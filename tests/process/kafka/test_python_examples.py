@@ -13,8 +13,10 @@ import pytest
 import nilometer
 from nilometer.testing import Cluster
 from support.documentation.code_blocks import code_blocks
+from support.stub_registry import StubRegistry
 
 ADDRESS = "127.0.0.1:9092"
+REGISTRY = "http://127.0.0.1:8081"
 PAGES = ("../README.md", "python.md", "transactions.md", "how-to/from-other-clients.md")
 BLOCKS = {page: code_blocks(page, "python") for page in PAGES}
 FIXTURE = BLOCKS["../README.md"].pop()  # a test, of a file of its own
@@ -42,14 +44,15 @@ async def send_orders(bootstrap_servers: str) -> None:
 @pytest.mark.parametrize(("where", "block"), EXAMPLES)
 def test_the_example_runs(cluster: Cluster, where: str, block: str):
     assert ADDRESS in block
-    code = compile(block.replace(ADDRESS, cluster.bootstrap_servers), where, "exec")
-    exec(code, {"__name__": "__main__"})
+    with StubRegistry() as registry:
+        text = block.replace(ADDRESS, cluster.bootstrap_servers).replace(REGISTRY, registry.url)
+        exec(compile(text, where, "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
 def test_there_are_examples():
     assert {page: len(blocks) for page, blocks in BLOCKS.items()} == {
         "../README.md": 1,
-        "python.md": 10,
+        "python.md": 11,
         "transactions.md": 3,
         "how-to/from-other-clients.md": 4,
     }

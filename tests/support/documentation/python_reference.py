@@ -15,7 +15,7 @@ PAGE = DOCS / "python-reference.md"
 NAMES = {
     "client": (kafka, ("connect", "Kafka", "TypedProducer", "Records", "Record", "Transaction")),
     "parts": (kafka, ("Delivery", "RecordMetadata", "TopicPartition", "RebalanceListener")),
-    "formats": (kafka, ("Format", "nullable")),
+    "formats": (kafka, ("Format", "nullable", "Avro", "JsonSchema", "SchemaRegistry")),
     "admin": (kafka, ("KafkaAdmin", "OffsetRange")),
     "testing": (nilometer.testing, ("Cluster", "KafkaContainer")),
 }
