@@ -23,7 +23,7 @@ from typing_extensions import Buffer
 
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.rejected_batches import RejectedBatches, RejectedTotal
-from nilometer.broker.replies import CloseConnection, LongReply, Reply, WaitingReply
+from nilometer.broker.replies import CloseConnection, LongReply, MadeReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange
@@ -117,6 +117,9 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing_bytes = 0
         self._answered_bytes = 0  # in this slice
         self._unread_bytes_max = WRITE_BUFFER_BYTES
+        self._unsent_bytes = 0
+        """Of what was written last, if it was large and is not sent as a whole: all of it is in memory."""
+        self._expected_bytes = 0  # of a response that is being made
         self._last_head = b""
         """Of the last request: the API key."""
         self._last_bytes = 0
@@ -210,6 +213,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._leave_unread(self._unread_bytes_max)
         if self._long is not None:
             self._hold_memory(has_progressed=True)
             self._turns.call(self._send_long)
@@ -372,14 +376,23 @@ class Connection(asyncio.BufferedProtocol):
     def _is_slice_over(self, began_us: int) -> bool:
         return self._answered_bytes >= self._unread_bytes_max or self._turns.now_us() - began_us >= SLICE_US
 
+    def expect(self, size: int) -> None:
+        """Hold ``size`` bytes of memory for the response that is being made, until it is written."""
+        if size != self._expected_bytes and not self.closed:
+            self._expected_bytes = size
+            self._hold_memory(has_progressed=True)
+
     def _hold_memory(self, *, has_progressed: bool = False, is_made: bool = True) -> None:
         """Note how many bytes of responses wait for the client to read. ``has_progressed``: whether it has
         read some, or more of its response was made; ``is_made``: whether that is encoded as a whole."""
         transport = self._transport
         size = 0 if transport is None else transport.get_write_buffer_size()
+        size = max(size, self._unsent_bytes) + self._expected_bytes
         if has_progressed:
             self._memory.release(self)
-        self._memory.hold(self, size + (0 if self._long is None else self._long.size), is_made=is_made)
+        size += 0 if self._long is None else self._long.size
+        if size or not is_made:
+            self._memory.hold(self, size, is_made=is_made)
 
     @property
     def _may_write(self) -> bool:
@@ -510,8 +523,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, reply: Sequence[Bytes] | LongReply) -> None:
         """Gather responses that are ready together, so that many small ones take one system call."""
+        if self._expected_bytes:
+            self._expected_bytes = 0
+            self._memory.release(self)
         if not isinstance(reply, (tuple, list)):
-            self._long, self._long_has_begun = cast(LongReply, reply), False
+            self._long, self._long_has_begun = cast(LongReply, reply), isinstance(reply, MadeReply)
+            if self._long_has_begun:
+                self._hold_memory()
             self._turns.call(self._send_long)
             return
         for buffer in reply:
@@ -554,13 +572,26 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop reports a reset in a later iteration than it closes the transport; a write in between raises.
         if not outgoing or transport is None or self.closed or transport.is_closing():
             return
+        size = sum(map(len, outgoing))
         try:
+            if size > self._unread_bytes_max:
+                self._leave_unread(0, size)
             if len(outgoing) == 1:
                 transport.write(outgoing[0])  # type: ignore[arg-type]
             else:
                 transport.writelines(outgoing)  # type: ignore[arg-type]
+            if self._unsent_bytes and not self._write_paused:
+                self._leave_unread(self._unread_bytes_max)
         except RuntimeError as error:
             self._end_if_closed(error)
+
+    def _leave_unread(self, bytes_max: int, written: int = 0) -> None:
+        """Let the client leave so many bytes unread before its connection is paused: nothing of a large
+        response, ``written``, since its buffer stays in memory until its last byte has been sent."""
+        if written or self._unsent_bytes:
+            self._unsent_bytes = written
+            if self._transport is not None:
+                self._transport.set_write_buffer_limits(high=bytes_max)
 
     def _balance_reading(self) -> None:
         full = (

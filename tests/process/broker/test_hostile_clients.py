@@ -10,7 +10,7 @@ import resource
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -65,10 +65,14 @@ def create(peer: WirePeer, name: str) -> None:
     assert answer.topics[0].error_code == ErrorCode.none
 
 
-def produce_request(topic: str, value: bytes, acks: int = -1) -> Message:
+def one_batch(value: bytes) -> bytes:
     builder = BatchBuilder()
     builder.append(1_700_000_000_000, None, value)
-    partition = make(ApiKey.PRODUCE, 9, "PartitionProduceData", index=0, records=builder.build())
+    return builder.build()
+
+
+def produce_request(topic: str, value: bytes, acks: int = -1) -> Message:
+    partition = make(ApiKey.PRODUCE, 9, "PartitionProduceData", index=0, records=one_batch(value))
     data = make(ApiKey.PRODUCE, 9, "TopicProduceData", name=topic, partition_data=(partition,))
     return api(ApiKey.PRODUCE, 9).request(acks=acks, timeout_ms=10_000, topic_data=(data,))
 
@@ -78,13 +82,25 @@ def produce(peer: WirePeer, topic: str, value: bytes) -> ErrorCode:
     return peer.hear(ApiKey.PRODUCE, 9).responses[0].partition_responses[0].error_code
 
 
-def fetch_request(topic: str, offset: int = 0) -> Message:
-    partition = make(
-        ApiKey.FETCH, 11, "FetchPartition", partition=0, fetch_offset=offset, partition_max_bytes=50 * MIB
+def fetch_request(
+    topic: str, offset: int = 0, min_bytes: int = 1, partitions: Iterable[int] = (0,)
+) -> Message:
+    """``min_bytes``: if there are fewer, the fetch waits."""
+    asked = tuple(
+        make(
+            ApiKey.FETCH,
+            11,
+            "FetchPartition",
+            partition=index,
+            fetch_offset=offset,
+            partition_max_bytes=50 * MIB,
+        )
+        for index in partitions
     )
-    part = make(ApiKey.FETCH, 11, "FetchTopic", topic=topic, partitions=(partition,))
+    part = make(ApiKey.FETCH, 11, "FetchTopic", topic=topic, partitions=asked)
+    wait_ms = 0 if min_bytes == 1 else 2**31 - 1
     return api(ApiKey.FETCH, 11).request(
-        max_wait_ms=0, min_bytes=1, max_bytes=50 * MIB, session_epoch=-1, topics=(part,)
+        max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=50 * MIB, session_epoch=-1, topics=(part,)
     )
 
 
@@ -369,6 +385,69 @@ def test_fetches_that_no_client_reads_take_a_bounded_part_of_the_memory(
         for _ in range(10):
             assert answers(broker), "others are served"
         # What is held, two responses being encoded, and what each connection has given to the system.
+        assert rss_bytes(broker) - before < 3 * HELD_BYTES_MAX
+    eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for them is given back")
+
+
+WIDE_PARTITIONS = 257
+"""More than a fetch reads in one piece."""
+GREEDY_CLIENTS = 200
+
+
+@pytest.fixture(scope="module")
+def wide(broker: NilometerBroker) -> str:
+    """A topic with 5 MB in many partitions."""
+    with WirePeer(broker.bootstrap) as peer:
+        answer = peer.ask(
+            ApiKey.CREATE_TOPICS, 7, topics=(new_topic("wide", WIDE_PARTITIONS),), timeout_ms=10_000
+        )
+        assert answer.topics[0].error_code == ErrorCode.none
+        for index in range(WIDE_PARTITIONS):
+            fields = produce_fields(9, "wide", {index: one_batch(bytes(20_000))})
+            (answered,) = peer.ask(ApiKey.PRODUCE, 9, **fields).responses
+            assert answered.partition_responses[0].error_code == ErrorCode.none
+    return "wide"
+
+
+@pytest.fixture(scope="module")
+def batch_of_30_mb(broker: NilometerBroker) -> str:
+    with WirePeer(broker.bootstrap) as peer:
+        allowed = make(
+            ApiKey.CREATE_TOPICS, 7, "CreatableTopicConfig", name="max.message.bytes", value=str(40 * MIB)
+        )
+        answer = peer.ask(
+            ApiKey.CREATE_TOPICS, 7, topics=(new_topic("large", configs=(allowed,)),), timeout_ms=10_000
+        )
+        assert answer.topics[0].error_code == ErrorCode.none
+        assert produce(peer, "large", bytes(30 * MIB)) == ErrorCode.none
+    return "large"
+
+
+@pytest.mark.parametrize("kind", ["waits for more", "many partitions", "one large batch"])
+def test_fetched_records_take_a_bounded_part_of_the_memory(
+    broker: NilometerBroker, wide: str, batch_of_30_mb: str, kind: str
+) -> None:
+    """The fetch waits for more than there is, or is read in slices beside others, or its batch is large."""
+    match kind:
+        case "waits for more":
+            request = fetch_request(TOPIC, min_bytes=2**31 - 1)
+        case "many partitions":
+            request = fetch_request(wide, partitions=range(WIDE_PARTITIONS))
+        case _:
+            request = fetch_request(batch_of_30_mb)
+    frame = encode_request(1, "greedy", request)
+    before = rss_bytes(broker)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect(broker)) for _ in range(GREEDY_CLIENTS)]
+        for client in clients:
+            client.sendall(frame)
+        unanswered = set[socket.socket]() if kind == "waits for more" else set(clients)
+        for _ in range(10):
+            assert answers(broker), "others are served"
+        while unanswered:
+            answered, _, _ = select.select(unanswered, [], [], 20)
+            assert answered
+            unanswered.difference_update(answered)
         assert rss_bytes(broker) - before < 3 * HELD_BYTES_MAX
     eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for them is given back")
 

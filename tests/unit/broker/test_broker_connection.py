@@ -44,6 +44,7 @@ class FakeTransport(asyncio.Transport):
         self.closed_handle = False
         self.aborted = False
         self.unread = 0
+        self.unread_max = 0
 
     def write(self, data):
         self._check_alive()
@@ -59,7 +60,7 @@ class FakeTransport(asyncio.Transport):
         self.written.append(b"".join(bytes(part) for part in list_of_data))
 
     def set_write_buffer_limits(self, high=None, low=None):
-        pass
+        self.unread_max = high or 0
 
     def get_write_buffer_size(self):
         return self.unread
@@ -668,6 +669,52 @@ async def test_clients_that_do_not_read_share_a_memory_and_the_slowest_is_discon
     assert memory.held == 800
     connections[1].resume_writing()
     connections[2].connection_lost(None)
+    assert memory.held == 0
+
+
+async def test_a_large_response_is_held_until_its_last_byte_is_sent() -> None:
+    """The system may take nearly all of it: the rest keeps its buffer in memory."""
+    memory = ResponseMemory(lambda: 0, 1_000)
+    recorder, transport = Recorder(), FakeTransport()
+    connection = Connection(recorder, 2_000, print, memory=memory, turns=Turns(StepClock()))
+    connection.connection_made(transport)
+    usual_max, write = transport.unread_max, transport.write
+    assert usual_max > 0
+
+    def write_all_but_one(data: bytes) -> None:
+        write(data)
+        transport.unread = 1
+        if transport.unread > transport.unread_max:
+            connection.pause_writing()
+
+    transport.write = write_all_but_one  # type: ignore[method-assign]
+    feed(connection, frame(b"small"))
+    assert (memory.held, transport.unread_max) == (0, usual_max)
+    large = bytes(usual_max + 1)
+    feed(connection, frame(b"wait"))
+    recorder.futures[-1].set_result((large,))
+    await becomes(lambda: transport.written[-1] == large, "it is written")
+    assert memory.held == len(large)
+    transport.unread = 0
+    connection.resume_writing()
+    assert (memory.held, transport.unread_max) == (0, usual_max)
+
+
+async def test_what_is_expected_of_a_response_is_held_until_it_is_written() -> None:
+    memory = ResponseMemory(lambda: 0, 1_000)
+    recorder, transport = Recorder(), FakeTransport()
+    connection = Connection(recorder, 100, print, memory=memory, turns=Turns(StepClock()))
+    connection.connection_made(transport)
+    feed(connection, frame(b"wait"))
+    connection.expect(700)
+    connection.expect(300)
+    assert memory.held == 300
+    recorder.futures[0].set_result((b"answer",))
+    await becomes(lambda: transport.written == [b"answer"], "it is written")
+    assert memory.held == 0
+    feed(connection, frame(b"wait"))
+    connection.expect(700)
+    connection.connection_lost(None)
     assert memory.held == 0
 
 

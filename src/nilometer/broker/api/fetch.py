@@ -358,6 +358,7 @@ class _Fetch:
             on_found=self._found,
             quota=services.replication_quotas.leader,
             check=check,
+            memory=None if identity.is_replica else services.response_memory,
         )
         self._waiting: WaitingReply | None = None
 
@@ -377,9 +378,12 @@ class _Fetch:
     async def read_long(self, work: LongWork, *, may_wait: bool = True) -> Reply:
         """Read many partitions slice by slice, and respond, if need be after a wait. That is short, since
         the request is in memory for as long."""
-        for asked in self._reader.begin():
-            self._reader.read_next(asked)
+        connection, reader = self._request.connection, self._reader
+        for asked in reader.begin():
+            connection.expect(max(reader.max_bytes, reader.bytes_read))
+            reader.read_next(asked)
             await work.step(1)
+        connection.expect(reader.bytes_read)
         if self._reader.has_cold:
             self._pause()
             cold = await self._services.runtime.disk.offload(self._reader.read_cold)
@@ -408,6 +412,7 @@ class _Fetch:
 
     def _spawn_cold(self) -> asyncio.Future[Reply]:
         self._pause()
+        self._request.connection.expect(self._reader.max_bytes)
         return spawn(self._services, self._read_cold())
 
     async def _read_cold(self) -> Reply:
@@ -426,6 +431,8 @@ class _Fetch:
 
     def _wait(self) -> asyncio.Future[Reply]:
         self._waiting = waiting = WaitingReply()
+        self._reader.drop()
+        self._request.connection.expect(0)
         delayed = DelayedFetch(
             self._found.to_wait_on(),
             self._min_bytes - self._reader.bytes_read,
@@ -463,6 +470,7 @@ class _Fetch:
             reading.add_done_callback(lambda done: _copy_outcome(done, waiting))
             return True
         if not final and not self._is_enough:
+            self._reader.drop()
             self._pause()
             return False
         waiting.set_result(self._answer())
@@ -470,8 +478,7 @@ class _Fetch:
 
     def _max_bytes(self, identity: ReaderIdentity) -> int:
         services = self._services
-        allowed = min(services.config.fetch_max_bytes, services.response_memory.fetch_bytes_max())
-        bytes_max = min(self._request.body.max_bytes, allowed)
+        bytes_max = min(self._request.body.max_bytes, services.config.fetch_max_bytes)
         quotas, request = self._services.client_quotas, self._request
         if not quotas.limits_clients or identity.is_replica:
             return bytes_max

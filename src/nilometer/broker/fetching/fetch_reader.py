@@ -1,8 +1,9 @@
 """Reads the records for one fetch: partition by partition in the reader's order, within its byte limits.
 
-The first partition that has records returns at least one whole batch, however large (KIP-74); later ones only
-batches that fit. A follower's fetch counts as its acknowledgement once, at the first read. A read of data
-that is not in memory is *cold*: it runs off the event loop, and its result is added afterwards.
+The first partition that has records returns at least one whole batch, however large (KIP-74), unless the
+memory for responses is used up; later ones only batches that fit. A follower's fetch counts as its
+acknowledgement once, at the first read. A read of data that is not in memory is *cold*: it runs off the event
+loop, and its result is added afterwards.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from nilometer.broker.connection_memory import FETCH_BYTES_MAX, ResponseMemory
 from nilometer.broker.fetching.fetch_session import FetchPartition, PartitionKey
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.replica_manager import ReplicaManager
@@ -110,16 +112,21 @@ class FetchReader:
         on_found: Callable[[FetchPartition, Partition], None],
         quota: ReplicationQuota,
         check: Callable[[FetchPartition], None] | None = None,
+        memory: ResponseMemory | None = None,
     ) -> None:
         """``to_read`` is called at each read and returns the partitions to read; ``on_found`` is called with
         each of them that this broker hosts. ``check``, if given, is called with each before it is read, and
-        raises KafkaError if the reader may not read it.
+        raises KafkaError if the reader may not read it. ``memory`` bounds what is read, if the reader is a
+        client.
         """
         self._check = check
+        self._memory = memory
         self.identity = identity
         self._is_replica = identity.is_replica
         self._replicas = replicas
-        self._max_bytes = max_bytes
+        self._bytes_allowed = max_bytes
+        self.max_bytes = 0
+        """How many bytes this read may have; more only if its first batch is larger."""
         self._to_read = to_read
         self._on_found = on_found
         self._quota = quota
@@ -141,11 +148,17 @@ class FetchReader:
 
     def begin(self) -> Sequence[FetchPartition]:
         """Begin to read again; return the partitions to call :meth:`read_next` with."""
-        self.outcomes = []
-        self._with_records = []
+        self.drop()
+        memory_max = FETCH_BYTES_MAX if self._memory is None else self._memory.fetch_bytes_max()
+        self.max_bytes = min(self._bytes_allowed, memory_max)
         self.bytes_read = 0
         self.is_urgent = self.has_update = self.has_cold = False
         return self._to_read()
+
+    def drop(self) -> None:
+        """Drop what was read: a fetch that waits must not keep it."""
+        self.outcomes = []
+        self._with_records = []
 
     def read_next(self, asked: FetchPartition) -> None:
         outcome = FetchOutcome(asked)
@@ -179,7 +192,7 @@ class FetchReader:
     def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]:
         """Carry out the cold reads; the result is for ``take_cold``. Call it off the event loop."""
         found: list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]] = []
-        left = self._max_bytes - self.bytes_read
+        left = self.max_bytes - self.bytes_read
         for outcome in self.outcomes:
             if outcome.cold is None or left <= 0:
                 continue
@@ -220,8 +233,8 @@ class FetchReader:
             if self._is_held_back(partition):
                 outcome.has_more = asked.fetch_offset < end
                 return
-        room = max(0, min(asked.max_bytes, self._max_bytes - self.bytes_read))
-        min_one = self.bytes_read == 0
+        room = max(0, min(asked.max_bytes, self.max_bytes - self.bytes_read))
+        min_one = self.bytes_read == 0 and not (self._memory is not None and self._memory.is_short())
         if room <= 0 and not min_one:
             outcome.has_more = asked.fetch_offset < end
             return
