@@ -18,10 +18,12 @@ from nilometer.cli.cluster_options import (
     run_async,
     stop_on_signals,
 )
+from nilometer.cli.registry_options import registry_options
 from nilometer.config import ConfigError
 
 if TYPE_CHECKING:
     from nilometer.console.serving import Serving
+    from nilometer.schema_registry.client import SchemaRegistry
 
 
 DEFAULT_HOST = "127.0.0.1"
@@ -69,6 +71,7 @@ _file = click.Path(dir_okay=False)
     help="What users may change: none; records, to write them (default); or all: topics, their settings and "
     "the offsets of groups, too.",
 )
+@registry_options
 @click.option("--read-only", is_flag=True, help="The same as --changes none.")
 @click.option(
     "--replay",
@@ -85,6 +88,7 @@ def console(
     tls_certificate: str | None,
     tls_key: str | None,
     changes: str | None,
+    registry: SchemaRegistry | None,
     read_only: bool,
     recordings: tuple[Path, ...],
 ) -> None:
@@ -112,7 +116,15 @@ def console(
         except ConfigError as error:
             raise click.UsageError(f"--command-config: {error}; or let users log in: --login") from None
     allowed = Changes.NONE if read_only else Changes(changes or Changes.RECORDS)
-    serving = Serving(host=host, port=port, changes=allowed, has_login=login, tls=tls, recordings=recordings)
+    serving = Serving(
+        host=host,
+        port=port,
+        changes=allowed,
+        has_login=login,
+        tls=tls,
+        recordings=recordings,
+        registry=registry,
+    )
     _serve(client, serving)
 
 

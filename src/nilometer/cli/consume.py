@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -25,7 +26,16 @@ from nilometer.cli.cluster_options import (
 )
 from nilometer.cli.commands import parse_time
 from nilometer.cli.process import output_is_closed
-from nilometer.cli.record_format import NULL, BadFormat, Formatter, json_lines, template, value_lines
+from nilometer.cli.record_format import (
+    NULL,
+    BadFormat,
+    Formatter,
+    Render,
+    json_lines,
+    template,
+    value_lines,
+)
+from nilometer.cli.registry_options import registry_options
 from nilometer.client.consumer.consumer import Consumer
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.client.consumer.tail import LogRange, log_ranges, read_tail
@@ -35,6 +45,9 @@ from nilometer.client.network.cluster_metadata import TopicPartition
 from nilometer.client.settings.client_settings import GivenConfig
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from nilometer.schema_registry.client import SchemaRegistry
 
 # Where ``nilometer consume`` begins: parses ``--offset``, and finds the offset of each partition.
 #
@@ -136,7 +149,7 @@ def _limit(left: int | None) -> int:
 
 
 async def consume_in_group(
-    topic: str, count: int | None, exit_at_end: bool, render: Formatter, config: GivenConfig
+    topic: str, count: int | None, exit_at_end: bool, render: Render, config: GivenConfig
 ) -> None:
     output = sys.stdout.buffer
     left = count
@@ -152,7 +165,7 @@ async def consume_in_group(
             records = await consumer.poll(_limit(left), timeout_ms=LOOK_MS if exit_at_end else POLL_MS)
             if consumer.closed:
                 break
-            output.write(b"".join(map(render, records)))
+            output.write(await render(records))
             output.flush()
             if records:
                 if left is not None:
@@ -197,7 +210,7 @@ class Reading(msgspec.Struct, frozen=True):
     """Begin with this many newest records, instead of at ``start``."""
     count: int | None
     until_end: bool
-    render: Formatter
+    render: Render
 
 
 async def consume_partitions(reading: Reading, config: GivenConfig) -> None:
@@ -218,7 +231,7 @@ async def _read(consumer: Consumer, reading: Reading) -> None:
     partitions = await _partitions(consumer, reading.topic, reading.partitions)
     consumer.assign(partitions)
     if reading.tail is not None:
-        _write(await read_tail(consumer, partitions, reading.tail), reading.render)
+        await _write(await read_tail(consumer, partitions, reading.tail), reading.render)
         if reading.until_end:
             return
     else:
@@ -235,7 +248,7 @@ async def _follow(consumer: Consumer, reading: Reading) -> None:
         records = await consumer.poll(_limit(left), timeout_ms=POLL_MS)
         if not records and consumer.closed:
             return
-        _write(records, reading.render)
+        await _write(records, reading.render)
         if left is not None:
             left -= len(records)
 
@@ -248,15 +261,15 @@ async def _read_to_end(consumer: Consumer, partitions: Sequence[TopicPartition],
     while unfinished and (left is None or left > 0):
         polled = await consumer.poll(_limit(left), timeout_ms=POLL_MS)
         records = [one for one in polled if one.offset < ends[TopicPartition(one.topic, one.partition)]]
-        _write(records, reading.render)
+        await _write(records, reading.render)
         if left is not None:
             left -= len(records)
         unfinished = [one for one in unfinished if await consumer.position(one) < ends[one]]
         consumer.pause(*(one for one in partitions if one not in unfinished))
 
 
-def _write(records: Sequence[ConsumerRecord], render: Formatter) -> None:
-    sys.stdout.buffer.write(b"".join(map(render, records)))
+async def _write(records: Sequence[ConsumerRecord], render: Render) -> None:
+    sys.stdout.buffer.write(await render(records))
     sys.stdout.buffer.flush()
 
 
@@ -344,6 +357,7 @@ def _parse_time(_context: click.Context, _parameter: click.Parameter, value: str
     metavar="KEY=VALUE",
     help="A consumer setting; repeatable.",
 )
+@registry_options
 @connection_options
 def consume(
     topic: str,
@@ -360,6 +374,7 @@ def consume(
     as_json: bool,
     isolation_level: str,
     properties: tuple[str, ...],
+    registry: SchemaRegistry | None,
     bootstrap: str,
 ) -> None:
     """Print the records of TOPIC. By default: those that are written from now on.
@@ -376,7 +391,7 @@ def consume(
         raise click.UsageError("give one of --tail and --count")
     if layout is not None and as_json:
         raise click.UsageError("give one of --format and --json")
-    render = _formatter(layout, as_json, null_marker)
+    render = _render(_formatter(layout, as_json, null_marker), registry)
     config: dict[str, str | bool] = {
         **client_config(bootstrap),
         "auto.offset.reset": "earliest" if from_beginning or group is None else "latest",
@@ -415,6 +430,18 @@ def _chosen(partitions: tuple[int, ...], start: Start) -> tuple[int, ...]:
     if partitions and start.only_partitions and (others := set(partitions) - set(start.only_partitions)):
         raise click.UsageError(f"give an --offset for partition {min(others)} too, or one for all partitions")
     return partitions or start.only_partitions or ()
+
+
+def _render(formatter: Formatter, registry: SchemaRegistry | None) -> Render:
+    if registry is not None:
+        from nilometer.cli.decoded_records import by_registry
+
+        return by_registry(formatter, registry)
+
+    async def render(records: Sequence[ConsumerRecord]) -> bytes:
+        return b"".join(map(formatter, records))
+
+    return render
 
 
 def _formatter(layout: str | None, as_json: bool, null_marker: str) -> Formatter:

@@ -6,12 +6,14 @@ import base64
 import json
 import os
 import string
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 
 Formatter = Callable[[ConsumerRecord], bytes]
+Render = Callable[[Sequence[ConsumerRecord]], Awaitable[bytes]]
+"""Several records at once; it may wait."""
 
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "leader_epoch")
 NULL = "null"

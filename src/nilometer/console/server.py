@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nilometer.console.reading.cluster_access import ClusterAccess, check_login, settings_of_user
+from nilometer.console.reading.decoded_values import DecodedValues
 from nilometer.console.reading.record_reader import RecordSlots
 from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Serving, check_protected, listening_socket
@@ -125,7 +126,8 @@ class Console:
         changes, scheme = self._serving.changes, self._serving.scheme
         access = ClusterAccess(Runtime.system(), self._client, RecordSlots())
         rendering = Rendering(changes=changes)
-        pages = UserPages(access, rendering, self._recordings, changes)
+        values = DecodedValues(self._serving.registry)
+        pages = UserPages(access, values, rendering, self._recordings, changes)
         served = Served(scheme, allowed_hosts(self._serving.host, self.port, scheme))
         try:
             yield Guard(pages.app, served), pages.end_events
@@ -137,6 +139,7 @@ class Console:
         """Each session sees the cluster with the rights of its user."""
         runtime, slots, changes = Runtime.system(), RecordSlots(), self._serving.changes
         rendering = Rendering(changes=changes)
+        values = DecodedValues(self._serving.registry)
 
         async def open_pages(found: Credentials) -> UserPages:
             client = settings_of_user(self._client, found.user, found.password)
@@ -147,7 +150,7 @@ class Console:
                 await access.close()
                 raise
             shown = rendering.of_user(found.user)
-            return UserPages(access, shown, self._recordings, changes)
+            return UserPages(access, values, shown, self._recordings, changes)
 
         sessions = Sessions(runtime.clock)
         gate = LoginGate(sessions, LoginAttempts(runtime.clock), rendering, open_pages, self.port)

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from nilometer.runtime.tls import ServerTls
+from nilometer.schema_registry.client import SchemaRegistry
 
 
 class Changes(StrEnum):
@@ -36,6 +37,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     tls: ServerTls | None = None
     recordings: tuple[Path, ...] = ()
     """Files that can be replayed."""
+    registry: SchemaRegistry | None = None
+    """Has the schemas by which keys and values are shown."""
 
     @property
     def scheme(self) -> str:

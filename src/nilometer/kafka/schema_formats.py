@@ -27,7 +27,7 @@ from nilometer.schema_registry.client import (
     SchemaRegistry,
     UnusableSchema,
 )
-from nilometer.schema_registry.framing import HEADER, NOT_FRAMED, framed, schema_id
+from nilometer.schema_registry.framing import HEADER, NOT_FRAMED, BadValue, framed, schema_id
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ def Avro(
             return convert(avro.read(parsed(number), data, as_schema))
         except UnusableSchema as error:
             raise ValueError(f"schema {number} of the registry: {error.message}") from None
-        except (avro.BadValue, msgspec.ValidationError) as error:
+        except (BadValue, msgspec.ValidationError) as error:
             raise ValueError(f"schema {number} of the registry: {error}") from error
 
     to_avro = _to_builtins(kind)

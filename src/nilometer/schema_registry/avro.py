@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final, cast
 
 from nilometer.schema_registry.client import AVRO, Schema, UnusableSchema
-from nilometer.schema_registry.framing import HEADER
+from nilometer.schema_registry.framing import HEADER, BadValue
 
 DEPTH_MAX: Final = 300
 """The number of levels of a schema's JSON, and of its values; a record of numbers has three and two."""
@@ -21,10 +21,6 @@ DEPTH_MAX: Final = 300
 
 class BadSchema(ValueError):
     """A schema that is no Avro, or whose values are not read; the message says why."""
-
-
-class BadValue(ValueError):
-    """The bytes are no value of the schema; the message says why."""
 
 
 def fastavro() -> Any:

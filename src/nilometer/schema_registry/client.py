@@ -78,8 +78,11 @@ class SchemaRegistry:
     ``ssl.certificate.location``, ``ssl.key.location`` and ``ssl.key.password``.
     """
 
-    def __init__(self, url: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, settings: Mapping[str, str] | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
         """Raises RegistryError for a URL or a setting that cannot be used."""
+        self._timeout_s = timeout_s
         settings = settings or {}
         self.url, user = _address(url)
         """The address without user and password."""
@@ -180,7 +183,7 @@ class SchemaRegistry:
         if self._authorization is not None:
             request.add_unredirected_header("Authorization", self._authorization)
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
                 content = answer.read(ANSWER_BYTES_MAX + 1)
                 said: Any = json.loads(content) if len(content) <= ANSWER_BYTES_MAX else None
         except urllib.error.HTTPError as error:

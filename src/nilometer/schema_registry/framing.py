@@ -9,6 +9,10 @@ HEADER: Final = struct.Struct(">bi")
 NOT_FRAMED: Final = "it does not begin with the 5 bytes of a schema registry"
 
 
+class BadValue(ValueError):
+    """The bytes are no value of the schema; the message says why."""
+
+
 def schema_id(data: bytes) -> int | None:
     """Return the id of the schema that ``data`` names; None if it names none."""
     if len(data) < HEADER.size:

@@ -9,19 +9,23 @@ import signal
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import cast
 from urllib.error import HTTPError
 
 import pytest
 
+import nilometer as package
 from nilometer.cli.main import run
 from nilometer.console import server
 from nilometer.console.serving import Serving
 from nilometer.local.local_cluster import LocalCluster
 from nilometer.security.jaas import PLAIN_MODULE
+from nilometer.testing import Cluster
 from support.brokers.cluster_shell import COMMAND
 from support.console.console_process import console
 from support.eventually import eventually
 from support.ports import free_ports
+from support.stub_registry import StubRegistry
 
 
 def document(url: str) -> dict[str, object]:
@@ -60,6 +64,17 @@ def test_a_console_without_a_cluster_says_so() -> None:
         assert found["grade"] == "unavailable"
         with pytest.raises(HTTPError, match="503"):
             document(f"{url}/topics")
+
+
+def test_values_by_the_schemas_of_a_registry() -> None:
+    with Cluster() as cluster, StubRegistry() as registry:
+        with package.connect(cluster.bootstrap_servers) as kafka:
+            kafka.producer(value=package.Avro(registry.url, schema='"string"')).send("t", "hello")
+        with console("--bootstrap-server", cluster.bootstrap_servers, "--registry", registry.url) as url:
+            [record] = cast(
+                "list[dict[str, dict[str, str]]]", document(f"{url}/topics/t/messages")["records"]
+            )
+    assert (record["value"]["text"], record["value"]["note"]) == ('"hello"', "Avro, schema 1")
 
 
 @pytest.mark.parametrize(

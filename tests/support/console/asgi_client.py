@@ -59,7 +59,10 @@ async def _ask(
     requests = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> Any:
-        return next(requests, {"type": "http.disconnect"})
+        request = next(requests, None)
+        if request is None:
+            await asyncio.Event().wait()  # it stays connected
+        return request
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from nilometer.client.producer.batch import RecordMetadata
 from nilometer.cluster.acl import Acl, Operation, PatternType, Permission, ResourceType
 from nilometer.console.reading.cluster_access import Feeds
 from nilometer.console.reading.cluster_reader import BrokerView, ClusterReader, TopicConfigs
+from nilometer.console.reading.decoded_values import LIMITS, DecodedValues
 from nilometer.console.reading.record_reader import (
     Found,
     MaybeWritten,
@@ -62,11 +64,14 @@ from nilometer.console.views.transactions import (
 from nilometer.console.web.application import application
 from nilometer.console.web.guard import allowed_hosts
 from nilometer.runtime.runtime import SystemClock
+from nilometer.schema_registry.client import SchemaRegistry
+from nilometer.schema_registry.framing import framed
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import SegmentsState, SegmentState
 from support.console.asgi_client import Answer, ask
 from support.console.page_elements import Elements
 from support.console.replica_states import Partition
+from support.stub_registry import StubRegistry
 
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = f"\"'>{SCRIPT}<img src=x onerror=alert(1)>"
@@ -156,8 +161,9 @@ def _hostile_settings() -> dict[str, ConfigEntry]:
 
 
 class Records(RecordReader):
-    def __init__(self, failure: Exception | None = None) -> None:
-        """``failure``: what writing and following fail with."""
+    def __init__(self, failure: Exception | None = None, values: Sequence[bytes] = ()) -> None:
+        """``failure``: what writing and following fail with. ``values``: what is read, instead of two."""
+        self._values = values
         self.queries: list[RecordQuery] = []
         self.written: list[tuple[Any, ...]] = []
         self.followed: list[tuple[str, int | None, Mapping[int, int]]] = []
@@ -165,6 +171,9 @@ class Records(RecordReader):
 
     async def read(self, query: RecordQuery) -> Found:
         self.queries.append(query)
+        if self._values:
+            found = [ConsumerRecord("t", 0, n, 0, 0, None, one, (), 0) for n, one in enumerate(self._values)]
+            return Found(tuple(found), len(found), False, None, ())
         data = HOSTILE.encode()
         record = ConsumerRecord("t", 0, 7, 1_000, 0, data, data, ((HOSTILE, data),), 0)
         json_record = record._replace(offset=8, value=b'{"a": "' + SCRIPT.encode() + b'"}')
@@ -190,7 +199,7 @@ class Records(RecordReader):
         if self._failure is not None:
             raise self._failure
         yield TailPart((), 3, {0: 7})
-        (record, _) = (await self.read(RecordQuery(topic, partition))).records
+        (record, *_) = (await self.read(RecordQuery(topic, partition))).records
         yield TailPart((record,), 0, {0: 8})
 
 
@@ -200,11 +209,13 @@ def send(
     *,
     changes: Changes = Changes.RECORDS,
     connection: Any = None,
+    values: DecodedValues | None = None,
     **more: Any,
 ) -> Answer:
     feeds = Feeds(SystemClock(), interval_s=60, linger_s=0)
     hosts = allowed_hosts("127.0.0.1", 8080)
-    app = application(Reader(), records or Records(), feeds, connection, hosts, changes=changes)
+    records = records or Records()
+    app = application(Reader(), records, feeds, connection, hosts, changes=changes, values=values)
     return ask(app, target, **more)
 
 
@@ -425,3 +436,51 @@ def test_a_page_whose_records_are_cut_to_bound_it_says_so() -> None:
 def test_a_large_body_is_refused() -> None:
     body = b"value=" + b"x" * (2 * 1024 * 1024)
     assert send("/topics/t/messages", method="POST", headers=[OWN], body=body).status == 413
+
+
+def test_values_by_the_schemas_of_a_registry_are_shown_as_json_or_with_the_reason_why_not() -> None:
+    with StubRegistry() as registry:
+        schema = {"type": "record", "name": "Order", "fields": [{"name": "note", "type": "string"}]}
+        number = registry.add("t-value", schema)
+        text = HOSTILE.encode()
+        written = framed(number, bytes([2 * len(text)]) + text)
+        records = Records(values=[written, framed(number, b"\xff"), framed(99, SCRIPT.encode()), b"plain"])
+
+        def shown(form: str) -> list[dict[str, Any]]:
+            values = DecodedValues(SchemaRegistry(registry.url))
+            target = f"/topics/t/messages?form={form}"
+            return [
+                one["value"]
+                for one in send(target, records, values=values, headers=[JSON]).document["records"]
+            ]
+
+        first, second, third, plain = shown("auto")
+        assert (first["kind"], first["note"], first["size"]) == ("json", "Avro, schema 1", len(written))
+        assert json.loads(first["text"]) == {"note": HOSTILE}
+        assert (second["kind"], second["text"][:24]) == ("hex", "000000  00 00 00 00 01 f")
+        assert second["note"].startswith("Not decoded: it is no value of schema 1, Avro: ")
+        assert third["note"] == "Not decoded: schema 99 of the registry: the registry does not have it"
+        assert (plain["text"], plain["note"]) == ("plain", "")
+        assert [one["note"] for one in shown("text")] == [""] * 4
+        page = send("/topics/t/messages", records, values=DecodedValues(SchemaRegistry(registry.url)))
+        assert "Avro, schema 1" in page.text
+        assert Elements(page.text).scripts == ["/static/console.js"]
+        events = send(
+            "/topics/t/tail", records, values=DecodedValues(SchemaRegistry(registry.url)), headers=[EVENTS]
+        )
+        assert "Avro, schema 1" in events.text
+
+
+def test_a_page_asks_the_registry_for_a_limited_number_of_schemas_and_bytes() -> None:
+    with StubRegistry() as registry:
+        values = [framed(registry.add("t", '"int"'), b"\x02") for _ in range(LIMITS.schemas + 5)]
+        records = Records(values=[*values, framed(1, b"x" * LIMITS.value_bytes)])
+        decoded = DecodedValues(SchemaRegistry(registry.url))
+        found = send("/topics/t/messages", records, values=decoded, headers=[JSON]).document["records"]
+        notes = [one["value"]["note"] for one in found]
+        assert len(registry.requests) == LIMITS.schemas
+        assert notes[LIMITS.schemas - 1] == "Avro, schema 20"
+        assert notes[LIMITS.schemas].startswith(
+            "Not decoded: schema 21 was not asked for: there are too many"
+        )
+        assert notes[-1] == "Not decoded: it is larger than 256 KiB"

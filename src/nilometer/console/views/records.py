@@ -16,6 +16,7 @@ import msgspec
 from nilometer.client.consumer.fetch_exchange import ConsumerRecord
 from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.groups import record_format as group_format
+from nilometer.schema_registry.decoding import Decoded, NotDecoded
 from nilometer.storage.names import TopicPartition
 from nilometer.transactions import records as transaction_format
 from nilometer.wire.errors import MalformedMessage
@@ -35,6 +36,10 @@ JSON_GROWTH = 8
 """JSON that indenting makes longer than this many times its size is shown as it is."""
 HEX_COLUMNS = 16
 
+BySchema = tuple[Decoded | NotDecoded | None, Decoded | NotDecoded | None]
+"""A record's key and value by the schemas of a registry."""
+NO_SCHEMAS: BySchema = (None, None)
+
 
 class Shown(msgspec.Struct, frozen=True):
     """The bytes of a key, value or header as text."""
@@ -46,6 +51,8 @@ class Shown(msgspec.Struct, frozen=True):
     """In bytes."""
     is_cut: bool
     """Whether the text shows only the beginning."""
+    note: str = ""
+    """By which schema of a registry it is shown as JSON, or why it is not."""
 
 
 class RecordView(msgspec.Struct, frozen=True):
@@ -71,10 +78,18 @@ class _Room:
         self.each = each
         self.left = left
 
-    def show(self, data: bytes | None, form: str) -> Shown:
+    def show(self, data: bytes | None, form: str, by_schema: Decoded | NotDecoded | None = None) -> Shown:
         limit = max(0, min(self.each, self.left))
-        self.left -= min(len(data or b""), limit)
-        return shown(data, form, limit)
+        size = len(data or b"")
+        if form not in (AUTO, JSON) or by_schema is None:
+            self.left -= min(size, limit)
+            return shown(data, form, limit)
+        if isinstance(by_schema, NotDecoded):
+            self.left -= min(size, limit)
+            return msgspec.structs.replace(shown(data, HEX, limit), note=f"Not decoded: {by_schema.reason}")
+        self.left -= min(len(by_schema.content), limit)
+        note = f"{by_schema.kind}, schema {by_schema.schema_id}"
+        return msgspec.structs.replace(shown(by_schema.content, JSON, limit), size=size, note=note)
 
     def cut(self, text: str | None) -> str | None:
         if text is None:
@@ -97,14 +112,22 @@ class _Room:
 
 
 def record_views(
-    records: Sequence[ConsumerRecord], form: str = AUTO, limit: int = SHOWN_BYTES
+    records: Sequence[ConsumerRecord],
+    form: str = AUTO,
+    limit: int = SHOWN_BYTES,
+    by_schema: Sequence[BySchema] | None = None,
 ) -> tuple[RecordView, ...]:
     """Return records as text: at most about :data:`PAGE_BYTES` of them, of which each has a share.
 
-    ``form``: one of :data:`FORMATS`. ``limit``: bytes of each key, value and header at most.
+    ``form``: one of :data:`FORMATS`. ``limit``: bytes of each key, value and header at most. ``by_schema``:
+    of each record, in the same order.
     """
     share, each = PAGE_BYTES // max(1, len(records)), cut_after(len(records), limit)
-    return tuple(_record_view(record, form, _Room(each, share)) for record in records)
+    known = by_schema or [NO_SCHEMAS] * len(records)
+    return tuple(
+        _record_view(record, form, _Room(each, share), one)
+        for record, one in zip(records, known, strict=True)
+    )
 
 
 def cut_after(count: int, limit: int) -> int:
@@ -112,8 +135,8 @@ def cut_after(count: int, limit: int) -> int:
     return min(limit, PAGE_BYTES // (2 * max(1, count)))
 
 
-def _record_view(record: ConsumerRecord, form: str, room: _Room) -> RecordView:
-    key, value = room.show(record.key, form), room.show(record.value, form)
+def _record_view(record: ConsumerRecord, form: str, room: _Room, by_schema: BySchema) -> RecordView:
+    key, value = room.show(record.key, form, by_schema[0]), room.show(record.value, form, by_schema[1])
     text = room.cut(decoded(record))
     headers = room.show_headers(record.headers, form)
     return RecordView(

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from nilometer.console.reading.cluster_access import ClusterAccess, Feeds
 from nilometer.console.reading.cluster_reader import ClusterReader
 from nilometer.console.reading.connection import ClusterConnection
+from nilometer.console.reading.decoded_values import DecodedValues
 from nilometer.console.reading.record_reader import RecordReader
 from nilometer.console.reading.recordings import Recordings
 from nilometer.console.serving import Changes
@@ -241,17 +242,20 @@ def application(
     *,
     changes: Changes = Changes.RECORDS,
     recordings: Recordings | None = None,
+    values: DecodedValues | None = None,
 ) -> ASGIApp:
     """Return a console without a login. ``hosts``: the values of ``Host`` that it answers to;
-    ``recordings``: default the shipped scenarios."""
+    ``recordings``: default the shipped scenarios; ``values``: default by no registry."""
     rendering, recordings = Rendering(changes=changes), recordings or Recordings()
-    app = pages(reader, records, feeds, connection, rendering, recordings, changes)
+    values = values or DecodedValues(None)
+    app = pages(reader, records, values, feeds, connection, rendering, recordings, changes)
     return Guard(app, Served("http", tuple(hosts)))
 
 
 def pages(
     reader: ClusterReader,
     records: RecordReader,
+    values: DecodedValues,
     feeds: Feeds,
     connection: ClusterConnection,
     rendering: Rendering,
@@ -265,7 +269,7 @@ def pages(
 
     return Starlette(
         routes=[
-            *MessagePages(reader, records, rendering, changes).routes,
+            *MessagePages(reader, records, values, rendering, changes).routes,
             *ChangePages(connection, rendering, changes).routes,
             *ClusterPages(reader, LivePages(feeds, rendering)).routes,
             *ReplayPages(recordings, rendering).routes,
@@ -279,12 +283,16 @@ class UserPages:
     """The pages as one user of the cluster sees them."""
 
     def __init__(
-        self, access: ClusterAccess, rendering: Rendering, recordings: Recordings, changes: Changes
+        self,
+        access: ClusterAccess,
+        values: DecodedValues,
+        rendering: Rendering,
+        recordings: Recordings,
+        changes: Changes,
     ) -> None:
         self._access = access
-        self.app: ASGIApp = pages(
-            access.reader, access.records, access.feeds, access.connection, rendering, recordings, changes
-        )
+        reader, records, feeds, connection = access.reader, access.records, access.feeds, access.connection
+        self.app: ASGIApp = pages(reader, records, values, feeds, connection, rendering, recordings, changes)
 
     async def end_events(self) -> None:
         await self._access.end_events()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from urllib.parse import urlencode
 
@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from nilometer.console.reading.cluster_reader import ClusterReader
+from nilometer.console.reading.decoded_values import DecodedValues
 from nilometer.console.reading.record_reader import (
     COUNT_MAX,
     NEWEST,
@@ -34,6 +35,7 @@ from nilometer.console.views.records import (
     FORMATS,
     SHOWN_BYTES,
     WHOLE_BYTES,
+    BySchema,
     RecordView,
     cut_after,
     record_views,
@@ -210,10 +212,16 @@ class _Shown(msgspec.Struct, frozen=True):
 
 class MessagePages:
     def __init__(
-        self, reader: ClusterReader, records: RecordReader, rendering: Rendering, changes: Changes
+        self,
+        reader: ClusterReader,
+        records: RecordReader,
+        values: DecodedValues,
+        rendering: Rendering,
+        changes: Changes,
     ) -> None:
         self._reader = reader
         self._records = records
+        self._values = values
         self._rendering = rendering
         self._changes = changes
 
@@ -235,7 +243,7 @@ class MessagePages:
             return await self._page(request, None, _Shown(entered, str(error)), 400)
         except KafkaError as error:
             return await self._page(request, None, _Shown(entered, _message(error)), _status(error))
-        view = _view(topic, found, entered, limit)
+        view = _view(topic, found, entered, limit, await self._values.of(found.records))
         return await self._page(request, view, _Shown(entered), 200)
 
     async def _produce(self, request: Request) -> Response:
@@ -299,7 +307,9 @@ class MessagePages:
                     if not part.records:
                         yield event("tick", "", mark)
                         continue
-                    records = record_views(part.records[::-1], form)
+                    newest_first = part.records[::-1]
+                    by_schema = await self._values.of(newest_first)
+                    records = record_views(newest_first, form, by_schema=by_schema)
                     html = self._rendering.render("record_rows.html", records=records, form=form)
                     yield event("records", html, mark)
         except TooManyTails as error:
@@ -337,11 +347,13 @@ class MessagePages:
             return None
 
 
-def _view(topic: str, found: Found, entered: Entered, limit: int) -> MessagesView:
+def _view(
+    topic: str, found: Found, entered: Entered, limit: int, by_schema: Sequence[BySchema]
+) -> MessagesView:
     room = cut_after(len(found.records), limit)
     return MessagesView(
         topic,
-        record_views(found.records, entered.form, limit),
+        record_views(found.records, entered.form, limit, by_schema),
         found.searched,
         found.is_cut,
         found.next_offset,

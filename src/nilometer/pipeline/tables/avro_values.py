@@ -29,7 +29,6 @@ from nilometer.pipeline.tables.values import (
 )
 from nilometer.schema_registry.avro import (
     BadSchema,
-    BadValue,
     check_depth,
     check_is_avro,
     parsed_text,
@@ -37,7 +36,7 @@ from nilometer.schema_registry.avro import (
     said,
 )
 from nilometer.schema_registry.client import RegistryError, SchemaRegistry, UnusableSchema
-from nilometer.schema_registry.framing import schema_id
+from nilometer.schema_registry.framing import BadValue, schema_id
 
 
 def registry_at(url: str) -> SchemaRegistry:
