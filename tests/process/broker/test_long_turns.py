@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +35,11 @@ FILLED_BYTES = 400_000
 TOPIC = "wide"
 PARTITIONS = 300
 CONFIGS = ApiKey.DESCRIBE_CONFIGS
+WATCHED_PARTITIONS = 200
+WATCHING_SESSIONS = 600
+WAITING_FETCHES = 1_000
+AWAITED_PARTITIONS = 64
+NEVER = 2**31 - 1
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +179,48 @@ def test_a_session_of_many_partitions_is_read_in_slices(broker: NilometerBroker)
         assert more.error_code == ErrorCode.none
         (answered,) = more.responses
         assert {one.partition_index for one in answered.partitions} == set(range(PARTITIONS))
+
+
+def test_an_append_does_not_pay_for_the_sessions_of_others(tmp_path: Path) -> None:
+    """600 sessions wait for more bytes of 200 partitions than there will ever be, while records are appended
+    to all of these."""
+    settings = {"metrics.listener": "127.0.0.1:0"}
+    with NilometerBroker(tmp_path / "data", settings) as broker, ExitStack() as stack:
+        peer = stack.enter_context(WirePeer(broker.bootstrap))
+        topic = new_topic(TOPIC, WATCHED_PARTITIONS)
+        peer.ask(ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout_ms=10_000)
+        opens = fetch_fields(TOPIC, WATCHED_PARTITIONS, session_epoch=0) | {"max_wait_ms": 0}
+        waits = fetch_fields(TOPIC, 0, session_epoch=1) | {"topics": (), "max_wait_ms": NEVER}
+        for _ in range(WATCHING_SESSIONS):
+            reader = stack.enter_context(WirePeer(broker.bootstrap))
+            session_id = reader.ask(ApiKey.FETCH, 12, **opens).session_id
+            assert session_id > 0
+            reader.tell(ApiKey.FETCH, 12, **waits, session_id=session_id)
+        records = dict.fromkeys(range(WATCHED_PARTITIONS), batch(b"v"))
+        for _ in range(5):
+            (answered,) = peer.ask(ApiKey.PRODUCE, 9, **produce_fields(9, TOPIC, records)).responses
+            assert {one.error_code for one in answered.partition_responses} == {ErrorCode.none}
+        assert longest_turn_ms(broker, "Produce") < TURN_MS_MAX
+
+
+def test_fetches_whose_waits_end_at_the_same_moment_are_answered_in_turns(tmp_path: Path) -> None:
+    """A neighbour is served while 1,000 of them are answered."""
+    with NilometerBroker(tmp_path / "data") as broker, ExitStack() as stack:
+        neighbour = stack.enter_context(WirePeer(broker.bootstrap))
+        topic = new_topic(TOPIC, AWAITED_PARTITIONS)
+        neighbour.ask(ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout_ms=10_000)
+        readers = [stack.enter_context(WirePeer(broker.bootstrap)) for _ in range(WAITING_FETCHES)]
+        fields = fetch_fields(TOPIC, AWAITED_PARTITIONS)
+        ends = time.monotonic() + 8
+        for reader in readers:
+            left_ms = int(1_000 * (ends - time.monotonic()))
+            reader.tell(ApiKey.FETCH, 12, **fields | {"max_wait_ms": left_ms})
+        unanswered, served = {reader.socket for reader in readers}, 0
+        while unanswered:
+            unanswered.difference_update(select.select(unanswered, [], [], 0)[0])
+            neighbour.ask(ApiKey.API_VERSIONS, 0)
+            served += 0 < len(unanswered) < len(readers)
+        assert served >= 10
 
 
 def test_a_fetch_of_many_absent_partitions_holds_the_loop_for_no_one(broker: NilometerBroker) -> None:

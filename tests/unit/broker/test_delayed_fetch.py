@@ -8,9 +8,12 @@ import pytest
 
 from nilometer.broker.replicas.delayed_requests import (
     ANSWERED_AT_ONCE,
+    NOTIFIED_AT_ONCE,
     DelayedFetch,
-    FetchWaiter,
+    FetchWaiters,
+    Notifier,
     ReadyFetches,
+    records_appended,
 )
 
 LONG_MS = 60_000
@@ -18,7 +21,7 @@ LONG_MS = 60_000
 
 class Watched:
     def __init__(self) -> None:
-        self.fetch_waiters: dict[FetchWaiter, None] = {}
+        self.fetch_waiters = FetchWaiters()
 
 
 class Reader:
@@ -35,15 +38,20 @@ class Reader:
 
 
 def waiting(
-    update_wait_ms: int, *, has_update: bool = False, ready: ReadyFetches | None = None
+    update_wait_ms: int,
+    *,
+    has_update: bool = False,
+    ready: ReadyFetches | None = None,
+    wait_ms: int = LONG_MS,
+    for_replica: bool = True,
 ) -> tuple[Watched, Reader, DelayedFetch]:
     partition, reader = Watched(), Reader()
     fetch = DelayedFetch(
         [partition],
         1,
-        LONG_MS,
+        wait_ms,
         reader,
-        for_replica=True,
+        for_replica=for_replica,
         update_wait_ms=update_wait_ms,
         has_update=has_update,
         ready=ready,
@@ -122,19 +130,84 @@ def test_a_fetch_is_not_held_beyond_the_present_iteration() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("end", ["append", "leadership"])
+@pytest.mark.parametrize("end", ["append", "leadership", "time"])
 def test_of_many_waiting_fetches_some_are_answered_in_each_iteration(end: str) -> None:
     async def scenario() -> None:
         ready = ReadyFetches()
-        all_of_them = [waiting(LONG_MS, ready=ready) for _ in range(2 * ANSWERED_AT_ONCE + 1)]
+        wait_ms = 0 if end == "time" else LONG_MS
+        all_of_them = [
+            waiting(LONG_MS, ready=ready, wait_ms=wait_ms, for_replica=False)
+            for _ in range(2 * ANSWERED_AT_ONCE + 1)
+        ]
         for partition, _, fetch in all_of_them:
-            fetch.on_readable(partition, 100) if end == "append" else fetch.complete(partition)
+            match end:
+                case "append":
+                    fetch.on_readable(partition, 100)
+                case "leadership":
+                    fetch.complete(partition)
+                case _:
+                    pass
         counts = list[int]()
         while sum(counts) < len(all_of_them) and len(counts) < 10:
             counts.append(sum(len(reader.answers) for _, reader, _ in all_of_them) - sum(counts))
             await asyncio.sleep(0)
         assert [count for count in counts if count] == [ANSWERED_AT_ONCE, ANSWERED_AT_ONCE, 1]
         assert {answer for _, reader, _ in all_of_them for answer in reader.answers} == {end != "append"}
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_does_not_wait_for_clients() -> None:
+    async def scenario() -> None:
+        ready = ReadyFetches()
+        clients = [waiting(LONG_MS, ready=ready, for_replica=False) for _ in range(2 * ANSWERED_AT_ONCE)]
+        for partition, _, fetch in clients:
+            fetch.on_readable(partition, 100)
+        at_once, reader, _ = waiting(LONG_MS, ready=ready)
+        records_appended(at_once, 100)
+        assert reader.answers == [False]
+        ready.hold()
+        later, held_reader, held = waiting(LONG_MS, ready=ready)
+        held.on_readable(later, 100)
+        assert held_reader.answers == []
+        ready.answer()
+        assert held_reader.answers == [False]
+
+    asyncio.run(scenario())
+
+
+def test_of_many_readers_some_are_notified_in_each_iteration_and_followers_at_once() -> None:
+    async def scenario() -> None:
+        notifier, heard = Notifier(), list[int]()
+        partitions = [Watched() for _ in range(4)]
+
+        class Listener:
+            for_replica = False
+
+            def on_readable(self, source: object, byte_count: int) -> None:
+                heard.append(byte_count)
+
+            def on_watermark_advanced(self, source: object) -> None: ...
+
+            def complete(self, source: object) -> None: ...
+
+        for partition in partitions:
+            for _ in range(NOTIFIED_AT_ONCE):
+                partition.fetch_waiters.add(Listener())
+        _, reader, follower = waiting(0)
+        partitions[3].fetch_waiters.add(follower)
+        for _ in range(2):
+            for partition in partitions:
+                notifier.readable(partition, 5)
+        assert reader.answers == [True]
+        assert len(heard) == NOTIFIED_AT_ONCE
+        counts = list[int]()
+        for _ in range(6):
+            before = len(heard)
+            await asyncio.sleep(0)
+            counts.append(len(heard) - before)
+        assert max(counts) == NOTIFIED_AT_ONCE
+        assert sum(heard) == 4 * 2 * 5 * NOTIFIED_AT_ONCE, "each has heard of all bytes"
 
     asyncio.run(scenario())
 

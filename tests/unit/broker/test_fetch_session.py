@@ -15,7 +15,7 @@ from nilometer.broker.fetching.fetch_session import (
     TopicKey,
     watch_of,
 )
-from nilometer.broker.replicas.delayed_requests import FetchWaiter, FetchWatchable
+from nilometer.broker.replicas.delayed_requests import FetchWaiters, FetchWatchable
 from nilometer.runtime.runtime import SeededEntropy
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -232,7 +232,7 @@ class Partition:
     """What a session watches."""
 
     def __init__(self) -> None:
-        self.fetch_waiters: dict[FetchWaiter, None] = {}
+        self.fetch_waiters = FetchWaiters()
 
 
 class Waiting:
@@ -263,16 +263,16 @@ def test_a_change_is_noted_once_unless_a_fetch_waits_or_a_follower_reads(for_rep
     assert session.dirty == {asked.key: None}
     assert bool(partition.fetch_waiters) is for_replica
     watch.begin_to_wait()
-    watch.fetch_waiters[waiting] = None
+    watch.fetch_waiters.add(waiting)
     for _ in range(2):
-        for watcher in list(partition.fetch_waiters):
+        for watcher in partition.fetch_waiters.all():
             watcher.on_readable(partition, 5)
     assert waiting.bytes == 10
-    watch.fetch_waiters.clear()
+    watch.fetch_waiters.discard(waiting)
     assert session.look() == [asked]
     watch.watch(asked.key, partition)
     session.dirty.clear()
-    for watcher in list(partition.fetch_waiters):
+    for watcher in partition.fetch_waiters.all():
         watcher.on_readable(partition, 5)
     assert session.dirty == session.changed == {asked.key: None}
     session.end()

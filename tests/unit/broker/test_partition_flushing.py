@@ -195,7 +195,7 @@ def test_a_waiting_follower_gets_an_append_from_memory_and_nothing_is_kept_then(
     partition.on_metadata(_state(1, 1), {1: 1})
     partition.append(_batch(b"none waits"), all_replicas=True)
     follower = Follower(disk, log)
-    partition.fetch_waiters[follower] = None
+    partition.fetch_waiters.add(follower)
     partition.append(_batch(b"one waits"), all_replicas=True)
     assert (follower.reads, follower.records[-10:-1]) == (0, b"one waits")
     assert log.kept is None

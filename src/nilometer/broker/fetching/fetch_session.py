@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from nilometer.broker.replicas.delayed_requests import FetchWaiter, FetchWatchable
+from nilometer.broker.replicas.delayed_requests import FetchWaiters, FetchWatchable
 from nilometer.cluster.states import NAME_LENGTH_MAX
 from nilometer.identifiers import NO_LEADER_EPOCH, LeaderEpoch
 from nilometer.runtime import Entropy
@@ -326,7 +326,7 @@ class SessionWatch:
     def __init__(self, session: FetchSession, *, for_replica: bool) -> None:
         self._session = session
         self.for_replica = for_replica
-        self.fetch_waiters: dict[FetchWaiter, None] = {}
+        self.fetch_waiters = FetchWaiters()
         """The waiting fetch of this session; one at most."""
         self._keys: dict[FetchWatchable, PartitionKey] = {}
         self._partitions: dict[PartitionKey, FetchWatchable] = {}
@@ -341,40 +341,40 @@ class SessionWatch:
             self.forget(key)
             self._partitions[key] = partition
             self._keys[partition] = key
-        partition.fetch_waiters[self] = None
+        partition.fetch_waiters.add(self)
 
     def begin_to_wait(self) -> None:
         """Register with the dirty partitions, too: a fetch waits for further changes of them."""
         for key in self._session.dirty:
             partition = self._partitions.get(key)
             if partition is not None:
-                partition.fetch_waiters[self] = None
+                partition.fetch_waiters.add(self)
 
     def _note(self, source: FetchWatchable) -> None:
         self._session.mark_dirty(self._keys[source])
         if not (self.for_replica or self.fetch_waiters):
-            source.fetch_waiters.pop(self, None)
+            source.fetch_waiters.discard(self)
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
         self._note(source)
-        for waiter in list(self.fetch_waiters):
+        for waiter in self.fetch_waiters.all():
             waiter.on_readable(source, byte_count)
 
     def on_watermark_advanced(self, source: FetchWatchable) -> None:
         self._note(source)
-        for waiter in list(self.fetch_waiters):
+        for waiter in self.fetch_waiters.all():
             waiter.on_watermark_advanced(source)
 
     def complete(self, source: FetchWatchable) -> None:
         self._note(source)
-        for waiter in list(self.fetch_waiters):
+        for waiter in self.fetch_waiters.all():
             waiter.complete(source)
 
     def forget(self, key: PartitionKey) -> None:
         partition = self._partitions.pop(key, None)
         if partition is not None:
             del self._keys[partition]
-            partition.fetch_waiters.pop(self, None)
+            partition.fetch_waiters.discard(self)
 
 
 def watch_of(session: FetchSession, *, for_replica: bool) -> SessionWatch:

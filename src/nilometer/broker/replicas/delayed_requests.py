@@ -210,19 +210,84 @@ class FetchWaiter(Protocol):
         ...
 
 
+class FetchWaiters:
+    """Those who wait on a partition, in order, so that a simulation run is reproducible. Clients may be
+    thousands, so the few followers are apart."""
+
+    __slots__ = ("clients", "followers")
+
+    def __init__(self) -> None:
+        self.clients: dict[FetchWaiter, None] = {}
+        self.followers: dict[FetchWaiter, None] = {}
+
+    def add(self, waiter: FetchWaiter) -> None:
+        if waiter.for_replica:
+            self.followers[waiter] = None
+        else:
+            self.clients[waiter] = None
+
+    def discard(self, waiter: FetchWaiter) -> None:
+        self.followers.pop(waiter, None)
+        self.clients.pop(waiter, None)
+
+    def all(self) -> list[FetchWaiter]:
+        return [*self.followers, *self.clients]
+
+    def __len__(self) -> int:
+        return len(self.followers) + len(self.clients)
+
+
 class FetchWatchable(Protocol):
     """A partition that fetches can wait on."""
 
-    fetch_waiters: dict[FetchWaiter, None]
-    """The waiting fetches and session watches, in order, so that a simulation run is reproducible."""
+    fetch_waiters: FetchWaiters
 
 
+NOTIFIED_AT_ONCE = 1_024
+"""So many readers are notified of appends in one iteration of the event loop, or those of one partition."""
 ANSWERED_AT_ONCE = 32
-"""So many waiting fetches are answered in one iteration of the event loop: one append may end thousands."""
+"""So many waiting fetches are answered in one iteration of the event loop: one append may end thousands, and
+thousands may wait until the same moment."""
 READ_AT_ONCE = 512
 """So many partitions they read in it together, or one fetch with more."""
 WAITING_MAX = 200_000
 """So many partitions are named by all waiting fetches that have no session. A further fetch does not wait."""
+
+
+class Notifier:
+    """Notifies the readers of partitions. Those of a follower are notified at once; of the others, of which
+    thousands may wait for each of many partitions, some in each iteration of the event loop."""
+
+    def __init__(self) -> None:
+        self._late: dict[FetchWatchable, int] = {}
+        """The partitions whose clients' readers are still to be notified, and of how many bytes."""
+        self._notified = 0
+
+    def readable(self, partition: FetchWatchable, byte_count: int) -> None:
+        """Notify consumers that about ``byte_count`` more bytes can be read (0: the log start offset has
+        moved), and followers that there is a newer high watermark or log start offset to send."""
+        for waiter in list(partition.fetch_waiters.followers):
+            waiter.on_watermark_advanced(partition)
+        if self._notified >= NOTIFIED_AT_ONCE or partition in self._late:
+            self._late[partition] = self._late.get(partition, 0) + byte_count
+        else:
+            self._notify(partition, byte_count)
+
+    def _notify(self, partition: FetchWatchable, byte_count: int) -> None:
+        readers = list(partition.fetch_waiters.clients)
+        if not readers:
+            return
+        if not self._notified:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        self._notified += len(readers)
+        for waiter in readers:
+            waiter.on_readable(partition, byte_count)
+
+    def _begin_iteration(self) -> None:
+        self._notified = 0
+        while self._late and self._notified < NOTIFIED_AT_ONCE:
+            partition = next(iter(self._late))
+            self._notify(partition, self._late.pop(partition))
 
 
 class ReadyFetches:
@@ -236,6 +301,7 @@ class ReadyFetches:
     def __init__(self) -> None:
         self._is_holding = False
         self._held: dict[DelayedFetch, None] = {}
+        self._held_of_followers: dict[DelayedFetch, None] = {}
         self._answered = self._read = 0
         """How many were answered in this iteration of the event loop, and how many partitions they read."""
         self.waiting = 0
@@ -245,8 +311,11 @@ class ReadyFetches:
         """Hold fetches until :meth:`answer`, at most to the next iteration of the event loop."""
         self._is_holding = True
 
-    def may_answer(self, partitions: int) -> bool:
-        """Whether a fetch that reads ``partitions`` may be answered at once; if so, it is counted."""
+    def may_answer(self, partitions: int, *, for_replica: bool = False) -> bool:
+        """Whether a fetch that reads ``partitions`` may be answered at once; if so, it is counted. Followers
+        do not wait for clients."""
+        if for_replica:
+            return not self._is_holding
         if self._is_holding or self._answered >= ANSWERED_AT_ONCE or self._read >= READ_AT_ONCE:
             return False
         if not self._answered:
@@ -256,13 +325,17 @@ class ReadyFetches:
         return True
 
     def add(self, fetch: DelayedFetch) -> None:
-        if not self._held:
+        if not self._held and not self._held_of_followers:
             asyncio.get_running_loop().call_soon(self.answer)
-        self._held[fetch] = None
+        held = self._held_of_followers if fetch.for_replica else self._held
+        held[fetch] = None
 
     def answer(self) -> None:
         """Answer the fetches that were held, some of them now, and hold none from now on."""
         self._is_holding = False
+        followers, self._held_of_followers = self._held_of_followers, {}
+        for fetch in followers:
+            fetch.read_again()
         while self._held:
             fetch = next(iter(self._held))
             if not self.may_answer(fetch.size):
@@ -327,16 +400,16 @@ class DelayedFetch:
         self._update_wait_ms = update_wait_ms
         self.for_replica = for_replica
         for partition in partitions:
-            partition.fetch_waiters[self] = None
+            partition.fetch_waiters.add(self)
         wait_ms = min(max_wait_ms, update_wait_ms) if has_update else max_wait_ms
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.complete)
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._complete_in_turn)
 
     def on_readable(self, source: FetchWatchable, byte_count: int) -> None:
         """Count ``byte_count`` more readable bytes; if they are enough, send the response."""
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0 or self._done:
             return
-        if self._ready is None or self._ready.may_answer(self.size):
+        if self._ready is None or self._ready.may_answer(self.size, for_replica=self.for_replica):
             self.read_again()
         else:
             self._ready.add(self)
@@ -346,7 +419,7 @@ class DelayedFetch:
         if self._done:
             return
         if self._is_final:
-            self.complete()
+            self._complete()
         elif self._answer is None or self._answer(False):
             self._leave()
         else:
@@ -361,16 +434,31 @@ class DelayedFetch:
             self.complete()
             return
         self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._update_wait_ms / 1000, self.complete)
+        self._timer = asyncio.get_running_loop().call_later(
+            self._update_wait_ms / 1000, self._complete_in_turn
+        )
 
     def complete(self, source: FetchWatchable | None = None) -> None:
         """Send the response with the bytes that are readable: now, but for ``source``, which may end the wait
         of many, perhaps soon."""
+        if source is None:
+            self._complete()
+        else:
+            self._complete_in_turn()
+
+    def _complete_in_turn(self) -> None:
+        """Send the response, perhaps soon: the waits of many may end now."""
         if self._done:
             return
-        if source is not None and self._ready is not None and not self._ready.may_answer(self.size):
+        ready = self._ready
+        if ready is None or ready.may_answer(self.size, for_replica=self.for_replica):
+            self._complete()
+        else:
             self._is_final = True
-            self._ready.add(self)
+            ready.add(self)
+
+    def _complete(self) -> None:
+        if self._done:
             return
         answer = self._answer
         self._leave()
@@ -388,16 +476,15 @@ class DelayedFetch:
             self._weight = 0
         self._timer.cancel()
         for partition in self._partitions:
-            partition.fetch_waiters.pop(self, None)
+            partition.fetch_waiters.discard(self)
         self._answer = None  # a remaining reference to this object must not keep what was read in memory
         self._partitions = ()
 
 
 def records_appended(partition: FetchWatchable, byte_count: int) -> None:
     """Notify the followers that ``byte_count`` more bytes can be fetched."""
-    for waiter in list(partition.fetch_waiters):
-        if waiter.for_replica:
-            waiter.on_readable(partition, byte_count)
+    for waiter in list(partition.fetch_waiters.followers):
+        waiter.on_readable(partition, byte_count)
 
 
 def fetch_went_back(partition: FetchWatchable) -> None:
@@ -409,29 +496,9 @@ def fetch_went_back(partition: FetchWatchable) -> None:
     records_appended(partition, 0)
 
 
-def high_watermark_advanced(partition: FetchWatchable, byte_count: int) -> None:
-    """Notify consumers that about ``byte_count`` more bytes can be read (at least 1), and followers that
-    there is a newer high watermark to send."""
-    for waiter in list(partition.fetch_waiters):
-        if waiter.for_replica:
-            waiter.on_watermark_advanced(partition)
-        else:
-            waiter.on_readable(partition, max(byte_count, 1))
-
-
-def log_start_moved(partition: FetchWatchable) -> None:
-    """Notify followers that they must move their log start offset soon; for consumers no bytes were
-    added."""
-    for waiter in list(partition.fetch_waiters):
-        if waiter.for_replica:
-            waiter.on_watermark_advanced(partition)
-        else:
-            waiter.on_readable(partition, 0)
-
-
 def role_changed(partition: FetchWatchable) -> None:
     """Make every waiting fetch send its response at once."""
-    for waiter in list(partition.fetch_waiters):
+    for waiter in partition.fetch_waiters.all():
         waiter.complete(partition)
 
 

@@ -24,8 +24,9 @@ from nilometer.broker.replicas.delayed_requests import (
     DelayedRequest,
     DeleteOutcome,
     DeletionWaits,
-    FetchWaiter,
+    FetchWaiters,
     MayWait,
+    Notifier,
     ProduceOutcome,
     ProduceWait,
 )
@@ -91,6 +92,7 @@ class PartitionHost(msgspec.Struct, frozen=True, kw_only=True):
     isr_requests: IsrRequests
     isr_log: IsrLog
     failures: ReplicaFailures
+    notifier: Notifier = msgspec.field(default_factory=Notifier)
 
 
 class Partition(ReadablePartition):
@@ -112,7 +114,7 @@ class Partition(ReadablePartition):
         self.state = state
         self._host = host
         self._on_broken = on_broken
-        self.fetch_waiters: dict[FetchWaiter, None] = {}
+        self.fetch_waiters = FetchWaiters()
         self._role_listeners: list[Callable[[], None]] = []
         self._resume_listeners: list[Callable[[], None]] = []
         self._produce_waits: dict[int, CommitWait] = {}
@@ -376,7 +378,7 @@ class Partition(ReadablePartition):
                 self._append_as_follower(records)
             elif isinstance(effect, AdvanceHighWatermark):
                 self.log.producers.on_high_watermark(effect.offset)
-                delayed_requests.high_watermark_advanced(self, len(records))
+                self._host.notifier.readable(self, max(len(records), 1))
             elif isinstance(effect, BackOff):
                 backs_off_because = f"{effect.error.name}: {effect.reason}"
             elif not self._carry_out((effect,)):
@@ -525,7 +527,7 @@ class Partition(ReadablePartition):
 
     def notify_log_start(self) -> None:
         """Notify the waiting fetches that the log start offset has moved."""
-        delayed_requests.log_start_moved(self)
+        self._host.notifier.readable(self, 0)
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────────
     def _carry_out(self, effects: Effects) -> bool:
@@ -574,4 +576,4 @@ class Partition(ReadablePartition):
         # An estimate: all records up to the log end offset count as readable; a waiting fetch reads to check.
         published = self.traffic.take_published()
         if self.fetch_waiters:
-            delayed_requests.high_watermark_advanced(self, published)
+            self._host.notifier.readable(self, max(published, 1))
