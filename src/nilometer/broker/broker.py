@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from nilometer.broker.assembly import BrokerParts, Prerequisites, assemble
 from nilometer.broker.authorization.audit_log import FLUSH_INTERVAL_MS
 from nilometer.broker.cleaning import CleanerReport
-from nilometer.broker.connection import Connection
+from nilometer.broker.connection import ServedConnection
 from nilometer.broker.control.membership import Membership, RegistrationRejected, retry_while_starting
 from nilometer.broker.control.metadata_log import why_unreadable
 from nilometer.broker.control.secret_keeper import REFRESH_INTERVAL_MS, SecretKeeper
@@ -218,7 +218,7 @@ class Broker:
 
     # Implements Connections: the listeners are bound before any part exists, and started after all do.
 
-    def new_connection(self, endpoint: Endpoint) -> Connection:
+    def new_connection(self, endpoint: Endpoint) -> ServedConnection:
         return self.parts.acceptor.new_connection(endpoint)
 
     def handshakes(self, endpoint: Endpoint) -> HandshakeGate:

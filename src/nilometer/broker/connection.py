@@ -79,7 +79,7 @@ class Dispatcher(Protocol):
     def connection_closed(self, connection: Connection) -> None: ...
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection:
     def __init__(
         self,
         dispatcher: Dispatcher,
@@ -647,3 +647,9 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         if reason:
             self._log(f"Closing the connection from {self.peer[0]}:{self.peer[1]}: {reason}")
+
+
+class ServedConnection(Connection, asyncio.BufferedProtocol):
+    """A connection of an event loop, which wants this base; a compiled class cannot have it."""
+
+    __slots__ = ()

@@ -408,14 +408,13 @@ class LeaderRole:
         self, request: AlterPartition, response: AlterPartitionResponse, now_ms: int
     ) -> Effects:
         """Handle the controller's response; error REQUEST_TIMED_OUT means that the outcome is unknown."""
-        match self._isr.on_answer(request, response):
-            case AlterPartitionOutcome.COMMITTED:
-                return self._on_isr_committed(now_ms)
-            case AlterPartitionOutcome.REFUSED:
-                self._followers.refuse(request.new_isr)
-                return self._advance_and_expand(now_ms)
-            case AlterPartitionOutcome.STALE | AlterPartitionOutcome.UNRESOLVED:
-                return NO_EFFECTS
+        found = self._isr.on_answer(request, response)
+        if found is AlterPartitionOutcome.COMMITTED:
+            return self._on_isr_committed(now_ms)
+        if found is AlterPartitionOutcome.REFUSED:
+            self._followers.refuse(request.new_isr)
+            return self._advance_and_expand(now_ms)
+        return NO_EFFECTS  # stale, or unresolved
 
     def on_metadata(
         self, registration: PartitionRegistration, eligible: EligibleBrokers, now_ms: int

@@ -117,14 +117,12 @@ class Replica:
         """Apply the topic's settings; ``flushed_end_offset`` is where the flushed part of the log ends."""
         self.min_insync_replicas = min_insync_replicas
         self.counts_flushed = counts_flushed
-        match self.role:
-            case LeaderRole() as leader:
-                return leader.configure(min_insync_replicas, counts_flushed, flushed_end_offset, now_ms)
-            case FollowerRole() as follower:
-                follower.configure(counts_flushed, flushed_end_offset)
-                return NO_EFFECTS
-            case NoRole():
-                return NO_EFFECTS
+        role = self.role
+        if isinstance(role, LeaderRole):
+            return role.configure(min_insync_replicas, counts_flushed, flushed_end_offset, now_ms)
+        if isinstance(role, FollowerRole):
+            role.configure(counts_flushed, flushed_end_offset)
+        return NO_EFFECTS
 
     def note_flushed(self, flushed_end_offset: Offset) -> None:
         """Let the next role begin with the log as it is flushed up to ``flushed_end_offset``."""
@@ -136,14 +134,12 @@ class Replica:
 
     def on_flushed(self, flushed_end_offset: Offset, now_ms: int) -> Effects:
         self.note_flushed(flushed_end_offset)
-        match self.role:
-            case LeaderRole() as leader:
-                return leader.on_flushed(flushed_end_offset, now_ms)
-            case FollowerRole() as follower:
-                follower.on_flushed(flushed_end_offset)
-                return NO_EFFECTS
-            case NoRole():
-                return NO_EFFECTS
+        role = self.role
+        if isinstance(role, LeaderRole):
+            return role.on_flushed(flushed_end_offset, now_ms)
+        if isinstance(role, FollowerRole):
+            role.on_flushed(flushed_end_offset)
+        return NO_EFFECTS
 
     def on_fetch_response(self, fetch: FollowerFetch, response: FetchResponse) -> Effects:
         return (

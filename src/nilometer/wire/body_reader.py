@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Generator
-from types import GeneratorType
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -151,7 +150,7 @@ def begin(slices: Generator[int, None, T]) -> T | Generator[int, None, T]:
 
 def end(begun: T | Generator[int, None, T]) -> T:
     """Return the value of what :func:`begin` has returned, with all slices that are left at once."""
-    if type(begun) is not GeneratorType:
+    if not hasattr(begun, "send"):  # a generator may be of a compiled module
         return cast(T, begun)
     slices = cast(Generator[int, None, T], begun)
     while True:

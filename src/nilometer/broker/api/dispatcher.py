@@ -7,7 +7,6 @@ import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
-from types import GeneratorType
 from typing import cast
 
 from typing_extensions import Buffer
@@ -95,7 +94,7 @@ class RequestDispatcher:
                 return self._watched(spec, header, reply, connection.context, began_us)
             if spec.decode is not None:
                 body = spec.decode(header.api_version, memoryview(frame), header.size)
-                if type(body) is GeneratorType:
+                if hasattr(body, "send"):  # a generator, which may be of a compiled module
                     slices = cast(Slices, body)
                     reply = self._large.serve(spec, header, cast(bytes, frame), connection, began_us, slices)
                     return self._watched(spec, header, reply, connection.context, began_us)

@@ -13,7 +13,7 @@ from nilometer.broker.authentication.handshakes import (
     UnauthenticatedConnections,
 )
 from nilometer.broker.authentication.sasl import SaslGate, SaslListener
-from nilometer.broker.connection import Connection, Dispatcher
+from nilometer.broker.connection import Dispatcher, ServedConnection
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.rejected_batches import RejectedTotal
 from nilometer.broker.request_context import RequestContext
@@ -69,7 +69,7 @@ class Acceptor:
     def handshakes(self, endpoint: Endpoint) -> ListenerHandshakes:
         return self._handshakes[endpoint.name]
 
-    def new_connection(self, endpoint: Endpoint) -> Connection:
+    def new_connection(self, endpoint: Endpoint) -> ServedConnection:
         dispatcher, limit = self._dispatcher, self._frame_bytes_max
         if endpoint.protocol.has_sasl:
             sasl = self._sasl[endpoint.name]
@@ -79,4 +79,4 @@ class Acceptor:
             dispatcher = CertificateGate(self._tls[endpoint.name].mapping, dispatcher, limit)
         context = RequestContext(listener=endpoint.name, security_protocol=endpoint.protocol)
         shared = self._turns, self._memory, self._rejected
-        return Connection(dispatcher, limit, logger.info, self._requests, context, *shared)
+        return ServedConnection(dispatcher, limit, logger.info, self._requests, context, *shared)

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import msgspec
 
@@ -550,26 +550,25 @@ class Partition(ReadablePartition):
         return True
 
     def _carry_out_one(self, effect: Effect) -> None:
-        match effect:
-            case PublishHighWatermark():
-                self._publish_high_watermark()
-            case ReleaseProduce(ticket, outcome):
-                if (wait := self._produce_waits.pop(ticket, None)) is not None:
-                    wait.release(outcome)
-            case StartEpoch(epoch, start_offset):
-                self.log.epochs.begin(epoch, start_offset)
-            case SendAlterPartition(request):
-                self._send_alter_partition(request)
-            case TruncateTo(offset):
-                self._truncate_to(offset)
-            case TruncateFully(start_offset):
-                self._truncate_fully_and_start_at(start_offset)
-            case AdvanceLogStart(offset):
-                self.log.advance_log_start_offset(offset, self.replica.high_watermark)
-            case AdvanceHighWatermark() | AppendBatches() | BackOff():
-                raise AssertionError(f"{effect} of {self} is only valid in a fetch response")
-            case _:
-                assert_never(effect)
+        # Not by match: this module is compiled.
+        if isinstance(effect, PublishHighWatermark):
+            self._publish_high_watermark()
+        elif isinstance(effect, ReleaseProduce):
+            if (wait := self._produce_waits.pop(effect.ticket, None)) is not None:
+                wait.release(effect.outcome)
+        elif isinstance(effect, StartEpoch):
+            self.log.epochs.begin(effect.epoch, effect.start_offset)
+        elif isinstance(effect, SendAlterPartition):
+            self._send_alter_partition(effect.request)
+        elif isinstance(effect, TruncateTo):
+            self._truncate_to(effect.offset)
+        elif isinstance(effect, TruncateFully):
+            self._truncate_fully_and_start_at(effect.start_offset)
+        elif isinstance(effect, AdvanceLogStart):
+            self.log.advance_log_start_offset(effect.offset, self.replica.high_watermark)
+        else:
+            fetched: AdvanceHighWatermark | AppendBatches | BackOff = effect
+            raise AssertionError(f"{fetched} of {self} is only valid in a fetch response")
 
     def _publish_high_watermark(self) -> None:
         self.log.producers.on_high_watermark(self.replica.high_watermark)
