@@ -7,7 +7,7 @@ WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 STAMP := $(VENV)/.stamp-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 DEMO_STAMP := $(subst .stamp-,.stamp-demo-,$(STAMP))
 
-.PHONY: help setup java class-archives components demo lint test test-all record docs reference bench simulate soak mutants applications clean
+.PHONY: help setup compiled java class-archives components demo lint test test-all record docs reference bench simulate soak mutants applications clean
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -52,6 +52,9 @@ lint: setup  ## style, words, import layers, types
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
+compiled: setup  ## the modules of the hot path, compiled: NILOMETER_COMPILED=1 uses them
+	@$(BIN)/python -m nilometer.compiled.build --if-stale
+
 components:  ## ZooKeeper, kcat and what else the tests run beside Nilometer
 	@tests/components.sh
 
@@ -64,9 +67,9 @@ QUICK_TESTS := $(BIN)/python tests/support/quick_part.py $(SIDE_BY_SIDE)
 test: setup  ## what to run after a change, in a few minutes: unit tests, each promise once; WORKERS=1: one after the other
 	@$(QUICK_TESTS)
 
-test-all: setup java class-archives components  ## all tests but the long campaigns, and the processor time of `make test`
+test-all: setup compiled java class-archives components  ## all tests but the long campaigns: those of `make test` interpreted, with their processor time, the others compiled
 	@$(QUICK_TESTS) --budget
-	$(BIN)/pytest -m "not quick and not soak" $(SIDE_BY_SIDE)
+	NILOMETER_COMPILED=1 $(BIN)/pytest -m "not quick and not soak" $(SIDE_BY_SIDE)
 
 record: setup java class-archives  ## write what Apache Kafka answers to the tests that compare with it
 	$(BIN)/pytest tests/compatibility/as_kafka -m "recorded and java" --record

@@ -1,16 +1,23 @@
-"""What pyproject.toml cannot say: a build writes down its commit, for ``nilometer --version``."""
+"""What pyproject.toml cannot say: a build writes down its commit, for ``nilometer --version``, and compiles
+the modules that gain by it, if there is a C compiler. NILOMETER_COMPILED=0 builds without."""
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
-IN_SDIST = ROOT / "src" / "nilometer" / "commit"
+SOURCES = ROOT / "src"
+IN_SDIST = SOURCES / "nilometer" / "commit"
 
 
 def commit() -> str | None:
@@ -30,11 +37,29 @@ def write_commit(package: Path) -> None:
         (package / "commit").write_text(found, encoding="ascii")
 
 
-class BuildWithCommit(build_py):
+def may_compile() -> bool:
+    compiler = shlex.split(sysconfig.get_config_var("LDSHARED") or "")
+    return os.environ.get("NILOMETER_COMPILED") != "0" and bool(compiler and shutil.which(compiler[0]))
+
+
+def compile_modules(package: Path) -> None:
+    """Compile into ``package``. Where that fails, it is said, and the package is interpreted."""
+    folder = package / "compiled" / "built"
+    command = [sys.executable, "-m", "nilometer.compiled.build", "--into", str(folder)]
+    path = os.pathsep.join([str(SOURCES), *sys.path])
+    environment = {**os.environ, "NILOMETER_COMPILED": "0", "PYTHONPATH": path}
+    if subprocess.run(command, env=environment, check=False).returncode:
+        print("nilometer is built without compiled modules", file=sys.stderr)
+
+
+class Build(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            write_commit(Path(self.build_lib, "nilometer"))
+            package = Path(self.build_lib, "nilometer")
+            write_commit(package)
+            if may_compile():
+                compile_modules(package)
 
 
 class SdistWithCommit(sdist):
@@ -43,4 +68,10 @@ class SdistWithCommit(sdist):
         write_commit(Path(base_dir, "src", "nilometer"))
 
 
-setup(cmdclass={"build_py": BuildWithCommit, "sdist": SdistWithCommit})
+class MaybeCompiled(Distribution):
+    def has_ext_modules(self) -> bool:
+        """Whether the wheel fits one interpreter and system only."""
+        return may_compile()
+
+
+setup(cmdclass={"build_py": Build, "sdist": SdistWithCommit}, distclass=MaybeCompiled)

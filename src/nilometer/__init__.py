@@ -9,7 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from nilometer import compiled
 from nilometer.version import __version__
+
+compiled.use()
 
 if TYPE_CHECKING:
     from nilometer.client.group.member import RebalanceListener as RebalanceListener

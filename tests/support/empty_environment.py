@@ -23,7 +23,7 @@ SOURCES = REPOSITORY / "src"
 COMMIT = "commit"
 """In the folder of the build: the commit that it is of."""
 AUTHOR = ("-c", "user.name=Nilometer", "-c", "user.email=build@localhost", "-c", "commit.gpgsign=false")
-NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
+NOT_SOURCES = shutil.ignore_patterns("__pycache__", "built", "*.egg-info", "*.pyc")
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 
@@ -32,7 +32,7 @@ def source_files() -> set[str]:
     return {
         str(path.relative_to(SOURCES))
         for path in (SOURCES / "nilometer").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts  # has compiled modules, and numba's kernels
+        if path.is_file() and not {"__pycache__", "built"} & set(path.parts)  # compiled modules and kernels
     }
 
 

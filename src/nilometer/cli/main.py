@@ -26,6 +26,7 @@ from typing import NamedTuple
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
+from nilometer import compiled
 from nilometer.cli import commands
 from nilometer.cli.process import drop_unwritten_output, prepare_standard_streams
 from nilometer.version import __version__
@@ -157,7 +158,8 @@ def _exists(lazy: _Lazy) -> bool:
 def _print_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
         made_of = commit()
-        click.echo(f"nilometer, version {__version__}" + (f" (commit {made_of})" if made_of else ""))
+        details = [*([f"commit {made_of}"] if made_of else []), compiled.form()]
+        click.echo(f"nilometer, version {__version__} ({', '.join(details)})")
         context.exit()
 
 
@@ -183,7 +185,7 @@ def commit() -> str | None:
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Show the version, with the commit that it was made of, and exit.",
+    help="Show the version, the commit that it was made of, and whether it is compiled, and exit.",
 )
 def cli() -> None:
     """A replicated, partitioned log that speaks Kafka's wire protocol."""

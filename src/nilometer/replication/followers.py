@@ -184,7 +184,7 @@ class Followers:
             for remote in self.all()
             if remote.broker_id in self.eligible
         )
-        return min([leader_start_offset, *live])
+        return min(leader_start_offset, min(live, default=leader_start_offset))
 
 
 # The membership compares the followers with the leader's offsets, which are arguments, and proposes each

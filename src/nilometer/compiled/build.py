@@ -1,0 +1,153 @@
+"""Compiles the modules (:mod:`.modules`): ``python -m nilometer.compiled.build``.
+
+Needs Cython, a C compiler and Python's headers; takes a minute of processor time or two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from nilometer.compiled import FOLDER, MANIFEST, PACKAGE, digest_of, file_name, read_manifest, source_of
+from nilometer.compiled.declarations import Module, declarations, extension_types
+from nilometer.compiled.modules import MODULES
+
+_DIRECTIVES = {
+    "annotation_typing": False,  # annotations are for pyright; declarations make types
+    "binding": True,
+    "overflowcheck": True,
+}
+_FLAGS = ("-O1", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-w")
+
+
+class CannotCompile(Exception):
+    """The modules cannot be compiled here; the message says why."""
+
+
+def is_fresh(folder: Path = FOLDER) -> bool:
+    """Whether ``folder`` has the modules of the present sources, for this interpreter."""
+    manifest = read_manifest(folder)
+    return manifest is not None and manifest["digests"] == _digests()
+
+
+def build(folder: Path = FOLDER, *, is_default: bool = False) -> None:
+    """Compile all modules into ``folder``, which replaces its contents. Raises CannotCompile.
+
+    ``is_default``: whether they are used without being asked for.
+    """
+    digests = _digests()
+    with tempfile.TemporaryDirectory(prefix="nilometer-compiled-") as name:
+        work = Path(name)
+        _copy_sources(work)
+        _translate(work)
+        _compile_all(work)
+        manifest = {
+            "interpreter": sys.implementation.cache_tag,
+            "is_default": is_default,
+            "digests": digests,
+        }
+        (work / "built" / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(work / "built", folder)
+
+
+def _digests() -> dict[str, str]:
+    names = [f"{PACKAGE.name}.{module}" for module in MODULES]
+    return {name: digest_of(source_of(name)) for name in names}
+
+
+def _copy_sources(work: Path) -> None:
+    """Copy the sources of the modules, with their declarations, and what makes packages of their folders."""
+    modules = [Module(one, source_of(f"{PACKAGE.name}.{one}").read_text("utf-8")) for one in MODULES]
+    types = extension_types(modules)
+    for module in modules:
+        source = source_of(f"{PACKAGE.name}.{module.name}")
+        copied = work / PACKAGE.name / source.relative_to(PACKAGE)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copied)
+        copied.with_suffix(".pxd").write_text(declarations(module, types), "utf-8")
+        for folder in copied.relative_to(work).parents[:-1]:
+            (work / folder / "__init__.py").touch()
+
+
+def _translate(work: Path) -> None:
+    try:
+        from Cython.Build import cythonize  # pyright: ignore[reportUnknownVariableType]
+        from Cython.Compiler.Errors import CompileError
+    except ImportError:
+        raise CannotCompile("Cython is not installed: pip install cython") from None
+    sources = [str(path.relative_to(work)) for path in sorted(work.rglob("*.pxd"))]
+    before = Path.cwd()
+    os.chdir(work)
+    try:
+        cythonize(
+            [source.removesuffix("pxd") + "py" for source in sources],
+            nthreads=os.cpu_count() or 1,
+            language_level=3,
+            compiler_directives=_DIRECTIVES,
+            quiet=True,
+        )
+    except CompileError as error:
+        raise CannotCompile(f"Cython refuses a module: {error}") from error
+    finally:
+        os.chdir(before)
+
+
+def _compile_all(work: Path) -> None:
+    (work / "built").mkdir()
+    command = [
+        *shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared"),
+        *shlex.split(sysconfig.get_config_var("CCSHARED") or ""),
+        *_FLAGS,
+        f"-I{sysconfig.get_path('include')}",
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(partial(_compile_one, work, command), MODULES):
+            pass
+
+
+def _compile_one(work: Path, command: Sequence[str], module: str) -> None:
+    source = work.joinpath(PACKAGE.name, *module.split(".")).with_suffix(".c")
+    made = work / "built" / file_name(f"{PACKAGE.name}.{module}")
+    try:
+        done = subprocess.run(
+            [*command, str(source), "-o", str(made)], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise CannotCompile(f"there is no C compiler: {error}") from error
+    if done.returncode:
+        raise CannotCompile(f"the C compiler refuses {module}: {done.stderr.strip()[-2000:]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m nilometer.compiled.build", description=__doc__)
+    parser.add_argument("--if-stale", action="store_true", help="do nothing if they are compiled already")
+    parser.add_argument("--into", type=Path, help="of an installation, which uses them without being asked")
+    chosen = parser.parse_args()
+    if chosen.if_stale and is_fresh():
+        return 0
+    try:
+        if chosen.into is None:
+            build()
+        else:
+            build(chosen.into, is_default=True)
+    except CannotCompile as reason:
+        print(f"The modules cannot be compiled: {reason}", file=sys.stderr)
+        return 1
+    print(f"{len(MODULES)} modules are compiled; NILOMETER_COMPILED=1 uses them.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

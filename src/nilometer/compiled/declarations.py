@@ -1,0 +1,150 @@
+"""Makes Cython's declarations (``.pxd``) of a module from its source, so that nothing is written twice.
+
+A class becomes an extension type: its attributes are at fixed places, and it calls its own methods directly.
+Such a class has no attributes but those that its methods assign to ``self``, and neither they nor its methods
+can be replaced from outside: a test that does so needs the module interpreted. Values stay Python's objects,
+with two exceptions: what ``__init__`` sets to True or False, and what it annotates as an :data:`Offset`.
+Arithmetic with those is checked for overflow.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+
+PACKAGE = "nilometer."
+FIXED_WIDTH = {"Offset": "long long"}
+_NEEDS_OWN_SCOPE = (ast.Yield, ast.YieldFrom, ast.Lambda, ast.GeneratorExp, ast.FunctionDef)
+"""What a function in C cannot contain."""
+
+Types = Mapping[str, str]
+"""Extension types: the name of the class to its module."""
+
+
+class Module:
+    def __init__(self, name: str, source: str) -> None:
+        """``name`` without the package's."""
+        self.name = name
+        tree = ast.parse(source)
+        self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self._imported = {
+            alias.asname or alias.name: (node.module or "").removeprefix(PACKAGE)
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def base_of(self, node: ast.ClassDef) -> tuple[str, str] | None:
+        """Return (module, class) of the only base; None if it has none, or more, or another expression."""
+        if len(node.bases) != 1 or not isinstance(node.bases[0], ast.Name):
+            return None
+        name = node.bases[0].id
+        return (self.name if name in self.classes else self._imported.get(name, ""), name)
+
+    def own_classes(self) -> Iterator[ast.ClassDef]:
+        """Yield the classes that may be extension types, as far as this module tells."""
+        for node in self.classes.values():
+            if not node.decorator_list and not node.keywords and not _has_defaults(node):
+                yield node
+
+
+def extension_types(modules: Iterable[Module]) -> set[tuple[str, str]]:
+    """Return (module, class) of all classes that become extension types."""
+    found: set[tuple[str, str]] = set()
+    waiting = [(module, node) for module in modules for node in module.own_classes()]
+    while True:
+        new = {
+            (module.name, node.name)
+            for module, node in waiting
+            if not node.bases or module.base_of(node) in found
+        }
+        if new <= found:
+            return found
+        found |= new
+
+
+def declarations(module: Module, types: set[tuple[str, str]]) -> str:
+    """Return the text of the module's ``.pxd``."""
+    imports: list[str] = []
+    lines: list[str] = []
+    for node in module.classes.values():
+        if (module.name, node.name) not in types:
+            continue
+        base = module.base_of(node)
+        if base is not None and base[0] != module.name:
+            imports.append(f"from {PACKAGE}{base[0]} cimport {base[1]}")
+        lines.append(f"cdef class {node.name}{f'({base[1]})' if base else ''}:")
+        body = [*_attributes(node), *_methods(node)]
+        if base is None:
+            body.append("cdef object __weakref__")
+        lines += [f"    {line}" for line in body or ["pass"]]
+    return "\n".join([*imports, *lines, ""])
+
+
+def _functions(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def _assigned(node: ast.ClassDef) -> dict[str, None]:
+    """Return the attributes that the methods assign to ``self``, without those that have a setter."""
+    names: dict[str, None] = {}
+    for function in _functions(node):
+        for found in ast.walk(function):
+            if not isinstance(found, ast.Attribute) or not isinstance(found.ctx, ast.Store):
+                continue
+            if isinstance(found.value, ast.Name) and found.value.id == "self":
+                names[found.attr] = None
+    for function in _functions(node):
+        names.pop(function.name, None)
+    return names
+
+
+def _has_defaults(node: ast.ClassDef) -> bool:
+    """Whether an attribute of instances has a default in the class."""
+    names = _assigned(node)
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets = [statement.target]
+        elif isinstance(statement, ast.Assign):
+            targets = statement.targets
+        else:
+            continue
+        if any(isinstance(target, ast.Name) and target.id in names for target in targets):
+            return True
+    return False
+
+
+def _attributes(node: ast.ClassDef) -> Iterator[str]:
+    kinds = dict(_kinds(node))
+    for name in _assigned(node):
+        yield f"cdef public {kinds.get(name, 'object')} {name}"
+
+
+def _kinds(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for function in _functions(node):
+        if function.name != "__init__":
+            continue
+        for statement in ast.walk(function):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Attribute):
+                if (kind := FIXED_WIDTH.get(ast.unparse(statement.annotation))) is not None:
+                    yield statement.target.attr, kind
+            elif isinstance(statement, ast.Assign) and _is_bool(statement.value):
+                yield from ((one.attr, "bint") for one in statement.targets if isinstance(one, ast.Attribute))
+
+
+def _is_bool(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, bool)
+
+
+def _methods(node: ast.ClassDef) -> Iterator[str]:
+    for function in _functions(node):
+        given = function.args
+        if isinstance(function, ast.AsyncFunctionDef) or function.decorator_list:
+            continue
+        if function.name.startswith("__") or given.kwonlyargs or given.vararg or given.kwarg:
+            continue
+        if any(isinstance(one, _NEEDS_OWN_SCOPE) for one in ast.walk(function) if one is not function):
+            continue
+        required = len(given.args) - len(given.defaults)
+        names = [one.arg + ("=*" if at >= required else "") for at, one in enumerate(given.args)]
+        yield f"cpdef object {function.name}({', '.join(names)})"

@@ -1,0 +1,97 @@
+"""What Cython is told of a module's classes (:mod:`nilometer.compiled.declarations`)."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from nilometer.compiled.declarations import Module, declarations, extension_types
+
+
+def declared(**sources: str) -> dict[str, str]:
+    """Return the declarations of modules, by name."""
+    modules = [Module(name, dedent(source)) for name, source in sources.items()]
+    types = extension_types(modules)
+    return {module.name: declarations(module, types) for module in modules}
+
+
+def test_an_extension_type() -> None:
+    source = """
+        class Gate:
+            __slots__ = ("_open", "_said", "passed", "to_come")
+
+            def __init__(self, said: list[str]) -> None:
+                self._open = False
+                self._said = said
+                self.to_come: Offset = 0
+                self.passed = 0
+
+            @property
+            def is_open(self) -> bool:
+                return self._open
+
+            def let(self, count, why="", *more):
+                self.passed += count
+
+            def open(self, why="nothing"):
+                self._open = True
+
+            def names(self):
+                return [name for name in self._said]
+
+            def each(self):
+                yield from self._said
+
+            def sorted(self):
+                return sorted(self._said, key=lambda one: -one)
+
+            def only(self, *, by):
+                return by
+
+            async def wait(self):
+                self.waited = True
+        """
+    assert declared(gates=source)["gates"].splitlines() == [
+        "cdef class Gate:",
+        "    cdef public bint _open",
+        "    cdef public object _said",
+        "    cdef public long long to_come",
+        "    cdef public object passed",
+        "    cdef public object waited",
+        "    cpdef object open(self, why=*)",
+        "    cpdef object names(self)",
+        "    cdef object __weakref__",
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A(NamedTuple):\n    x: int",
+        "class A(Base):\n    pass",
+        "class A(B, C):\n    pass",
+        "class A(Generic[T]):\n    pass",
+        "class A(metaclass=M):\n    pass",
+        "@dataclass\nclass A:\n    x: int",
+        "class A:\n    x = 1\n    def move(self):\n        self.x = 2",
+        "class A:\n    x: int = 1\n    def move(self):\n        self.x += 2",
+    ],
+)
+def test_a_class_that_stays_as_it_is(source: str) -> None:
+    assert declared(a=source) == {"a": ""}
+
+
+def test_a_class_whose_base_is_an_extension_type_of_another_module() -> None:
+    found = declared(
+        **{
+            "storage.log": "from nilometer.storage.state import State\nclass Log(State):\n    pass",
+            "storage.state": "class State:\n    def grow(self):\n        self.end = 1\nclass Own(State): ...",
+        }
+    )
+    assert found["storage.log"].splitlines() == [
+        "from nilometer.storage.state cimport State",
+        "cdef class Log(State):",
+        "    pass",
+    ]
+    assert "cdef class Own(State):\n    pass\n" in found["storage.state"]
