@@ -69,7 +69,8 @@ test: setup  ## what to run after a change, in a few minutes: unit tests, each p
 
 test-all: setup compiled java class-archives components  ## all tests but the long campaigns: those of `make test` interpreted, with their processor time, the others compiled
 	@$(QUICK_TESTS) --budget
-	NILOMETER_COMPILED=1 $(BIN)/pytest -m "not quick and not soak" $(SIDE_BY_SIDE)
+	NILOMETER_COMPILED=1 $(BIN)/pytest -m "not quick and not soak and not interpreted" $(SIDE_BY_SIDE)
+	$(BIN)/pytest -m "interpreted and not quick and not soak" $(SIDE_BY_SIDE)
 
 record: setup java class-archives  ## write what Apache Kafka answers to the tests that compare with it
 	$(BIN)/pytest tests/compatibility/as_kafka -m "recorded and java" --record

@@ -30,6 +30,7 @@ MINUTES = 0.3
 
 
 @pytest.mark.thorough
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     ("kinds", "seed"),
     [((Kind.INDEX_DAMAGE, Kind.CRASH), 1), ((Kind.CHECKPOINT_DAMAGE,), 2), ((Kind.INVARIANT,), 1)],

@@ -36,6 +36,7 @@ def test_there_are_enough_and_the_page_names_just_these() -> None:
         assert checker
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.thorough) for name in THOROUGH)]
 )
@@ -52,6 +53,7 @@ def test_without_a_planted_fault_the_same_plan_is_clean() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.interpreted
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_planted_fault_is_found_within_its_seeds(fault: PlantedFault) -> None:
     found = look_for(fault)

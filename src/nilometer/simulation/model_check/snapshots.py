@@ -43,7 +43,7 @@ def clone(thing: Any, copies: dict[int, Any] | None = None) -> Any:
     if isinstance(thing, dict):
         copies[id(thing)] = copied = {key: clone(item, copies) for key, item in thing.items()}
         return copied
-    copies[id(thing)] = copied = type(thing).__new__(type(thing))
+    copies[id(thing)] = copied = type(thing).__new__(type(thing))  # pyright: ignore[reportCallIssue]
     for name in type(thing).__slots__:
         setattr(copied, name, clone(getattr(thing, name), copies))
     return copied
