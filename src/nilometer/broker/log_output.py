@@ -14,6 +14,11 @@ from nilometer.config import ConfigError
 MESSAGE_MAX = 2_000
 FIELD_MAX = 500
 """A longer field of a decision is cut."""
+LINES_PER_SECOND = 50
+"""So many lines about connections are written in a second. A client without any right may cause thousands,
+which would fill a disk, or push all others out of the files."""
+ABOUT_CONNECTIONS = ("nilometer.broker.connections", "nilometer.tls")
+"""The loggers of these lines."""
 
 
 def shortened(text: str, characters: int) -> str:
@@ -36,12 +41,36 @@ class BoundedMessages(logging.Filter):
         return True
 
 
+class BoundedLines(logging.Filter):
+    """Leaves out the lines above ``LINES_PER_SECOND``; the next one says how many there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0
+        self._written = self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if (second := int(record.created)) != self._second:
+            self._second, self._written = second, 0
+        if self._written >= LINES_PER_SECOND:
+            self._left_out += 1
+            return False
+        self._written += 1
+        if self._left_out:
+            record.msg = f"{self._left_out} lines about connections were left out. {record.getMessage()}"
+            record.args, self._left_out = None, 0
+        return True
+
+
 def configure_log(settings: LogSettings, broker_id: int) -> None:
     """Send the lines of all loggers to where ``settings`` say. Raises ConfigError if that is impossible."""
     handler = _handler(settings)
     handler.addFilter(BoundedMessages())
     handler.setFormatter(JsonFormatter(broker_id) if settings.is_json else _text_formatter(broker_id))
     logging.basicConfig(handlers=[handler], level=settings.levels[ROOT])
+    bounded_lines = BoundedLines()
+    for name in ABOUT_CONNECTIONS:
+        logging.getLogger(name).addFilter(bounded_lines)
     for name, level in settings.levels.items():
         if name != ROOT:
             logging.getLogger(name).setLevel(level)

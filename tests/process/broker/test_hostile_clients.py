@@ -10,6 +10,7 @@ import resource
 import select
 import socket
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from nilometer.broker.connection_memory import AHEAD_BYTES_MAX, HELD_BYTES_MAX
 from nilometer.broker.coordinators.groups import ASSIGNMENTS_BYTES_MAX, GROUP_ID_MAX, METADATA_BYTES_MAX
+from nilometer.broker.log_output import LINES_PER_SECOND
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request
@@ -584,6 +586,19 @@ def test_clients_that_leave_while_they_are_served(broker: NilometerBroker) -> No
     with WirePeer(broker.bootstrap) as peer:
         create(peer, "after")
         assert produce(peer, "after", b"value") == ErrorCode.none
+
+
+def test_the_lines_about_connections_are_bounded(tmp_path: Path) -> None:
+    with NilometerBroker(tmp_path / "data") as broker:
+        for _ in range(1_000):
+            with connect(broker) as client:
+                client.sendall(struct.pack(">i", -1))
+                assert client.recv(1) == b""
+        seconds = Counter(
+            line.partition(",")[0] for line in broker.output.splitlines() if "Closing the connection" in line
+        )
+        assert seconds
+        assert max(seconds.values()) <= LINES_PER_SECOND
 
 
 def test_a_client_above_max_connections_is_turned_away(tmp_path: Path) -> None:

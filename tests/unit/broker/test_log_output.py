@@ -14,7 +14,13 @@ import pytest
 
 from nilometer.broker import bounded_log_file
 from nilometer.broker.bounded_log_file import BoundedLogFile
-from nilometer.broker.log_output import BoundedMessages, JsonFormatter, configure_log
+from nilometer.broker.log_output import (
+    LINES_PER_SECOND,
+    BoundedLines,
+    BoundedMessages,
+    JsonFormatter,
+    configure_log,
+)
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.config import ConfigError
 
@@ -132,3 +138,16 @@ def test_names_that_clients_choose_do_not_fill_the_log() -> None:
     short = logging.LogRecord("n", logging.INFO, "f", 1, "%d %%", (7,), None)
     assert BoundedMessages().filter(short)
     assert short.getMessage() == "7 %", "formatted once"
+
+
+def test_lines_above_the_bound_of_a_second_are_left_out_and_counted() -> None:
+    bounded = BoundedLines()
+
+    def written(second: float) -> str | None:
+        record = logging.makeLogRecord({"msg": "closed %d", "args": (7,), "created": second})
+        return record.getMessage() if bounded.filter(record) else None
+
+    lines = [written(1.5) for _ in range(LINES_PER_SECOND + 3)]
+    assert lines == ["closed 7"] * LINES_PER_SECOND + [None] * 3
+    assert written(2.1) == "3 lines about connections were left out. closed 7"
+    assert written(2.9) == "closed 7"

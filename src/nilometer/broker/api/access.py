@@ -66,7 +66,7 @@ def _described(units: Sequence[Unit]) -> Iterator[dict[str, object]]:
 # Access to the APIs between brokers: only for a connection that proved to be from the broker that the
 # request names.
 
-logger = logging.getLogger("nilometer.broker.api")
+logger = logging.getLogger("nilometer.broker.connections")
 
 OLD_FORWARDED_PREFIX = "forwarded-by-broker-"
 """Begins the client id of requests that older brokers, which cannot prove themselves, forward."""

@@ -22,7 +22,7 @@ from nilometer.broker.settings.listeners import Endpoint
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 
-logger = logging.getLogger("nilometer.broker")
+logger = logging.getLogger("nilometer.broker.connections")
 
 
 class Acceptor:

@@ -41,6 +41,7 @@ class UnauthenticatedConnections:
 
 
 logger = logging.getLogger("nilometer.broker")
+connections_logger = logging.getLogger("nilometer.broker.connections")
 
 
 class Admission(Protocol):
@@ -72,7 +73,7 @@ class ListenerHandshakes:
             if admitted is None:
                 self._unauthenticated.release(address)
         if admitted is None:
-            logger.info("Closing the connection from %s:%d: too many connections", address, port)
+            connections_logger.info("Closing the connection from %s:%d: too many connections", address, port)
         return admitted
 
     def end(self, address: str) -> None:
