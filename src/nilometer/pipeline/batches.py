@@ -31,7 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from nilometer.pipeline.account import Account, accounts_json, accounts_of, joined_accounts
 from nilometer.pipeline.errors import PipelineError
-from nilometer.pipeline.events import RECORD, EventSettings
+from nilometer.pipeline.events import PLACE, RECORD, EventSettings
 from nilometer.pipeline.mapped_rows import mapped, rows_in
 from nilometer.pipeline.recognition import RAW, RAW_TYPES
 
@@ -183,7 +183,7 @@ class Batch:
         self.number = number
         self.spark = files.spark
         self.records = records
-        """What ``start_batches`` was given, of this batch: it is read once."""
+        """What ``start_batches`` was given, of this batch."""
         self.files = files
         self.before = files.last(before=number)
         self.accounts: dict[str, Account] = {}
@@ -195,7 +195,7 @@ class Batch:
         """Whether the batch cannot be undone any more, since its rows are committed with its account."""
         self._is_done = False
         self._taken: dict[str, int] = {}
-        self._kept: list[DataFrame] = [records.persist()]
+        self._kept: list[DataFrame] = []
         self._written: list[str] = []
         self._states: list[str] = []
 
@@ -282,7 +282,7 @@ class Batch:
 
     def without_repeats(self, events: DataFrame, known: DataFrame, key: str, name: str = "") -> DataFrame:
         """Return those of an input's events, after ``on_time``, whose key is new; of several the first."""
-        place = Window.partitionBy(key).orderBy(f"{RECORD}.partition", f"{RECORD}.offset")
+        place = Window.partitionBy(key).orderBy(*PLACE)
         first = events.where(F.col(INPUT) == name).withColumn("_number", F.row_number().over(place))
         first = first.where("_number = 1").drop("_number").join(known.select(key), key, "left_anti")
         first = self.persisted(first)
@@ -364,9 +364,12 @@ def start_batches(
     *,
     available_now: bool,
     seconds: int,
+    read_once: bool = False,
 ) -> StreamingQuery:
     """Start a query that writes each batch with ``write``: all that is there (``available_now``), or until it
     is stopped. Several inputs are given by name, and are told apart by the column ``INPUT``.
+
+    The records of a batch are kept in memory until it has been written, unless ``write`` reads them once.
     """
     if isinstance(records, Mapping):
         inputs: Iterator[DataFrame] = (one.withColumn(INPUT, F.lit(key)) for key, one in records.items())
@@ -385,6 +388,8 @@ def start_batches(
     def write_batch(batch_frame: DataFrame, number: int) -> None:
         batch = Batch(RunFiles(batch_frame.sparkSession, output), number, batch_frame)
         try:
+            if not read_once:
+                batch.persisted(batch.records)
             write(batch)
             batch.finish()
         except Exception:

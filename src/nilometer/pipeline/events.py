@@ -2,7 +2,8 @@
 
 ``typed`` decodes JSON objects with the decoder of the tables, which changes no value to fit, and lines of the
 user's own formats. What is no event is told from what is one before any window or join sees it: the column
-``_record`` says so, and has the record as it was, for the topic of dead letters.
+``_record`` says so, and has the record as it was, for the topic of dead letters. Most records are events, for
+which it is null: a batch is kept in memory, and its records would be most of that.
 
 An event's time is bounded: one that is further ahead of its record's time stamp than ``ahead`` would end
 windows that are not over, and is rejected. It depends on the record alone, so that a repeated batch rejects
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+PLACE: Final = ("_partition", "_offset")
+"""The columns with the place of a record."""
 RECORD: Final = "_record"
-"""The column that says what a record is, and that a taken event does not need."""
+"""The column that says what a record is that is no event; null if it is one, unless late ones are sent on."""
 RECORD_TYPE: Final = (
     f"{RECORD} struct<topic:string,partition:int,offset:bigint,fate:string,reason:string,detail:string,"
     f"key:binary,value:binary,headers:{HEADERS_TYPE}>"
@@ -67,7 +70,7 @@ def typed(
     check: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
     files: bool | None = None,
 ) -> DataFrame:
-    """Return a row per record with the columns of ``schema`` and ``_record``.
+    """Return a row per record with the columns of ``schema``, ``PLACE`` and ``_record``.
 
     ``schema`` has simple types. All ``needed`` columns (by default all) must have a value, and ``time`` is
     the event's. With formats of the user's own, values are lines of these, whose columns have the names of
@@ -82,7 +85,7 @@ def typed(
         "partition",
         "offset",
         F.unix_micros("timestamp").alias("recorded"),
-        source_of(records, files).alias("source"),
+        (source_of(records, files) if formats is not None and formats.own else F.lit("")).alias("source"),
         "key",
         "value",
         headers_of(records, files).alias("headers"),
@@ -90,24 +93,21 @@ def typed(
     task = typing_task(
         schema, settings, time=time, needed=needed, formats=formats, check=check, timezone=timezone
     )
-    return given.mapInArrow(task, f"{schema}, {RECORD_TYPE}")
+    return given.mapInArrow(task, f"{schema}, _partition int, _offset bigint, {RECORD_TYPE}")
 
 
 def taken(lines: DataFrame) -> DataFrame:
-    """Return the events, without the column ``_record``."""
-    return lines.where(f"{RECORD}.fate is null").drop(RECORD)
+    """Return the events, with their own columns only."""
+    return lines.where(f"{RECORD}.fate is null").drop(RECORD, *PLACE)
 
 
 def record_of(fate: Column, reason: Column, settings: EventSettings) -> Column:
     """Return the column ``_record`` of a frame that has the record's own columns; null fate: it is taken."""
     from pyspark.sql import functions as F
 
-    def raw(name: str) -> Column:
-        return (F.col(name) if settings.late_topic else F.when(fate.isNotNull(), F.col(name))).alias(name)
-
-    places = [F.col(name) for name in ("topic", "partition", "offset")]
     said = [fate.alias("fate"), reason.alias("reason"), F.lit(None).cast("string").alias("detail")]
-    return F.struct(*places, *said, *map(raw, ("key", "value", "headers"))).alias(RECORD)
+    record = F.struct("topic", "partition", "offset", *said, *RAW)
+    return (record if settings.late_topic else F.when(fate.isNotNull(), record)).alias(RECORD)
 
 
 def typing_task(
@@ -123,6 +123,8 @@ def typing_task(
     """Return what the tasks of ``typed`` do. Raises FormatError."""
     types = _types_of(schema)
     required = tuple(needed if needed is not None else types)
+    no_stamp, too_far = _ahead_texts(time, settings.ahead)
+    ahead_us = settings.ahead // _MICROSECOND
     own = _only_own(formats) if formats is not None and formats.own else None
     if own is not None:
         matcher_of(own, timezone)  # it may be refused
@@ -135,13 +137,16 @@ def typing_task(
 
         def judged(value: bytes | None, source: str, recorded: int) -> Judged:
             """Return an event, or none with its fate, the reason and the detail."""
-            if not (value or b"").strip():
+            if not value or value.isspace():
                 return {}, "left out", BLANK_REASON, None
             try:
-                row = decode(value or b"", source, recorded)
+                row = decode(value, source, recorded)
                 if not row:
                     return {}, "left out", "a line with the names of columns", None
-                _check_ahead(row[time], recorded, settings.ahead, time)
+                if recorded < 0:
+                    raise RejectedValue(no_stamp)
+                if (row[time] - _EPOCH) // _MICROSECOND - recorded > ahead_us:
+                    raise RejectedValue(too_far, row[time].isoformat())
                 if (why := check(row)) is not None:
                     raise RejectedValue(why)
             except RejectedValue as error:
@@ -149,12 +154,10 @@ def typing_task(
             return row, None, None, None
 
         for batch in batches:
-            given: list[list[Any]] = [
-                batch.column(one).to_pylist() for one in ("value", "source", "recorded")
-            ]
+            given = (batch.column(one).to_pylist() for one in ("value", "source", "recorded"))
             found: list[Judged] = []
             try:
-                found.extend(judged(*one) for one in zip(*given, strict=True))
+                found.extend(map(judged, *given))
             except Exception:
                 with in_record(batch.slice(len(found), 1).to_pylist()[0]):
                     raise
@@ -170,27 +173,24 @@ Judged = tuple[dict[str, Any], str | None, str | None, str | None]
 def _event_columns(
     batch: pa.RecordBatch, types: Mapping[str, str], found: Sequence[Judged], *, keep_taken: bool
 ) -> pa.RecordBatch:
-    """Return the columns of events, and of their records: as they were, if they are not taken or kept."""
+    """Return the columns of events, and of their records, if they are not taken or kept."""
     import pyarrow as pa
 
     kinds = {"timestamp": pa.timestamp("us", "UTC"), "double": pa.float64(), "string": pa.string()}
+    rows = [row for row, *_ in found]
     columns: dict[str, pa.Array] = {
-        name: pa.array([row.get(name) for row, *_ in found], kinds[kind]) for name, kind in types.items()
+        name: pa.array([row.get(name) for row in rows], kinds[kind]) for name, kind in types.items()
     }
-    fates, reasons, details = ([one[number] for one in found] for number in (1, 2, 3))
+    for name in PLACE:
+        columns[name] = batch.column(name.removeprefix("_"))
     record: dict[str, Any] = {name: batch.column(name) for name in ("topic", "partition", "offset")}
-    for name, said in (("fate", fates), ("reason", reasons), ("detail", details)):
-        record[name] = pa.array(said, pa.string())
-    for name in RAW:
-        column: Any = batch.column(name)
-        if not keep_taken and any(fates):
-            values = zip(column.to_pylist(), fates, strict=True)
-            column = pa.array([value if fate else None for value, fate in values], column.type)
-        elif not keep_taken:
-            column = pa.nulls(len(found), column.type)
-        record[name] = column
+    for number, name in enumerate(("fate", "reason", "detail"), 1):
+        record[name] = pa.array([one[number] for one in found], pa.string())
+    record |= {name: batch.column(name) for name in RAW}
     fields = [pa.field(name, column.type) for name, column in record.items()]
-    columns[RECORD] = pa.StructArray.from_arrays(list(record.values()), fields=fields)
+    struct: Any = pa.StructArray  # whose types in Python lack ``mask``
+    is_none = None if keep_taken else record["fate"].is_null()
+    columns[RECORD] = struct.from_arrays(list(record.values()), fields=fields, mask=is_none)
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
@@ -210,20 +210,11 @@ def _ahead_texts(time: str, ahead: timedelta) -> tuple[str, str]:
     )
 
 
-def _check_ahead(at: datetime, recorded_us: int, ahead: timedelta, time: str) -> None:
-
-    no_stamp, too_far = _ahead_texts(time, ahead)
-    if recorded_us < 0:
-        raise RejectedValue(no_stamp)
-    if (at - _EPOCH) // _MICROSECOND - recorded_us > ahead // _MICROSECOND:
-        raise RejectedValue(too_far, at.isoformat())
-
-
 def _json_events(types: Mapping[str, str], needed: tuple[str, ...]) -> Decode:
     from nilometer.pipeline.tables.values import Field, json_decoder, struct
 
     kinds = {name: _value_type(kind) for name, kind in types.items()}
-    decode = json_decoder(struct(*(Field(name, kind, name in needed) for name, kind in kinds.items())))
+    decode = json_decoder(struct(*(Field(name, kind, name in needed) for name, kind in kinds.items()))).decode
     return lambda value, source, recorded: decode(value)
 
 

@@ -94,11 +94,15 @@ def source_of(records: DataFrame, files: bool | None = None) -> Column:
 
 
 def headers_of(records: DataFrame, files: bool | None = None) -> Column:
-    """Return the column with the records' headers, null if they were not read."""
+    """Return the column with the records' headers, empty if there are none.
+
+    Never null: Spark's writer of Arrow data takes some microseconds for each of many lists that are null.
+    """
     from pyspark.sql import functions as F
 
+    none = F.array().cast(HEADERS_TYPE)
     has_headers = files if files is not None else "headers" in records.columns
-    return F.col("headers") if has_headers else F.lit(None).cast(HEADERS_TYPE)
+    return F.coalesce("headers", none) if has_headers else none
 
 
 def _mapping(

@@ -241,7 +241,7 @@ def _parsed(records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         except RejectedValue as error:
             fate, reason, detail = "rejected", error.reason, error.detail or None
         if fate != "rejected" and not row.get("missing"):
-            record |= {"key": None, "value": None, "headers": None}
+            record |= {"key": None, "value": None, "headers": ()}
         yield row | {RECORD: record | {"fate": fate, "reason": reason, "detail": detail}}
 
 

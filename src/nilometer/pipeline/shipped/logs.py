@@ -95,9 +95,9 @@ def start(
     settings = settings or Settings()
 
     def write(batch: Batch) -> None:
-        batch.tally = tally_in(batch.records)
         written = batch.write("lines", batch.records)
         # Count the lines as written, so that the account is that of the table.
+        batch.tally = tally_in(written)
         counts = batch.write("counts", count(written).coalesce(1)).where("by = 'label'")
         kind = F.when(F.col("format").isin("unparsed", "blank"), F.col("format")).otherwise("of a format")
         account = batch.account()
@@ -111,7 +111,9 @@ def start(
         batch.move_watermark(("",), settings.lateness)
 
     lines = parse(records, formats)
-    return start_batches("logs", lines, output, write, available_now=available_now, seconds=seconds)
+    return start_batches(
+        "logs", lines, output, write, available_now=available_now, seconds=seconds, read_once=True
+    )
 
 
 # --- the results

@@ -41,7 +41,7 @@ from nilometer.pipeline.batches import Batch, send, start_batches
 from nilometer.pipeline.changes.changed_rows import A_CHANGE, VERSION, VERSIONS, advance, parse
 from nilometer.pipeline.errors import PipelineError
 from nilometer.pipeline.mapped_rows import mapped
-from nilometer.pipeline.recognition import HEADERS, HEADERS_TYPE, RAW, RAW_TYPES
+from nilometer.pipeline.recognition import HEADERS, HEADERS_TYPE, RAW, RAW_TYPES, headers_of
 from nilometer.pipeline.tables.avro_values import (
     AvroSchemas,
     newest_schema,
@@ -167,7 +167,7 @@ def start(
         if written and settings.compact and (batch.number + 1) % settings.compact == 0:
             writer.compact()
 
-    read = parse(records) if of_changes else records
+    read = parse(records) if of_changes else records.withColumn("headers", headers_of(records))
     return start_batches("table", read, output, write, available_now=available_now, seconds=seconds)
 
 
@@ -212,7 +212,7 @@ def _changed_rows(batch: Batch, dead_letters: Mapping[str, str]) -> DataFrame:
         F.timestamp_micros("valid_from").alias("timestamp"),
         F.col("key").cast("binary").alias("key"),
         F.when(~F.col("deleted"), F.col("row").cast("binary")).alias("value"),
-        F.lit(None).cast(HEADERS_TYPE).alias("headers"),
+        F.array().cast(HEADERS_TYPE).alias("headers"),
     )
     return batch.persisted(rows)
 

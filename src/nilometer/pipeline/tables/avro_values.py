@@ -23,7 +23,6 @@ from nilometer.pipeline.tables.values import (
     SchemaError,
     ValueType,
     check_columns,
-    noting,
     row_converter,
     struct,
 )
@@ -172,7 +171,7 @@ def avro_decoder(row: ValueType, schemas: AvroSchemas) -> Decoder:
             raise RejectedValue(f"no value of schema {number}", str(error)) from None
         return convert(found)
 
-    return noting(decode)
+    return Decoder(decode)
 
 
 def _with_texts(value: Any) -> Any:

@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import MAXYEAR, UTC, date, datetime
 from decimal import Decimal
 from struct import Struct
-from typing import Annotated, Any, Final, Literal, Protocol, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -174,27 +174,16 @@ _KEPT: Final = (datetime, date, bytes)
 NOTE: Final = "rows have properties without a column, which are left out"
 
 
-class Decoder(Protocol):
+class Decoder:
     """Returns a value's row. Raises RejectedValue."""
 
-    notes: Counter[str]
-    """What is to be said of rows that were returned, and of how many."""
-
-    def __call__(self, value: bytes, /) -> dict[str, Any]: ...
-
-
-class _Decoder:
     def __init__(self, decode: Callable[[bytes], dict[str, Any]]) -> None:
-        self._decode = decode
+        self.decode = decode
         self.notes: Counter[str] = Counter()
+        """What is to be said of rows that were returned, and of how many."""
 
     def __call__(self, value: bytes, /) -> dict[str, Any]:
-        return self._decode(value)
-
-
-def noting(decode: Callable[[bytes], dict[str, Any]]) -> Decoder:
-    """Return a decoder without notes."""
-    return _Decoder(decode)
+        return self.decode(value)
 
 
 def json_decoder(row: ValueType) -> Decoder:
@@ -202,19 +191,19 @@ def json_decoder(row: ValueType) -> Decoder:
     strict = msgspec.json.Decoder(_python_type(row, _ALL)).decode
     lenient = msgspec.json.Decoder(_python_type(row, ("refused",))).decode
 
-    def read(value: bytes) -> Any:
+    def read(given: bytes) -> Any:
+        value = given.removeprefix(BOM)
         try:
             found = strict(value)
         except msgspec.ValidationError:
             found = lenient(value)
             if _check_others(msgspec.json.decode(value), row, "$"):
                 decoder.notes[NOTE] += 1
-        if _LONG_NUMBER.search(value) is not None or _LONG_FRACTION.search(value) is not None:
+        if _may_be_changed(value):
             _check_digits(json.loads(value, parse_float=Decimal), row, "$")
         return found
 
-    checked = _checked(read, row)
-    decoder = _Decoder(lambda value: checked(value.removeprefix(BOM)))
+    decoder = Decoder(_checked(read, row))
     return decoder
 
 
@@ -225,15 +214,13 @@ def row_converter(row: ValueType) -> Callable[[Any], dict[str, Any]]:
 
 
 def _checked(read: Callable[[Any], Any], row: ValueType) -> Callable[[Any], dict[str, Any]]:
-    has_times, with_floats = _has_times(row), _floats_of(row, "$")
+    kept = _kept_of(row, "$")
 
     def decode(value: Any) -> dict[str, Any]:
         try:
             found: dict[str, Any] = msgspec.to_builtins(read(value), builtin_types=_KEPT)
-            if has_times:
-                _check_times(found)
-            if with_floats is not None:
-                with_floats(found)
+            if kept is not None:
+                kept(found)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
             raise _rejected(error, value) from None
         return found
@@ -245,7 +232,9 @@ _ALL: Final[tuple[Others, ...]] = ("refused", "empty", "ignored")
 _EXPECTED: Final = re.compile(r"Expected `(.*)`, got `(.*)` - at `(.*)`$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `")
 # Numbers of up to 15 digits, and times of up to microseconds, are always kept as they are.
-_LONG_NUMBER: Final = re.compile(rb"[0-9][0-9.]{15}|[0-9][eE][-+]?[0-9]{3}")
+_SHAPE: Final = bytes.maketrans(b"123456789.E+", b"0000000000e-")
+_LONG_NUMBER: Final = b"0" * 16
+_LARGE_EXPONENT: Final = re.compile(rb"0e-?000")
 _LONG_FRACTION: Final = re.compile(rb"\.[0-9]{7}")
 _KINDS: Final = {
     "bool": "true or false",
@@ -336,6 +325,16 @@ def _check_others(value: Any, one: ValueType, where: str) -> bool:
     return left_out
 
 
+def _may_be_changed(value: bytes) -> bool:
+    """Return whether JSON may have a number or a time with more digits than columns keep."""
+    shape = value.translate(_SHAPE)
+    return (
+        _LONG_NUMBER in shape
+        or _LARGE_EXPONENT.search(shape) is not None
+        or _LONG_FRACTION.search(value) is not None
+    )
+
+
 def _check_digits(value: Any, one: ValueType, where: str) -> None:
     """Raise _Refused for a number or a time whose digits the type would not keep."""
     if isinstance(value, list) and one.item is not None:
@@ -389,29 +388,24 @@ def _defined(number: int, field: Field, refused: tuple[Others, ...]) -> Any:
     return (f"f{number}", kind) if field.required else (f"f{number}", kind | None, None)
 
 
-def _has_times(one: ValueType) -> bool:
-    return (
-        one.kind == "timestamp"
-        or (one.item is not None and _has_times(one.item))
-        or any(_has_times(field.type) for field in one.fields)
-    )
+def _kept_of(one: ValueType, where: str) -> Callable[[Any], Any] | None:
+    """Return a function that returns a value as its column keeps it; None if that is how it is.
 
-
-def _floats_of(one: ValueType, where: str) -> Callable[[Any], Any] | None:
-    """Return a function that makes floats of integers in columns of floats; None if there are no such ones.
-
-    It raises ValueError for an integer that would be rounded.
+    Integers become floats in columns of floats. It raises ValueError for one that would be rounded, and
+    OverflowError for a time that is in the year 0 or 10000 in UTC, which readers could not read.
     """
+    if one.kind == "timestamp":
+        return _readable_time
     if one.kind == "float64":
         return lambda value: _exact_float(value, where) if isinstance(value, int) else value
     if one.kind == "float32":
         return lambda value: None if value is None else _exact_float32(value, where)
     if one.item is not None:
-        of_item = _floats_of(one.item, f"{where}[...]")
+        of_item = _kept_of(one.item, f"{where}[...]")
         if of_item is None:
             return None
         return lambda values: None if values is None else [of_item(value) for value in values]
-    found = [(field.name, _floats_of(field.type, f"{where}.{field.name}")) for field in one.fields]
+    found = [(field.name, _kept_of(field.type, f"{where}.{field.name}")) for field in one.fields]
     of_fields = [(name, of_field) for name, of_field in found if of_field is not None]
 
     def in_struct(value: Any) -> Any:
@@ -424,10 +418,9 @@ def _floats_of(one: ValueType, where: str) -> Callable[[Any], Any] | None:
 
 
 def _exact_float(value: int, where: str) -> float:
-    found = float(value) if value.bit_length() <= _FLOAT_BITS else 0.0
-    if int(found) != value:
-        raise _Refused(f"a number would be rounded as a 64-bit float - at `{where}`", str(value))
-    return found
+    if value.bit_length() <= _FLOAT_BITS and (found := float(value)) == value:
+        return found
+    raise _Refused(f"a number would be rounded as a 64-bit float - at `{where}`", str(value))
 
 
 def _exact_float32(value: float, where: str) -> float:
@@ -440,16 +433,7 @@ def _exact_float32(value: float, where: str) -> float:
     return value
 
 
-def _check_times(value: Any) -> None:
-    """Raise OverflowError for a time that is in the year 0 or 10000 in UTC, which readers could not read."""
-    match value:
-        case datetime():
-            value.astimezone(UTC)
-        case dict():
-            for inner in value.values():  # pyright: ignore[reportUnknownVariableType]
-                _check_times(inner)
-        case list():
-            for inner in value:  # pyright: ignore[reportUnknownVariableType]
-                _check_times(inner)
-        case _:
-            pass
+def _readable_time(value: datetime | None) -> datetime | None:
+    if value is not None and not 1 < value.year < MAXYEAR:
+        value.astimezone(UTC)
+    return value
