@@ -95,15 +95,18 @@ def lines_of(
             "status": field("status").try_cast("int"),
         }
     )
-    has_all = F.expr("event_time is not null and host is not null and path != '' and status is not null")
+    has_all = F.coalesce(
+        F.expr("event_time is not null and host is not null and path != '' and status is not null"),
+        F.lit(False),
+    )
     is_ahead = ahead_reason("event_time", "ingested", settings.ahead)
     reason = (
         F.when(F.col("format") == "blank", BLANK_REASON)
         .when(F.col("format") == "unparsed", NO_FORMAT)
-        .when(~F.coalesce(has_all, F.lit(False)), "no request: time, host, path or status is missing")
+        .when(~has_all, "no request: time, host, path or status is missing")
         .otherwise(is_ahead)
     )
-    is_request = F.coalesce(has_all, F.lit(False)) | (F.col("format") == "blank")
+    is_request = has_all | (F.col("format") == "blank")
     fate = F.when(reason == BLANK_REASON, "left out").when(reason.isNotNull(), "rejected")
     return found.select(
         F.when(is_request, F.col("format")).otherwise("unparsed").alias("format"),
@@ -142,14 +145,14 @@ def sessions_of(requests: DataFrame, settings: Settings | None = None) -> DataFr
 SESSION = "host string, agent string, requests array<struct<time: timestamp, path: string, status: int>>"
 
 
-def is_page(request: Column, assets: str = ASSETS) -> Column:
-    return (request["status"] < 400) & ~F.lower(request["path"]).rlike(assets)
-
-
 def pages_of(settings: Settings | None) -> Column:
     """Return the column with the pages among a session's requests."""
     assets = (settings or Settings()).assets
-    return F.filter("requests", lambda request: is_page(request, assets))
+
+    def is_page(request: Column) -> Column:
+        return (request["status"] < 400) & ~F.lower(request["path"]).rlike(assets)
+
+    return F.filter("requests", is_page)
 
 
 def steps_taken(pages: Column, funnel: Sequence[Step] = FUNNEL) -> Column:
@@ -203,12 +206,7 @@ def start(
 
     def write(batch: Batch) -> None:
         batch.tally = tally_in(batch.records)
-        lines = batch.on_time(
-            F.unix_micros("time") + pause,
-            settings,
-            dead_letters,
-            time="time",
-        )
+        lines = batch.on_time(F.unix_micros("time") + pause, settings, dead_letters, time="time")
         known = batch.state("sessions", SESSION).select("host", "agent", F.inline("requests"))
         sessions = sessions_of(known.unionByName(requests_of(lines)), settings).drop("session")
         last = F.element_at("requests", -1)["time"]

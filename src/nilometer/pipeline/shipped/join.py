@@ -49,17 +49,11 @@ ORDER = "`order` string, customer string, amount double, at timestamp"
 PAYMENT = "payment string, `order` string, amount double, at timestamp"
 OPEN_ORDER = "`order` string, customer string, ordered double, ordered_at timestamp, is_matched boolean"
 OPEN_PAYMENT = "payment string, paid_order string, paid double, paid_at timestamp, is_matched boolean"
+NAMES_OF_ORDER = {"amount": "ordered", "at": "ordered_at"}
+NAMES_OF_PAYMENT = {"order": "paid_order", "amount": "paid", "at": "paid_at"}
+"""The names that columns of events have beside those of the other stream."""
+SETTLED = ("order", "customer", "name", "country", "ordered", "ordered_at", "payment", "paid", "paid_at")
 COLUMNS = "customer,name,country"
-
-
-def orders_of(events: DataFrame) -> DataFrame:
-    columns = F.col("amount").alias("ordered"), F.col("at").alias("ordered_at")
-    return events.select("order", "customer", *columns, F.lit(False).alias("is_matched"))
-
-
-def payments_of(events: DataFrame) -> DataFrame:
-    columns = F.col("order").alias("paid_order"), F.col("amount").alias("paid"), F.col("at").alias("paid_at")
-    return events.select("payment", *columns, F.lit(False).alias("is_matched"))
 
 
 def pairs_of(orders: DataFrame, payments: DataFrame, settings: Settings) -> DataFrame:
@@ -75,18 +69,9 @@ def pairs_of(orders: DataFrame, payments: DataFrame, settings: Settings) -> Data
 
 def settled_of(pairs: DataFrame, customers: DataFrame) -> DataFrame:
     """Return the table ``settled`` of orders with their payment, or with none."""
-    return pairs.join(F.broadcast(customers), "customer", "left_outer").select(
-        "order",
-        "customer",
-        "name",
-        "country",
-        "ordered",
-        "ordered_at",
-        "payment",
-        "paid",
-        "paid_at",
-        (F.col("paid_at").cast("double") - F.col("ordered_at").cast("double")).alias("seconds"),
-    )
+    seconds = F.col("paid_at").cast("double") - F.col("ordered_at").cast("double")
+    named = pairs.join(F.broadcast(customers), "customer", "left_outer")
+    return named.select(*SETTLED, seconds.alias("seconds"))
 
 
 def start(
@@ -108,18 +93,16 @@ def start(
     payment_closes = F.unix_micros("paid_at") + 1
 
     def write(batch: Batch) -> None:
-        events = batch.on_time(
-            F.unix_micros("at") + 1,
-            settings,
-            dead_letters,
-            inputs=("orders", "payments"),
-        )
-        known_orders = batch.state("orders", OPEN_ORDER).withColumn("is_new", F.lit(False))
-        known_payments = batch.state("payments", OPEN_PAYMENT).withColumn("is_new", F.lit(False))
-        new_orders = orders_of(batch.without_repeats(events, known_orders, "order", "orders"))
-        new_payments = payments_of(batch.without_repeats(events, known_payments, "payment", "payments"))
-        all_orders = known_orders.unionByName(new_orders.withColumn("is_new", F.lit(True)))
-        all_payments = known_payments.unionByName(new_payments.withColumn("is_new", F.lit(True)))
+        events = batch.on_time(F.unix_micros("at") + 1, settings, dead_letters, inputs=tuple(inputs))
+
+        def open_and_new(name: str, schema: str, key: str, names: dict[str, str]) -> DataFrame:
+            known = batch.state(name, schema).withColumn("is_new", F.lit(False))
+            new = batch.without_repeats(events, known, key, name).withColumnsRenamed(names)
+            new = new.withColumns({"is_matched": F.lit(False), "is_new": F.lit(True)})
+            return known.unionByName(new.select(*known.columns))
+
+        all_orders = open_and_new("orders", OPEN_ORDER, "order", NAMES_OF_ORDER)
+        all_payments = open_and_new("payments", OPEN_PAYMENT, "payment", NAMES_OF_PAYMENT)
         pairs = batch.persisted(pairs_of(all_orders, all_payments, settings))
         waiting_orders = batch.persisted(_waiting(batch, all_orders, pairs, "order", order_closes))
         waiting_payments = batch.persisted(_waiting(batch, all_payments, pairs, "payment", payment_closes))

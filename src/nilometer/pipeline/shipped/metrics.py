@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from nilometer.pipeline.batches import Batch, RunFiles, microseconds, start_batches, window_start_us
+from nilometer.pipeline.batches import Batch, RunFiles, microseconds, send, start_batches, window_start_us
 from nilometer.pipeline.events import EventSettings, taken, typed
 from nilometer.pipeline.recognition import HEADERS, Formats
 
@@ -60,38 +60,36 @@ SOURCE_OPTIONS = HEADERS
 MEASUREMENT = "at timestamp, service string, metric string, value double"
 
 
-def lines_of(
-    records: DataFrame,
-    formats: Formats | None = None,
-    settings: Settings | None = None,
-    *,
-    files: bool | None = None,
-) -> DataFrame:
-    """Return one row per record, which ``_record`` tells whether it is a measurement."""
-    return typed(records, MEASUREMENT, settings or Settings(), formats=formats, files=files)
-
-
 def parse(records: DataFrame, *, files: bool | None = None) -> DataFrame:
     """Return one row per measurement; without records that are none."""
-    return taken(lines_of(records, files=files))
+    return taken(typed(records, MEASUREMENT, Settings(), files=files))
 
 
-def rollups_of(measurements: DataFrame, settings: Settings | None = None) -> DataFrame:
-    """Return the rollups of some measurements; of a stream, when its watermark has passed their end."""
+def rollups_of(
+    measurements: DataFrame, settings: Settings | None = None, known: DataFrame | None = None
+) -> DataFrame:
+    """Return the rollups of some measurements, and of those in ``known`` rollups.
+
+    Those of a stream are returned when its watermark has passed their end.
+    """
     settings = settings or Settings()
+    value = [F.col("value").alias(one) for one in ("least", "greatest", "sum")]
+    parts = measurements.select("at", "service", "metric", F.lit(1).alias("count"), *value)
+    if known is not None:
+        parts = parts.unionByName(known.drop("mean").withColumnRenamed("minute", "at"))
     return (
-        measurements.withWatermark("at", f"{settings.lateness.total_seconds():.0f} seconds")
+        parts.withWatermark("at", f"{settings.lateness.total_seconds():.0f} seconds")
         .groupBy(
             F.window("at", f"{settings.window.total_seconds():.0f} seconds").alias("window"),
             "service",
             "metric",
         )
         .agg(
-            F.count("*").alias("count"),
-            F.avg("value").alias("mean"),
-            F.min("value").alias("least"),
-            F.max("value").alias("greatest"),
-            F.sum("value").alias("sum"),
+            F.sum("count").alias("count"),
+            (F.sum("sum") / F.sum("count")).alias("mean"),
+            F.min("least").alias("least"),
+            F.max("greatest").alias("greatest"),
+            F.sum("sum").alias("sum"),
         )
         .select(F.col("window.start").alias("minute"), "service", "metric", *ROLLUPS)
     )
@@ -102,17 +100,6 @@ ROLLUP = (
     "minute timestamp, service string, metric string, count bigint, mean double, least double, "
     "greatest double, sum double"
 )
-
-
-def joined_rollups(rollups: DataFrame) -> DataFrame:
-    """Return one rollup per minute, service and metric, of several that there may be."""
-    return rollups.groupBy("minute", "service", "metric").agg(
-        F.sum("count").alias("count"),
-        (F.sum("sum") / F.sum("count")).alias("mean"),
-        F.min("least").alias("least"),
-        F.max("greatest").alias("greatest"),
-        F.sum("sum").alias("sum"),
-    )
 
 
 def alerts_of(rollups: DataFrame, settings: Settings | None = None) -> DataFrame:
@@ -163,19 +150,14 @@ def start(
 
     def write(batch: Batch) -> None:
         measurements = batch.on_time(closes, settings, dead_letters)
-        known = batch.state("rollups", ROLLUP)
-        new = rollups_of(measurements, settings)
-        rollups = batch.persisted(
-            joined_rollups(known.unionByName(new)).withColumn("is_over", batch.is_over(is_over))
-        )
+        rollups = rollups_of(measurements, settings, batch.state("rollups", ROLLUP))
+        rollups = batch.persisted(rollups.withColumn("is_over", batch.is_over(is_over)))
         batch.settle(rollups, F.col("count"), "in a rollup")
         ended = batch.write("rollups", rollups.where("is_over").drop("is_over").coalesce(1))
         batch.keep("rollups", rollups.where("not is_over").drop("is_over").coalesce(1))
-        alerts_of(ended, settings).write.format("nilometer").options(
-            **{"writerId": "alerts", **to_topic}
-        ).mode("append").save()
+        send(alerts_of(ended, settings), to_topic, "alerts", once=False)
 
-    lines = lines_of(records, formats, settings)
+    lines = typed(records, MEASUREMENT, settings, formats=formats)
     return start_batches("metrics", lines, output, write, available_now=available_now, seconds=seconds)
 
 
