@@ -97,8 +97,8 @@ class Case:
     def __repr__(self) -> str:
         return f"{self.pipeline}-{self.variant}" if self.variant else self.pipeline
 
-    def parts(self, most: int = 3) -> st.SearchStrategy[list[Part]]:
-        drawn = {name: st.lists(one, max_size=25) for name, one in self.inputs.items()}
+    def parts(self, most: int = 3, records_min: int = 0) -> st.SearchStrategy[list[Part]]:
+        drawn = {name: st.lists(one, min_size=records_min, max_size=25) for name, one in self.inputs.items()}
         return st.lists(st.fixed_dictionaries(drawn), min_size=1, max_size=most)
 
     def histories(self) -> st.SearchStrategy[History]:
