@@ -1,6 +1,6 @@
 """Compiles the modules (:mod:`.modules`): ``python -m nilometer.compiled.build``.
 
-Needs Cython, a C compiler and Python's headers; takes a minute of processor time or two.
+Needs Cython, a C compiler and Python's headers; takes two minutes of processor time.
 """
 
 from __future__ import annotations

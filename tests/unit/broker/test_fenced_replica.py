@@ -148,6 +148,7 @@ class Scenario:
         return one
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     ("member", "trigger"),
     [

@@ -107,6 +107,7 @@ def test_entries_behind_a_snapshot_are_noticed(run: Callable[[Scenario], None]) 
     run(scenario)
 
 
+@pytest.mark.interpreted
 def test_what_could_not_be_read_is_read_again_soon(
     run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ from nilometer.simulation.model_check.world import World
 from nilometer.wire.errors import ErrorCode
 from support.simulation.model_check_tally import explore
 
+pytestmark = pytest.mark.interpreted
+
 BREAKS_COMMITMENT = {explorer.STRONG_ISR, explorer.NEVER_WITHDRAWN, explorer.NEVER_LOST}
 
 

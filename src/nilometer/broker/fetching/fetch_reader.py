@@ -21,7 +21,7 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.identifiers import BrokerEpoch, BrokerId
 from nilometer.replication.epochs import EpochEnd
 from nilometer.replication.follower import FollowerRole
-from nilometer.replication.shell_interface import DivergingFetch, FollowerFetch, RejectFetch, ServeFetch
+from nilometer.replication.shell_interface import DivergingFetch, FollowerFetch, RejectFetch
 from nilometer.storage.errors import CorruptRecordFound
 from nilometer.storage.reading import LogSlice
 from nilometer.wire.compression import Bytes
@@ -309,20 +309,18 @@ class FetchReader:
             asked.log_start_offset,
         )
         result = partition.on_follower_fetch(leader, fetch)
-        match result:
-            case ServeFetch(end_offset, high_watermark, _, has_update):
-                self._acknowledged.add(asked.key)
-                has_records = asked.fetch_offset < end_offset
-                outcome.has_update = has_update
-                outcome.high_watermark = (
-                    high_watermark if has_records else leader.send_high_watermark(identity.replica_id)
-                )
-                return end_offset
-            case DivergingFetch(diverging):
-                outcome.diverging = diverging
-                return None
-            case RejectFetch(error):
-                raise KafkaError(error)
+        if isinstance(result, RejectFetch):
+            raise KafkaError(result.error)
+        if isinstance(result, DivergingFetch):
+            outcome.diverging = result.diverging
+            return None
+        self._acknowledged.add(asked.key)
+        has_records = asked.fetch_offset < result.end_offset
+        outcome.has_update = result.has_update
+        outcome.high_watermark = (
+            result.high_watermark if has_records else leader.send_high_watermark(identity.replica_id)
+        )
+        return result.end_offset
 
     def _take(self, partition: Partition, outcome: FetchOutcome, piece: LogSlice, end: int) -> None:
         outcome.records = piece.records
