@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,15 @@ def run_broker(
     overrides: Mapping[str, str],
     ready_fd: int | None,
     status_path: Path | None = None,
+    make_runtime: Callable[[], Runtime] = Runtime.system,
 ) -> int:
     """Run a broker until SIGINT or SIGTERM; return the exit code.
 
     ``host:port`` of the first listener is written to descriptor ``ready_fd`` once clients are served. If the
     broker is fenced, or fails while starting or running, it writes a JSON object with ``state`` (``fenced``
     or ``failed``) and ``reason`` to the file ``status_path``. The file remains after the process has ended;
-    the next broker that is started with this path removes it first.
+    the next broker that is started with this path removes it first. ``make_runtime`` is called in the event
+    loop.
     """
     status = BrokerStatusFile(status_path)
     status.clear()
@@ -66,7 +68,7 @@ def run_broker(
     for warning in warnings_at_start(config):
         logger.warning("%s", warning)
     try:
-        return _run(_serve(config, ready_fd, status))
+        return _run(_serve(config, ready_fd, status, make_runtime))
     except StartFailed as error:
         status.write("failed", str(error))
         print(f"nilometer broker: {error}", file=sys.stderr)
@@ -102,13 +104,18 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(main)
 
 
-async def _serve(config: BrokerConfig, ready_fd: int | None, status: BrokerStatusFile) -> int:
+async def _serve(
+    config: BrokerConfig,
+    ready_fd: int | None,
+    status: BrokerStatusFile,
+    make_runtime: Callable[[], Runtime],
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(on_loop_error)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config, Runtime.system())
+    broker = Broker(config, make_runtime())
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
     giving_back: asyncio.Future[None] | None = None

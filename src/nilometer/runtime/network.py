@@ -287,8 +287,10 @@ class SocketListener:
 class SocketNetwork:
     """TCP through the running event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, local_host: str | None = None) -> None:
+        """``local_host``: the address from which it connects; by default the system chooses one."""
         self._turns = Turns()
+        self._from = None if local_host is None else (local_host, 0)
 
     async def listen(
         self,
@@ -310,10 +312,12 @@ class SocketNetwork:
     ) -> asyncio.BaseProtocol:
         loop = asyncio.get_running_loop()
         if tls is None:
-            transport, protocol = await loop.create_connection(factory, host, port)
+            transport, protocol = await loop.create_connection(factory, host, port, local_addr=self._from)
         else:
             context = client_context(tls)
-            transport, protocol = await loop.create_connection(factory, host, port, ssl=context)
+            transport, protocol = await loop.create_connection(
+                factory, host, port, ssl=context, local_addr=self._from
+            )
         connection: socket.socket | None = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

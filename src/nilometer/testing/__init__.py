@@ -20,11 +20,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nilometer.testing.cluster import AsyncCluster, Cluster, ClusterError
+    from nilometer.testing.faults import CLIENTS, Fault, Faults
     from nilometer.testing.kafka_container import KafkaContainer
 
-__all__ = ["AsyncCluster", "Cluster", "ClusterError", "KafkaContainer"]
+__all__ = ["CLIENTS", "AsyncCluster", "Cluster", "ClusterError", "Fault", "Faults", "KafkaContainer"]
 
 _MODULES = {
+    "CLIENTS": "nilometer.testing.faults",
+    "Fault": "nilometer.testing.faults",
+    "Faults": "nilometer.testing.faults",
     "AsyncCluster": "nilometer.testing.cluster",
     "Cluster": "nilometer.testing.cluster",
     "ClusterError": "nilometer.testing.cluster",

@@ -16,8 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
 
 from nilometer.client.admin.admin import Admin, NewTopic
 from nilometer.client.network.cluster_metadata import PartitionMetadata, metadata_request, read_metadata
@@ -27,6 +30,8 @@ from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.config import ConfigDefinition
 from nilometer.local.broker_process import broker_environment
 from nilometer.runtime import Runtime
+from nilometer.runtime.network import SocketNetwork
+from nilometer.testing.faults import BrokerFaults, Faults
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -96,6 +101,8 @@ class LauncherProcess:
 Settings = Mapping[str, str | int | float | bool]
 
 HOST = "127.0.0.1"
+OWN_HOST = "127.0.2.1"
+"""From here this module connects to brokers with faults: no fault affects it."""
 BROKERS_MAX = 16
 REMOVAL_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 120.0
@@ -119,8 +126,8 @@ class Cluster:
 
     ``settings`` are broker settings under Kafka's keys, the same for all brokers; ``cluster_id`` is random
     by default. With ``secure`` the brokers have TLS, SCRAM and ACLs, and clients need
-    :attr:`client_settings`. Replication factors are 3,
-    or the number of brokers if that is less; ``min.insync.replicas`` is one less, but at least 1.
+    :attr:`client_settings`; with ``faults`` a test may inject :attr:`faults` (on Linux). Replication factors
+    are 3, or the number of brokers if that is less; ``min.insync.replicas`` is one less, but at least 1.
 
     Methods raise ClusterError if a broker does not do what they ask for. They may be called from any thread.
     """
@@ -132,6 +139,7 @@ class Cluster:
         settings: Settings | None = None,
         cluster_id: str | None = None,
         secure: bool = False,
+        faults: bool = False,
     ) -> None:
         """Raises ValueError for a number of brokers out of range, and for a setting of :data:`OWN_KEYS`."""
         if not 1 <= brokers <= BROKERS_MAX:
@@ -143,6 +151,7 @@ class Cluster:
         self._given = given
         self._cluster_id = cluster_id
         self._secure = secure
+        self._faults = Faults(self.broker_ids, self._send_faults) if faults else None
         self._connection: dict[str, str] = {}
         self._launcher: LauncherProcess | None = None
         self._folder: Path | None = None
@@ -159,6 +168,8 @@ class Cluster:
         """
         if self._launcher is not None:
             raise ClusterError("the cluster has been started already")
+        if self._faults is not None and sys.platform != "linux":
+            raise ClusterError("faults need Linux, where brokers have addresses of their own on loopback")
         self._launcher = LauncherProcess()
         try:
             opened = self._launcher.request(
@@ -168,6 +179,7 @@ class Cluster:
                 settings=self._settings(),
                 cluster_id=self._cluster_id,
                 secure=self._secure,
+                faults=self._faults is not None,
             )
             self._connection = opened["connection"]
             self._folder = Path(opened["folder"])
@@ -258,6 +270,13 @@ class Cluster:
         """Continue a paused broker."""
         self._opened().request("resume", broker_id=self._known(broker))
 
+    @property
+    def faults(self) -> Faults:
+        """What fails in the brokers. Raises ClusterError unless the cluster was made with ``faults=True``."""
+        if self._faults is None:
+            raise ClusterError("this cluster has no faults to inject: make it with faults=True")
+        return self._faults
+
     # --- topics
 
     def create_topic(
@@ -273,8 +292,7 @@ class Cluster:
         nilometer's ``KafkaError``, such as TOPIC_ALREADY_EXISTS.
         """
 
-        where = Servers(self._running(), self._connection)
-        run(create_topic(where, name, partitions, replication_factor, configs or {}))
+        run(create_topic(self._servers(), name, partitions, replication_factor, configs or {}))
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Return the id of the broker that leads a partition; wait while none does.
@@ -282,7 +300,7 @@ class Cluster:
         Raises nilometer's ``KafkaError``, such as UNKNOWN_TOPIC_OR_PARTITION.
         """
 
-        return run(find_leader(Servers(self._running(), self._connection), topic, partition))
+        return run(find_leader(self._servers(), topic, partition))
 
     # --- helpers
 
@@ -296,11 +314,26 @@ class Cluster:
         }
         return {**replication, **transactions, **TEST_SETTINGS, **self._given}
 
+    def _send_faults(self, broker: int, faults: BrokerFaults, reset: Sequence[int]) -> None:
+        known = msgspec.to_builtins(faults, str_keys=True)
+        self._opened().request("faults", broker_id=broker, faults=known, reset=list(reset))
+
+    def _servers(self) -> Servers:
+        """Return the running brokers, as this cluster reaches them: cut off from clients or not."""
+        runtime = Runtime.system()
+        if self._faults is not None:
+            runtime = replace(runtime, network=SocketNetwork(OWN_HOST))
+        return Servers(self._running(), self._connection, runtime)
+
     def _running(self) -> dict[int, str]:
-        """Return the addresses of the running brokers by id. Raises ClusterError if none runs."""
-        running = {broker: self.address(broker) for broker in self.running}
+        """Return the addresses by id of the running brokers that learn of changes.
+
+        Raises ClusterError if there are none.
+        """
+        without_store = frozenset[int]() if self._faults is None else self._faults.without_store
+        running = {broker: self.address(broker) for broker in self.running if broker not in without_store}
         if not running:
-            raise ClusterError("no broker runs")
+            raise ClusterError(f"no broker runs{' that reaches the store' if without_store else ''}")
         return running
 
     def _opened(self) -> LauncherProcess:
@@ -374,6 +407,11 @@ class AsyncCluster:
         """Return ``host:port`` of one broker."""
         return self._cluster.address(broker)
 
+    @property
+    def faults(self) -> Faults:
+        """The faults of the cluster: a call takes a millisecond or two, and is not awaited."""
+        return self._cluster.faults
+
     async def running(self) -> list[int]:
         """Return the ids of the brokers that run and are not paused."""
         return await _in_thread(lambda: self._cluster.running)
@@ -432,6 +470,7 @@ class Servers(NamedTuple):
 
     addresses: Mapping[int, str]
     connection: Mapping[str, str]
+    runtime: Runtime
 
     @property
     def security(self) -> ClientSecurity:
@@ -475,18 +514,18 @@ async def create_topic(
         "bootstrap.servers": ",".join(servers.addresses.values()),
         "default.api.timeout.ms": TIMEOUT_MS,
     }
-    async with Admin(Runtime.system(), config) as admin:
+    async with Admin(servers.runtime, config) as admin:
         await admin.create_topic(NewTopic(name, partitions, factor, configs))
     for server in servers.addresses.values():
         await _wait_in_sync(servers, server, name, partitions)
 
 
 async def _wait_in_sync(servers: Servers, server: str, topic: str, partitions: int) -> None:
-    running, security = servers.addresses.keys(), servers.security
+    running = servers.addresses.keys()
     try:
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             while True:
-                known = await _partitions(server, topic, security)
+                known = await _partitions(servers, server, topic)
                 if len(known) == partitions and all(_is_in_sync(one, running) for one in known):
                     return
                 await asyncio.sleep(_POLL_S)
@@ -511,7 +550,7 @@ async def find_leader(servers: Servers, topic: str, partition: int) -> int:
     try:
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             while True:
-                known = await _partitions(next(iter(addresses.values())), topic, servers.security)
+                known = await _partitions(servers, next(iter(addresses.values())), topic)
                 if not 0 <= partition < len(known):
                     raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}")
                 if known[partition].leader_id in addresses:
@@ -521,16 +560,16 @@ async def find_leader(servers: Servers, topic: str, partition: int) -> int:
         raise ClusterError(f"{topic}-{partition} has no leader after {TIMEOUT_MS // 1000} s") from None
 
 
-async def _partitions(server: str, topic: str, security: ClientSecurity) -> Sequence[PartitionMetadata]:
+async def _partitions(servers: Servers, server: str, topic: str) -> Sequence[PartitionMetadata]:
     """Return a topic's partitions in one broker's metadata; none if it does not know the topic."""
     host, _, port = server.rpartition(":")
     connection = await Connection.open(
-        Runtime.system(),
+        servers.runtime,
         host,
         int(port),
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         setup_timeout_ms=REQUEST_TIMEOUT_MS,
-        security=security,
+        security=servers.security,
     )
     try:
         response = await connection.request(ApiKey.METADATA, lambda api: metadata_request(api, [topic]))

@@ -30,26 +30,32 @@ import tempfile
 import time
 import traceback
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+
+import msgspec
 
 from nilometer.broker.process import run_broker
 from nilometer.broker.status_file import NOT_READY
 from nilometer.local.broker_process import READY_TIMEOUT_S, BrokerProcess, LaunchFailed, wait_all_registered
 from nilometer.local.first_users import write_users
 from nilometer.local.secure_cluster import PROTOCOL, SecureFolder
+from nilometer.runtime import Runtime
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.storage.directories import log_directory
 from nilometer.storage.directories.log_directory import MetaProperties
 from nilometer.storage.names import META_PROPERTIES
 from nilometer.testing.cluster import HOST
+from nilometer.testing.faults import BrokerFaults
 
 with contextlib.suppress(ImportError):  # there is no uvloop for some systems
     importlib.import_module("uvloop")  # once here, and not in every broker
 
 STOP_TIMEOUT_S = 30.0
+FAULTS_TIMEOUT_S = 30.0
 PARENT_CHECK_S = 1.0
 """How often the parent's end is checked. It closes the socket too, unless a process that it forked has it."""
 _POLL_S = 0.01
@@ -75,6 +81,11 @@ class _Broker:
     pid: int | None = None
     ready_fd: int = -1
     is_paused: bool = False
+    control: socket.socket | None = None
+    """Changes the faults of the running broker; None in a cluster without faults."""
+    faults: dict[str, Any] = field(default_factory=dict[str, Any])
+    unanswered: int = 0
+    """How many changes of its faults it has not confirmed."""
 
     @property
     def port(self) -> int:
@@ -90,6 +101,7 @@ class Launcher:
         self._brokers: dict[int, _Broker] = {}
         self._connection: dict[str, str] = {}
         """The settings by which clients connect."""
+        self._has_faults = False
 
     def serve(self) -> None:
         """Perform requests until the parent ends; then clean up."""
@@ -110,18 +122,24 @@ class Launcher:
     # --- operations
 
     def on_open(
-        self, brokers: int, settings: dict[str, str], cluster_id: str | None, secure: bool
+        self,
+        brokers: int,
+        settings: dict[str, str],
+        cluster_id: str | None,
+        secure: bool,
+        faults: bool,
     ) -> dict[str, Any]:
         """Create the data folder and reserve the ports.
 
         Returns the folder, the ports by broker id, and the settings that clients need to connect, which are
         none unless the cluster is ``secure``.
         """
+        self._has_faults = faults
         self._folder = Path(tempfile.mkdtemp(prefix="nilometer-"))
         security = SecureFolder(self._folder)
         if secure:
             security.create(zookeeper=False)
-            asyncio.run(write_users(security, f"local:{self._folder / 'coordination'}", cluster_id))
+            asyncio.run(write_users(security, f"local:{self._store}", cluster_id))
             self._connection = security.admin_settings()
         listener = PROTOCOL.value if secure else "PLAINTEXT"
         for broker_id in range(1, brokers + 1):
@@ -133,7 +151,7 @@ class Launcher:
                 "node.id": str(broker_id),
                 "listeners": f"{listener}://{HOST}:{reservation.getsockname()[1]}",
                 "log.dirs": str(log_dir),
-                "nilometer.coordination": f"local:{self._folder / 'coordination'}",
+                "nilometer.coordination": f"local:{self._store}",
             }
             if secure:
                 security.issue(broker_id, HOST)
@@ -173,6 +191,17 @@ class Launcher:
         self._signal(self._brokers[broker_id], signal.SIGCONT)
         self._brokers[broker_id].is_paused = False
 
+    def on_faults(self, broker_id: int, faults: dict[str, Any], reset: list[int]) -> None:
+        """Give a broker these faults, once it runs; return when they are in force. Raises LaunchFailed."""
+        broker = self._brokers[broker_id]
+        broker.faults = faults
+        if broker.control is None or not self._is_running(broker):
+            return
+        broker.unanswered += 1
+        broker.control.sendall(json.dumps({"faults": faults, "reset": reset}).encode() + b"\n")
+        if not broker.is_paused:
+            self._wait_in_force(broker, broker.control)
+
     def on_running(self) -> list[int]:
         """Return the ids of the brokers whose processes run and are not paused."""
         return [
@@ -188,24 +217,53 @@ class Launcher:
                 self._end(broker, signal.SIGKILL)
         for broker in self._brokers.values():
             broker.reservation.close()
+            if broker.control is not None:
+                broker.control.close()
         self._brokers = {}
         folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder)
 
+    @property
+    def _store(self) -> Path:
+        assert self._folder is not None
+        return self._folder / "coordination"
+
     # --- one broker
+
+    def _wait_in_force(self, broker: _Broker, control: socket.socket) -> None:
+        """Wait until a broker has answered all changes of its faults. Raises LaunchFailed, ParentEnded."""
+        deadline = time.monotonic() + FAULTS_TIMEOUT_S
+        while broker.unanswered:
+            if not self._wait_readable(control.fileno(), deadline):
+                raise LaunchFailed(f"broker {broker.id} did not take its faults for {FAULTS_TIMEOUT_S:.0f} s")
+            answered = control.recv(65_536)
+            if not answered:
+                return  # it has ended
+            broker.unanswered -= len(answered)
 
     def _fork(self, broker: _Broker) -> None:
         read_end, write_end = os.pipe()
         broker.log_start = broker.log_path.stat().st_size if broker.log_path.exists() else 0
+        theirs = self._new_control(broker) if self._has_faults else None
         pid = os.fork()
         if pid == 0:
             os.close(read_end)
-            self._become_broker(broker, write_end)
+            self._become_broker(broker, write_end, theirs)
         os.close(write_end)
+        if theirs is not None:
+            theirs.close()
         broker.pid, broker.ready_fd, broker.is_paused = pid, read_end, False
 
-    def _become_broker(self, broker: _Broker, ready_fd: int) -> NoReturn:
+    def _new_control(self, broker: _Broker) -> socket.socket:
+        """Return the end of the broker that is about to be forked."""
+        if broker.control is not None:
+            broker.control.close()
+        broker.control, theirs = socket.socketpair()
+        broker.unanswered = 0
+        return theirs
+
+    def _become_broker(self, broker: _Broker, ready_fd: int, control: socket.socket | None) -> NoReturn:
         """Run the broker in this process, which was just forked."""
         code = 1
         try:
@@ -219,14 +277,26 @@ class Launcher:
             _end_with_parent()
             if os.getppid() == launcher_pid:
                 self._control.close()
+                make_runtime = Runtime.system if control is None else self._runtime(broker, control)
                 for other in self._brokers.values():
                     other.reservation.close()
-                code = run_broker(None, broker.settings, ready_fd)
+                    if other.control is not None:
+                        other.control.close()
+                code = run_broker(None, broker.settings, ready_fd, make_runtime=make_runtime)
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
+
+    def _runtime(self, broker: _Broker, control: socket.socket) -> Callable[[], Runtime]:
+        """Return what makes the runtime of a broker with faults."""
+        from nilometer.testing.faulty_runtime import FaultyBroker, faulty_runtime  # few clusters have faults
+
+        brokers = {other.port: other.id for other in self._brokers.values()}
+        faults = msgspec.convert(broker.faults, BrokerFaults, strict=False)
+        described = FaultyBroker(broker.id, brokers, str(self._store), faults)
+        return partial(faulty_runtime, described, control)
 
     def _wait_ready(self, broker: _Broker) -> None:
         """Wait until the broker has reported that it is ready. Raises LaunchFailed, ParentEnded."""

@@ -65,8 +65,10 @@ def nilometer_cluster() -> Iterator[Callable[..., Cluster]]:
 
     with ExitStack() as clusters:
 
-        def start(brokers: int = 1, *, settings: Settings | None = None, secure: bool = False) -> Cluster:
-            return clusters.enter_context(Cluster(brokers, settings=settings, secure=secure))
+        def start(
+            brokers: int = 1, *, settings: Settings | None = None, secure: bool = False, faults: bool = False
+        ) -> Cluster:
+            return clusters.enter_context(Cluster(brokers, settings=settings, secure=secure, faults=faults))
 
         yield start
 

@@ -39,7 +39,9 @@ def run(folder: Path, names: list[str]) -> None:
 
 
 def test_every_block_is_a_file():
-    assert len(FILES) == len(code_blocks("testing.md", "python")) + len(code_blocks("testing.md", "ini")) == 9
+    assert (
+        len(FILES) == len(code_blocks("testing.md", "python")) + len(code_blocks("testing.md", "ini")) == 12
+    )
 
 
 def test_the_examples_pass(tmp_path: Path):

@@ -17,7 +17,7 @@ NAMES = {
     "parts": (kafka, ("Delivery", "RecordMetadata", "TopicPartition", "RebalanceListener")),
     "formats": (kafka, ("Format", "nullable", "Avro", "JsonSchema", "SchemaRegistry")),
     "admin": (kafka, ("KafkaAdmin", "OffsetRange")),
-    "testing": (nilometer.testing, ("Cluster", "KafkaContainer")),
+    "testing": (nilometer.testing, ("Cluster", "Faults", "Fault", "KafkaContainer")),
 }
 """The parts of the page, with the names that each has."""
 NOT_FOR_PROGRAMS = frozenset({"has_buffered", "next_buffered", "on_committed", "processed"})
