@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from nilometer import compiled
 from nilometer.broker.cleaning import CleanerReport
 from nilometer.broker.replicas.file_work import GroupCommit
 from nilometer.broker.replicas.log_directories import LogDirectories
@@ -75,7 +76,10 @@ DIRECTORY_OFFLINE = Family(
     ("logdirectory",),
 )
 BUILD = Family(
-    "nilometer_build_info", Kind.GAUGE, "Always 1; the label is the broker's version.", ("version",)
+    "nilometer_build_info",
+    Kind.GAUGE,
+    "Always 1; the labels are the broker's version and its form, compiled or interpreted.",
+    ("version", "form"),
 )
 
 FAMILIES = (
@@ -113,7 +117,7 @@ class RuntimeMetrics:
         yield Measured(
             DIRECTORY_OFFLINE, (((one.path,), int(one.failure is not None)) for one in directories)
         )
-        yield Measured(BUILD, [((__version__,), 1)])
+        yield Measured(BUILD, [((__version__, compiled.form()), 1)])
 
 
 FLUSH_TIME = Family(
