@@ -23,7 +23,7 @@ from typing_extensions import Buffer
 
 from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.rejected_batches import RejectedBatches, RejectedTotal
-from nilometer.broker.replies import CloseConnection, LongReply, MadeReply, Reply, WaitingReply
+from nilometer.broker.replies import SENT_BYTES, CloseConnection, LongReply, MadeReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
 from nilometer.broker.turns import SLICE_US, Turns
 from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange
@@ -42,6 +42,9 @@ GATHER_BYTES_MAX = 256 * 1024
 WRITE_BUFFER_BYTES = 256 * 1024
 """A client that leaves more than this unread is sent nothing more until it has read most of it. Of thousands
 of clients each may leave less (:meth:`~nilometer.broker.connection_memory.ResponseMemory.open`)."""
+LARGE_UNREAD_BYTES = 1
+"""So much of a large response may be left without a pause. With 0 a transport with TLS would pause at once,
+even if nothing is left, and resume while it writes."""
 EAGER_FRAME_BYTES = 1024 * 1024
 """A frame gets a buffer of up to this size as soon as its length has arrived, if there is memory for it."""
 CLOSED_HANDLE = "the handler is closed"
@@ -125,7 +128,8 @@ class Connection:
         self._last_bytes = 0
         self._long: LongReply | None = None
         """The response that is being sent piece by piece; the next ones follow it."""
-        self._long_has_begun = False
+        self._long_has_begun = self._long_is_made = False
+        self._has_tls = False
         self._write_paused = False
         self._read_paused = False
         self._draining = False
@@ -159,6 +163,7 @@ class Connection:
         peer = transport.get_extra_info("peername")
         self.peer = (peer[0], peer[1]) if peer else ("", 0)
         encrypted = transport.get_extra_info("ssl_object")
+        self._has_tls = encrypted is not None
         self.certificate = None if encrypted is None else encrypted.getpeercert(True)
         if not self._dispatcher.connection_opened(self):
             self.close("too many connections")
@@ -215,7 +220,7 @@ class Connection:
         self._write_paused = False
         self._leave_unread(self._unread_bytes_max)
         if self._long is not None:
-            self._hold_memory(has_progressed=True)
+            self._hold_memory(has_progressed=not self._long_is_made)
             self._turns.call(self._send_long)
             return
         self._memory.release(self)
@@ -526,9 +531,13 @@ class Connection:
         if self._expected_bytes:
             self._expected_bytes = 0
             self._memory.release(self)
+        # A transport with TLS encrypts all that is written to it, and does not count what it has encrypted.
+        if self._has_tls and isinstance(reply, (tuple, list)) and sum(map(len, reply)) > SENT_BYTES:
+            reply = MadeReply(reply)
         if not isinstance(reply, (tuple, list)):
-            self._long, self._long_has_begun = cast(LongReply, reply), isinstance(reply, MadeReply)
-            if self._long_has_begun:
+            self._long, self._long_is_made = cast(LongReply, reply), isinstance(reply, MadeReply)
+            self._long_has_begun = self._long_is_made
+            if self._long_is_made:
                 self._hold_memory()
             self._turns.call(self._send_long)
             return
@@ -560,7 +569,9 @@ class Connection:
         else:
             self._outgoing += buffers
             self._flush()
-            self._hold_memory(has_progressed=True, is_made=bool(buffers))
+            self._hold_memory(
+                has_progressed=not self._long_is_made, is_made=self._long_is_made or bool(buffers)
+            )
             if not self._write_paused and not self.closed:
                 self._turns.call(self._send_long)
         self._note_turn()
@@ -575,7 +586,7 @@ class Connection:
         size = sum(map(len, outgoing))
         try:
             if size > self._unread_bytes_max:
-                self._leave_unread(0, size)
+                self._leave_unread(LARGE_UNREAD_BYTES, size)
             if len(outgoing) == 1:
                 transport.write(outgoing[0])  # type: ignore[arg-type]
             else:

@@ -62,16 +62,15 @@ async def wait_whole(reply: Sequence[Bytes] | LongReply, turns: Turns) -> bytes:
 
 
 class MadeReply:
-    """A response that has been made, and is sent piece by piece. A :class:`LongReply`."""
+    """A response that has been made, and is sent piece by piece. A :class:`LongReply`. All of it stays in
+    memory until its last piece is sent."""
 
     def __init__(self, frame: Sequence[Bytes]) -> None:
         self._left = _sent_pieces(frame)
         self.size = sum(map(len, frame))
 
     def next(self) -> Sequence[Bytes] | None:
-        pieces = next(self._left, None)
-        self.size -= sum(map(len, pieces or ()))
-        return pieces
+        return next(self._left, None)
 
     def with_throttle_ms(self, throttle_ms: int) -> LongReply:
         raise AssertionError("its time to wait was encoded with the rest")
@@ -81,14 +80,23 @@ def _sent_pieces(frame: Iterable[Bytes]) -> Iterator[list[Bytes]]:
     """Yield the buffers that are sent together: at least ``SENT_BYTES``, but for the last ones."""
     pieces: list[Bytes] = []
     size = 0
-    for piece in frame:
-        pieces.append(piece)
-        size += len(piece)
-        if size >= SENT_BYTES:
-            yield pieces
-            pieces, size = [], 0
+    for buffer in frame:
+        for piece in _cut(buffer):
+            pieces.append(piece)
+            size += len(piece)
+            if size >= SENT_BYTES:
+                yield pieces
+                pieces, size = [], 0
     if pieces:
         yield pieces
+
+
+def _cut(buffer: Bytes) -> Iterable[Bytes]:
+    """Return the parts of a buffer, of ``SENT_BYTES`` at most."""
+    if len(buffer) <= SENT_BYTES:
+        return (buffer,)
+    view = memoryview(buffer)
+    return (view[start : start + SENT_BYTES] for start in range(0, len(view), SENT_BYTES))
 
 
 class EncodedReply:

@@ -9,6 +9,7 @@ import contextlib
 import resource
 import select
 import socket
+import ssl
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ from nilometer.wire.errors import ErrorCode
 from nilometer.wire.messages import Message, api, encode_request
 from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
+from support.brokers.secured_broker import PREFIX, SecuredBroker
 from support.brokers.two_brokers import produce_fields
 from support.eventually import eventually
 from support.ports import HOST
@@ -394,6 +396,7 @@ def test_fetches_that_no_client_reads_take_a_bounded_part_of_the_memory(
 WIDE_PARTITIONS = 257
 """More than a fetch reads in one piece."""
 GREEDY_CLIENTS = 200
+TLS_CLIENTS = 100
 
 
 @pytest.fixture(scope="module")
@@ -452,6 +455,44 @@ def test_fetched_records_take_a_bounded_part_of_the_memory(
             unanswered.difference_update(answered)
         assert rss_bytes(broker) - before < 3 * HELD_BYTES_MAX
     eventually(lambda: rss_bytes(broker) - before < 48 * MIB, "what was kept for them is given back")
+
+
+@pytest.mark.parametrize("kind", ["many batches", "one large batch"])
+def test_fetched_records_take_a_bounded_part_of_the_memory_over_tls(tmp_path: Path, kind: str) -> None:
+    """What is encrypted is counted, too; and a client that reads gets all of a response."""
+    large = kind == "one large batch"
+    with SecuredBroker(tmp_path) as secured, ExitStack() as stack:
+        broker, topic = secured.broker, f"{PREFIX}topic"
+        with WirePeer(broker.bootstrap) as peer:
+            allowed = make(
+                ApiKey.CREATE_TOPICS, 7, "CreatableTopicConfig", name="max.message.bytes", value=str(40 * MIB)
+            )
+            created = peer.ask(
+                ApiKey.CREATE_TOPICS, 7, topics=(new_topic(topic, configs=(allowed,)),), timeout_ms=10_000
+            )
+            assert created.topics[0].error_code == ErrorCode.none
+            for _ in range(1 if large else 8):
+                assert produce(peer, topic, bytes((30 if large else 1) * MIB)) == ErrorCode.none
+        before, frame = rss_bytes(broker), encode_request(1, "greedy", fetch_request(topic))
+        clients = [stack.enter_context(over_tls(secured)) for _ in range(TLS_CLIENTS)]
+        for client in clients:
+            client.sendall(frame)
+        unanswered = set(clients)
+        while unanswered:
+            answered, _, _ = select.select(unanswered, [], [], 20)
+            assert answered
+            unanswered.difference_update(answered)
+        assert answers(broker), "others are served"
+        assert rss_bytes(broker) - before < 3 * HELD_BYTES_MAX
+        (size,) = struct.unpack(">i", clients[0].recv(4))
+        assert size > (30 if large else 3) * MIB
+        while size:
+            size -= len(clients[0].recv(size))
+
+
+def over_tls(secured: SecuredBroker) -> ssl.SSLSocket:
+    plain = socket.create_connection((HOST, secured.mutual), timeout=20)
+    return secured.certified.wrap_socket(plain, server_hostname=HOST)
 
 
 def test_a_burst_from_many_connections_holds_no_one(tmp_path: Path) -> None:

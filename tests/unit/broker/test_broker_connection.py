@@ -683,7 +683,7 @@ async def test_a_large_response_is_held_until_its_last_byte_is_sent() -> None:
 
     def write_all_but_one(data: bytes) -> None:
         write(data)
-        transport.unread = 1
+        transport.unread = 2
         if transport.unread > transport.unread_max:
             connection.pause_writing()
 
