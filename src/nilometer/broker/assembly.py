@@ -328,7 +328,7 @@ def _services(
         verification=coordinators.verification,
         marker_writer=coordinators.marker_writer,
         fetch_sessions=FetchSessionCache(session_slots, given.runtime.entropy),
-        ready_fetches=ReadyFetches(),
+        ready_fetches=ReadyFetches(given.turns.now_us),
         replication_quotas=replication.quotas,
         cluster_id=given.store.cluster_id,
         secrets=given.secrets,

@@ -8,6 +8,7 @@ import pytest
 
 from nilometer.broker.replicas.delayed_requests import (
     ANSWERED_AT_ONCE,
+    ANSWERED_US,
     NOTIFIED_AT_ONCE,
     DelayedFetch,
     FetchWaiters,
@@ -153,6 +154,26 @@ def test_of_many_waiting_fetches_some_are_answered_in_each_iteration(end: str) -
             await asyncio.sleep(0)
         assert [count for count in counts if count] == [ANSWERED_AT_ONCE, ANSWERED_AT_ONCE, 1]
         assert {answer for _, reader, _ in all_of_them for answer in reader.answers} == {end != "append"}
+
+    asyncio.run(scenario())
+
+
+def test_fetches_that_take_long_to_read_are_answered_one_by_one() -> None:
+    async def scenario() -> None:
+        now_us = 0
+        ready = ReadyFetches(lambda: now_us)
+        fetches = [waiting(LONG_MS, ready=ready, for_replica=False) for _ in range(3)]
+        for partition, _, fetch in fetches:
+            fetch.on_readable(partition, 100)
+            now_us += ANSWERED_US
+        answered = list[int]()
+        for _ in range(3):
+            answered.append(sum(len(reader.answers) for _, reader, _ in fetches))
+            now_us += ANSWERED_US
+            await asyncio.sleep(0)
+        assert answered[0] == 1, "the second waits for the next iteration"
+        await asyncio.sleep(0)
+        assert [reader.answers for _, reader, _ in fetches] == [[False]] * 3
 
     asyncio.run(scenario())
 

@@ -250,6 +250,8 @@ ANSWERED_AT_ONCE = 32
 thousands may wait until the same moment."""
 READ_AT_ONCE = 512
 """So many partitions they read in it together, or one fetch with more."""
+ANSWERED_US = 5_000
+"""So long they are read in it, or one fetch: four megabytes of batches of 70 bytes take 30 ms."""
 WAITING_MAX = 200_000
 """So many partitions are named by all waiting fetches that have no session. A further fetch does not wait."""
 
@@ -298,7 +300,10 @@ class ReadyFetches:
     fetches that wait for one partition, a few are answered in each iteration of the event loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_us: Callable[[], int] = lambda: 0) -> None:
+        """``now_us``: the time; by default none passes."""
+        self._now_us = now_us
+        self._began_us = 0
         self._is_holding = False
         self._held: dict[DelayedFetch, None] = {}
         self._held_of_followers: dict[DelayedFetch, None] = {}
@@ -320,6 +325,9 @@ class ReadyFetches:
             return False
         if not self._answered:
             asyncio.get_running_loop().call_soon(self._begin_iteration)
+            self._began_us = self._now_us()
+        elif self._now_us() - self._began_us >= ANSWERED_US:
+            return False
         self._answered += 1
         self._read += partitions
         return True
