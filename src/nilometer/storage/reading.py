@@ -265,6 +265,10 @@ READ_HINTS_MAX = 16
 """How many positions where a read ended are remembered per log."""
 
 
+BATCHES_MAX = 16_384
+"""So many batches are read at once: to check four megabytes of small ones would take 30 ms."""
+
+
 class LogSlice(NamedTuple):
     """Complete batches as stored in one segment; empty if there is none below the upper bound."""
 
@@ -329,12 +333,11 @@ def _read_on(log: LogState, offset: int, max_bytes: int, upper_bound_offset: int
         return None
     if buffer is None:
         return None
-    end, next_offset = skip_good_batches(buffer, 0, len(buffer), offset, upper)
+    end, next_offset, count = skip_good_batches(buffer, 0, len(buffer), offset, upper, BATCHES_MAX)
     if end == 0:
         return None
     _remember(log, next_offset, segment, position + end)
-    records = buffer if end == len(buffer) else memoryview(buffer)[:end]
-    return LogSlice(records, next_offset, segment.log_path, position)
+    return LogSlice(_part(buffer, 0, end, count), next_offset, segment.log_path, position)
 
 
 def _read(
@@ -433,10 +436,10 @@ def _take(
     position, buffer, start, header = window
     limit = min(len(buffer), start + max_bytes)
     # The first batch may start below the requested offset; the caller has checked that it contains it.
-    end, next_offset = skip_good_batches(buffer, start, limit, header.base_offset, upper)
+    end, next_offset, count = skip_good_batches(buffer, start, limit, header.base_offset, upper, BATCHES_MAX)
     next_offset = max(offset, next_offset)
     try:
-        while end == start or limit - end >= HEADER_BYTES:
+        while count < BATCHES_MAX and (end == start or limit - end >= HEADER_BYTES):
             if end > start:
                 header = read_header_at(segment, position, buffer, end, next_offset)
             following = end + header.size
@@ -454,16 +457,23 @@ def _take(
                 break  # the next read, which starts here, checks whether the gap is damage
             check_batch(buffer, end, header)
             end, next_offset = following, header.next_offset
+            count += 1
     except KafkaError as error:
         if end == start:
             if isinstance(error, CorruptRecordFound):
                 raise
             raise damage(segment, position + end, next_offset, str(error)) from error
     _remember(log, next_offset, segment, position + end)
-    whole = start == 0 and end == len(buffer)
-    return LogSlice(
-        buffer if whole else memoryview(buffer)[start:end], next_offset, segment.log_path, position + start
-    )
+    return LogSlice(_part(buffer, start, end, count), next_offset, segment.log_path, position + start)
+
+
+def _part(buffer: Bytes, start: int, end: int, count: int) -> Bytes:
+    """Return ``buffer[start:end]``, which has ``count`` batches; without the rest of the buffer in memory if
+    that may be most of it."""
+    if start == 0 and end == len(buffer):
+        return buffer
+    part = memoryview(buffer)[start:end]
+    return part if count < BATCHES_MAX else bytes(part)
 
 
 def _is_followed(buffer: Bytes, position: int, header: BatchHeader) -> bool:

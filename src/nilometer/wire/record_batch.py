@@ -225,9 +225,9 @@ def check_batch(buffer: Bytes, position: int, header: BatchHeader) -> None:
 
 
 def skip_good_batches(
-    buffer: Bytes, position: int, limit: int, next_offset: int, upper_bound_offset: int
-) -> tuple[int, int]:
-    """Skip complete, valid batches; return the position and the next offset after them.
+    buffer: Bytes, position: int, limit: int, next_offset: int, upper_bound_offset: int, batches_max: int
+) -> tuple[int, int, int]:
+    """Skip complete, valid batches; return the position and the next offset after them, and their number.
 
     The first batch must start at offset ``next_offset``, and each at the end of the one before it. Stops
     before a batch that ends beyond position ``limit`` or ``upper_bound_offset``, that leaves a gap or is
@@ -235,8 +235,9 @@ def skip_good_batches(
     same, but faster, because no header object is created.
     """
     unpack = _CHECKED.unpack_from
+    skipped = 0
     with memoryview(buffer) as view:
-        while limit - position >= HEADER_BYTES:
+        while skipped < batches_max and limit - position >= HEADER_BYTES:
             base_offset, length, magic, crc, attributes, last_delta, count = unpack(view, position)
             end, following = position + length + LOG_OVERHEAD, base_offset + last_delta + 1
             if end > limit or following > upper_bound_offset or base_offset != next_offset:
@@ -248,7 +249,8 @@ def skip_good_batches(
             if crc32c(view[position + _CRC_START : end]) != crc:
                 break
             position, next_offset = end, following
-    return position, next_offset
+            skipped += 1
+    return position, next_offset, skipped
 
 
 def check_produced_batch(header: BatchHeader) -> None:

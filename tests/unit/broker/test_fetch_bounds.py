@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from nilometer.broker.fetching.fetch_reader import FetchReader, ReaderIdentity
+from nilometer.broker.fetching.fetch_reader import READ_US, FetchReader, ReaderIdentity
 from nilometer.broker.fetching.fetch_session import FetchPartition, TopicKey
 from nilometer.broker.replicas.replication_quota import ReplicationQuota
 from nilometer.runtime.runtime import SystemClock
+from nilometer.storage import reading
 from nilometer.storage.log import Log
 from nilometer.storage.names import TopicPartition
 from nilometer.storage.recovery import OpenOptions
@@ -57,3 +58,40 @@ def test_a_consumer_reads_what_is_committed(
     assert read == list(range(isolated_end if read_committed else high_watermark))
     assert (outcome.high_watermark, outcome.last_stable_offset) == (high_watermark, isolated_end)
     assert outcome.aborted == ([] if read_committed else None)
+
+
+def test_a_read_has_a_bounded_number_of_batches_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "BATCHES_MAX", 4)
+    log = leader(6).log
+    read = log.read(0, 10_000, 6, only_cached=True)
+    assert [header.base_offset for _, header in batches(read.records)] == [0, 1, 2, 3]
+    rest = log.read(read.next_offset, 10_000, 6, only_cached=True)
+    assert [header.base_offset for _, header in batches(rest.records)] == [4, 5]
+
+
+def test_a_fetch_whose_time_is_over_reads_no_further_partition() -> None:
+    partition, now_us = leader(6), 0
+    replicas = SimpleNamespace(serves_from_followers=False, partition=lambda name, index: partition)
+
+    def take_long(_asked: FetchPartition, _found: object) -> None:
+        nonlocal now_us
+        now_us += READ_US
+
+    reader = FetchReader(
+        cast(Any, replicas),
+        ReaderIdentity(-1, -1, False, ""),
+        lambda: [FetchPartition(TopicKey.of("t"), index, 0, 10_000) for index in range(3)],
+        10_000,
+        take_long,
+        ReplicationQuota(SystemClock()),
+        now_us=lambda: now_us,
+    )
+    for _ in range(2):
+        reader.read()
+        assert [(outcome.size > 0, outcome.has_more) for outcome in reader.outcomes] == [
+            (True, False),
+            (False, True),
+            (False, True),
+        ]

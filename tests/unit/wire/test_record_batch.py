@@ -97,7 +97,13 @@ def three_batches() -> tuple[bytes, list[int]]:
 )
 def test_good_batches_are_skipped_up_to_both_limits(limit_cut: int, upper: int, good: int) -> None:
     data, begins = three_batches()
-    assert skip_good_batches(data, 0, len(data) - limit_cut, 5, upper) == (begins[good], 5 + 3 * good)
+    found = skip_good_batches(data, 0, len(data) - limit_cut, 5, upper, 3)
+    assert found == (begins[good], 5 + 3 * good, good)
+
+
+def test_no_more_batches_are_skipped_than_may_be() -> None:
+    data, begins = three_batches()
+    assert skip_good_batches(data, 0, len(data), 5, 14, 2) == (begins[2], 11, 2)
 
 
 def test_skipping_and_checking_agree_on_every_flipped_bit() -> None:
@@ -113,7 +119,7 @@ def test_skipping_and_checking_agree_on_every_flipped_bit() -> None:
                 passes = header.base_offset == 8 and header.next_offset <= 14
             except (CorruptBatch, UnsupportedMagic):
                 passes = False
-            end, _ = skip_good_batches(damaged, 0, len(damaged), 5, 14)
+            end, _, _ = skip_good_batches(damaged, 0, len(damaged), 5, 14, 3)
             assert (end > begins[1]) is passes, (position, bit)
 
 

@@ -359,6 +359,7 @@ class _Fetch:
             quota=services.replication_quotas.leader,
             check=check,
             memory=None if identity.is_replica else services.response_memory,
+            now_us=services.turns.now_us,
         )
         self._waiting: WaitingReply | None = None
 

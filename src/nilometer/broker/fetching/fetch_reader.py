@@ -27,6 +27,9 @@ from nilometer.storage.reading import LogSlice
 from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import ErrorCode, KafkaError
 
+READ_US = 5_000
+"""After this time a client's fetch reads no further partition that has records: batches may be small."""
+
 
 class ReaderIdentity(msgspec.Struct, frozen=True):
     replica_id: BrokerId
@@ -113,6 +116,7 @@ class FetchReader:
         quota: ReplicationQuota,
         check: Callable[[FetchPartition], None] | None = None,
         memory: ResponseMemory | None = None,
+        now_us: Callable[[], int] = lambda: 0,
     ) -> None:
         """``to_read`` is called at each read and returns the partitions to read; ``on_found`` is called with
         each of them that this broker hosts. ``check``, if given, is called with each before it is read, and
@@ -121,6 +125,9 @@ class FetchReader:
         """
         self._check = check
         self._memory = memory
+        self._now_us = now_us
+        self._began_us: int | None = None
+        """When the present read began; None if it is done in slices, or its reader is a follower."""
         self.identity = identity
         self._is_replica = identity.is_replica
         self._replicas = replicas
@@ -143,12 +150,15 @@ class FetchReader:
 
     def read(self) -> None:
         """Read all partitions again, from memory; sets ``outcomes``, of which some may need a cold read."""
-        for asked in self.begin():
+        partitions = self.begin()
+        self._began_us = None if self._is_replica else self._now_us()
+        for asked in partitions:
             self.read_next(asked)
 
     def begin(self) -> Sequence[FetchPartition]:
         """Begin to read again; return the partitions to call :meth:`read_next` with."""
         self.drop()
+        self._began_us = None
         memory_max = FETCH_BYTES_MAX if self._memory is None else self._memory.fetch_bytes_max()
         self.max_bytes = min(self._bytes_allowed, memory_max)
         self.bytes_read = 0
@@ -235,7 +245,7 @@ class FetchReader:
                 return
         room = max(0, min(asked.max_bytes, self.max_bytes - self.bytes_read))
         min_one = self.bytes_read == 0 and not (self._memory is not None and self._memory.is_short())
-        if room <= 0 and not min_one:
+        if (room <= 0 and not min_one) or self._is_over:
             outcome.has_more = asked.fetch_offset < end
             return
         # Above the high watermark but within the log there is nothing to read yet, which is no error.
@@ -244,6 +254,11 @@ class FetchReader:
             outcome.cold = ColdRead(partition, asked.fetch_offset, room, end, min_one)
         else:
             self._take(partition, outcome, piece, end)
+
+    @property
+    def _is_over(self) -> bool:
+        began_us = self._began_us
+        return began_us is not None and self.bytes_read > 0 and self._now_us() - began_us >= READ_US
 
     def _describe(self, partition: Partition, high_watermark: int, outcome: FetchOutcome) -> None:
         outcome.log_start_offset = partition.log.log_start_offset

@@ -251,7 +251,7 @@ thousands may wait until the same moment."""
 READ_AT_ONCE = 512
 """So many partitions they read in it together, or one fetch with more."""
 ANSWERED_US = 5_000
-"""So long they are read in it, or one fetch: four megabytes of batches of 70 bytes take 30 ms."""
+"""So long they are read in it, or one fetch: batches may be small."""
 WAITING_MAX = 200_000
 """So many partitions are named by all waiting fetches that have no session. A further fetch does not wait."""
 
