@@ -146,6 +146,8 @@ class ResponseMemory:
         self._holders: dict[Holder, tuple[int, int]] = {}
         """By connection, the bytes and since when (monotonic ms); the one that has read last is last."""
         self._open: set[Holder] = set()
+        self.large_reads = asyncio.Lock()
+        """Held while a batch is read that is larger than a response may be, off the event loop."""
         self._making: dict[Holder, None] = {}
         """The connections whose large responses are being encoded."""
         self.held = 0

@@ -6,6 +6,7 @@ Each bound on memory is a sentence about the broker's resident set, measured on 
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import select
 import socket
@@ -428,7 +429,7 @@ def batch_of_30_mb(broker: NilometerBroker) -> str:
     return "large"
 
 
-@pytest.mark.parametrize("kind", ["waits for more", "many partitions", "one large batch"])
+@pytest.mark.parametrize("kind", ["waits for more", "many partitions", "one large batch", "not in memory"])
 def test_fetched_records_take_a_bounded_part_of_the_memory(
     broker: NilometerBroker, wide: str, batch_of_30_mb: str, kind: str
 ) -> None:
@@ -440,6 +441,11 @@ def test_fetched_records_take_a_bounded_part_of_the_memory(
             request = fetch_request(wide, partitions=range(WIDE_PARTITIONS))
         case _:
             request = fetch_request(batch_of_30_mb)
+    if kind == "not in memory":
+        (path,) = broker.data_dir.glob(f"{batch_of_30_mb}-0/*.log")
+        with path.open("rb") as log:
+            os.fsync(log.fileno())
+            os.posix_fadvise(log.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     frame = encode_request(1, "greedy", request)
     before = rss_bytes(broker)
     with ExitStack() as stack:

@@ -28,6 +28,7 @@ from nilometer.broker.replies import MadeReply, Reply, WaitingReply
 from nilometer.broker.services import Services
 from nilometer.broker.turns import LongWork, LoopTime
 from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.storage.reading import LogSlice
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.fetch import (
@@ -387,9 +388,7 @@ class _Fetch:
         connection.expect(reader.bytes_read)
         if self._reader.has_cold:
             self._pause()
-            cold = await self._services.runtime.disk.offload(self._reader.read_cold)
-            self._resume()
-            self._reader.take_cold(cold)
+            await self._take_cold()
         elif may_wait and not self._is_enough and not self._round.is_empty and self._max_wait_ms > 0:
             self._max_wait_ms = min(self._max_wait_ms, LONG_WAIT_MS_MAX)
             return await work.wait(self._wait())
@@ -417,10 +416,24 @@ class _Fetch:
         return spawn(self._services, self._read_cold())
 
     async def _read_cold(self) -> Reply:
-        cold = await self._services.runtime.disk.offload(self._reader.read_cold)
-        self._resume()
-        self._reader.take_cold(cold)
+        await self._take_cold()
         return self._answer()
+
+    async def _take_cold(self) -> None:
+        """Read off the event loop. Of the batches that are larger than a client's response may be, one is
+        read at once: its size is not known before."""
+        reader, offload = self._reader, self._services.runtime.disk.offload
+        memory, connection = self._services.response_memory, self._request.connection
+        is_replica = reader.identity.is_replica
+        cold = await offload(lambda: reader.read_cold(may_exceed=is_replica))
+        if not is_replica and not reader.bytes_read and not _size(cold):
+            connection.expect(0)
+            async with memory.large_reads:
+                if not memory.is_short():
+                    cold = await offload(reader.read_cold)
+                    connection.expect(_size(cold))
+        self._resume()
+        reader.take_cold(cold)
 
     def _pause(self) -> None:
         if self._time is not None:
@@ -507,6 +520,10 @@ class _Fetch:
             return self._throttled(throttle_ms)
         self._reader.count_sent()
         return encode_fetch_response_body(self._services, self._request, self._round, self._reader.outcomes)
+
+
+def _size(cold: Sequence[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]) -> int:
+    return sum(0 if isinstance(piece, Exception) else len(piece.records) for _, piece in cold)
 
 
 def _copy_outcome(done: asyncio.Future[Reply], target: asyncio.Future[Reply]) -> None:

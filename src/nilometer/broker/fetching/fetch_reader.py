@@ -54,12 +54,14 @@ class ColdRead(msgspec.Struct, frozen=True):
     end: int
     min_one: bool
 
-    def run(self) -> LogSlice:
-        """Read the records. Raises KafkaError, OSError.
+    def run(self, *, may_exceed: bool) -> LogSlice:
+        """Read the records; without ``may_exceed`` no batch that is larger than ``max_bytes``. Raises
+        KafkaError, OSError.
 
         May wait for the disk: call it off the event loop. It changes nothing that the event loop uses.
         """
-        found = self.partition.log.read(self.offset, self.max_bytes, self.end, min_one=self.min_one)
+        min_one = self.min_one and may_exceed
+        found = self.partition.log.read(self.offset, self.max_bytes, self.end, min_one=min_one)
         assert found is not None, "only a read from memory may return None"
         return found
 
@@ -199,15 +201,20 @@ class FetchReader:
             return self._replicas.partition_by_raw_id(topic_id, asked.partition)
         return self._replicas.partition(name or "", asked.partition)
 
-    def read_cold(self) -> list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]:
-        """Carry out the cold reads; the result is for ``take_cold``. Call it off the event loop."""
+    def read_cold(
+        self, *, may_exceed: bool = True
+    ) -> list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]]:
+        """Carry out the cold reads; the result is for ``take_cold``. Call it off the event loop.
+
+        ``may_exceed``: whether the first batch may be larger than all that is allowed.
+        """
         found: list[tuple[FetchOutcome, LogSlice | KafkaError | OSError]] = []
         left = self.max_bytes - self.bytes_read
         for outcome in self.outcomes:
             if outcome.cold is None or left <= 0:
                 continue
             try:
-                piece = outcome.cold.run()
+                piece = outcome.cold.run(may_exceed=may_exceed and left == self.max_bytes)
                 left -= len(piece.records)
                 found.append((outcome, piece))
             except (KafkaError, OSError) as error:
