@@ -67,10 +67,12 @@ QUICK_TESTS := $(BIN)/python tests/support/quick_part.py $(SIDE_BY_SIDE)
 test: setup  ## what to run after a change, in a few minutes: unit tests, each promise once; WORKERS=1: one after the other
 	@$(QUICK_TESTS)
 
-test-all: setup compiled java class-archives components  ## all tests but the long campaigns: those of `make test` interpreted, with their processor time, the others compiled
+COMPILED_TESTS := $(addprefix tests/process/,coordination crash groups security wire)
+
+test-all: setup compiled java class-archives components  ## all tests but the long campaigns, and the processor time of `make test`; some compiled, too
 	@$(QUICK_TESTS) --budget
-	NILOMETER_COMPILED=1 $(BIN)/pytest -m "not quick and not soak and not interpreted" $(SIDE_BY_SIDE)
-	$(BIN)/pytest -m "interpreted and not quick and not soak" $(SIDE_BY_SIDE)
+	$(BIN)/pytest -m "not quick and not soak" $(SIDE_BY_SIDE)
+	NILOMETER_COMPILED=1 $(BIN)/pytest -m "not quick and not soak and not interpreted" $(SIDE_BY_SIDE) $(COMPILED_TESTS)
 
 record: setup java class-archives  ## write what Apache Kafka answers to the tests that compare with it
 	$(BIN)/pytest tests/compatibility/as_kafka -m "recorded and java" --record

@@ -1,5 +1,5 @@
 """What pyproject.toml cannot say: a build writes down its commit, for ``nilometer --version``, and compiles
-the modules that gain by it, if there is a C compiler. NILOMETER_COMPILED=0 builds without."""
+with NILOMETER_COMPILED=1 the modules that gain by it, if there is a C compiler."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_commit(package: Path) -> None:
 
 def may_compile() -> bool:
     compiler = shlex.split(sysconfig.get_config_var("LDSHARED") or "")
-    return os.environ.get("NILOMETER_COMPILED") != "0" and bool(compiler and shutil.which(compiler[0]))
+    return os.environ.get("NILOMETER_COMPILED") == "1" and bool(compiler and shutil.which(compiler[0]))
 
 
 def compile_modules(package: Path) -> None:

@@ -21,8 +21,6 @@ from tests.support.brokers.nilometer_broker import NilometerBroker
 from tests.support.kafka.apache_kafka import JVM_AS_SHIPPED, ApacheKafka, kafka_version
 
 import nilometer
-from nilometer.compiled import VARIABLE
-from nilometer.compiled.build import build, is_fresh
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _RETENTION = {"retention.ms": "-1"}
@@ -132,11 +130,7 @@ class Kafka:
 
 
 def compile_nilometer() -> None:
-    """As installing it does: the modules of the hot path to C; and to bytecode, since where Python may keep
-    none, a checkout is compiled at every start. Brokers that start from now on use both."""
-    if not is_fresh():
-        build()
-    os.environ[VARIABLE] = "1"
+    """As installing it does: where Python may keep no bytecode, a checkout is compiled at every start."""
     package = nilometer.__file__
     assert package is not None
     if not compileall.compile_dir(Path(package).parent, quiet=1):

@@ -60,7 +60,11 @@ def test_each_pipelines_file_imports_nothing_but_pyspark_formats_and_what_python
         ours = {line.split()[1] for line in text.splitlines() if line.startswith("from nilometer")}
         allowed = {f"nilometer.pipeline.{name}" for name in ("recognition", "events", "batches", "csv_table")}
         of_changes = ("nilometer.pipeline.changes.",)
-        of_rows = ("nilometer.pipeline.mapped_rows", "nilometer.pipeline.errors")
+        of_rows = (
+            "nilometer.pipeline.mapped_rows",
+            "nilometer.pipeline.errors",
+            "nilometer.schema_registry.",
+        )
         of_tables = ("nilometer.pipeline.tables.", *of_rows, *of_changes)
         more = {"table": of_tables, "changelog": of_changes}.get(one.name, ())
         assert all(name in allowed or name.startswith(more) for name in ours), one.name

@@ -132,7 +132,7 @@ def test_a_signal_while_it_starts_leaves_nothing_behind(
     assert up.wait(TIMEOUT_S) in (0, 1, 130, 143)
     assert not shell.processes()
     assert shell.pids() == [None] * 3
-    assert all(is_free(port + number) for number in range(3))
+    eventually(lambda: all(is_free(port + number) for number in range(3)), "the ports are free")
 
 
 def test_a_broker_whose_start_command_has_gone_stops_by_itself(tmp_path: Path) -> None:
