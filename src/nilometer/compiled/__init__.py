@@ -1,8 +1,8 @@
 """The compiled form of some modules: the same sources, translated to C by Cython (:mod:`.build`).
 
-An installation has it if NILOMETER_COMPILED was 1 when it was made; a checkout has it after ``make compiled``, and uses it only
-if NILOMETER_COMPILED is 1. With NILOMETER_COMPILED=0 everything is interpreted. A module whose source has
-changed since it was compiled is refused, not imported from its source: nothing runs in two versions.
+An installation has it if NILOMETER_COMPILED was 1 when it was made, and uses it. A checkout has it after
+``make compiled``, and uses it only if NILOMETER_COMPILED is 1. With 0 everything is interpreted. A module
+whose source has changed since it was compiled is refused: nothing runs in two versions.
 """
 
 from __future__ import annotations
