@@ -1,14 +1,11 @@
 """What pyproject.toml cannot say: a build writes down its commit, for ``nilometer --version``, and compiles
-with NILOMETER_COMPILED=1 the modules that gain by it, if there is a C compiler."""
+the modules that gain by it if NILOMETER_COMPILED is 1, which needs a C compiler."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -37,19 +34,17 @@ def write_commit(package: Path) -> None:
         (package / "commit").write_text(found, encoding="ascii")
 
 
-def may_compile() -> bool:
-    compiler = shlex.split(sysconfig.get_config_var("LDSHARED") or "")
-    return os.environ.get("NILOMETER_COMPILED") == "1" and bool(compiler and shutil.which(compiler[0]))
+def is_compiled() -> bool:
+    return os.environ.get("NILOMETER_COMPILED") == "1"
 
 
 def compile_modules(package: Path) -> None:
-    """Compile into ``package``. Where that fails, it is said, and the package is interpreted."""
+    """Compile into ``package``. Raises CalledProcessError if that fails: it was asked for."""
     folder = package / "compiled" / "built"
     command = [sys.executable, "-m", "nilometer.compiled.build", "--into", str(folder)]
     path = os.pathsep.join([str(SOURCES), *sys.path])
     environment = {**os.environ, "NILOMETER_COMPILED": "0", "PYTHONPATH": path}
-    if subprocess.run(command, env=environment, check=False).returncode:
-        print("nilometer is built without compiled modules", file=sys.stderr)
+    subprocess.run(command, env=environment, check=True)
 
 
 class Build(build_py):
@@ -58,7 +53,7 @@ class Build(build_py):
         if not self.editable_mode:
             package = Path(self.build_lib, "nilometer")
             write_commit(package)
-            if may_compile():
+            if is_compiled():
                 compile_modules(package)
 
 
@@ -71,7 +66,7 @@ class SdistWithCommit(sdist):
 class MaybeCompiled(Distribution):
     def has_ext_modules(self) -> bool:
         """Whether the wheel fits one interpreter and system only."""
-        return may_compile()
+        return is_compiled()
 
 
 setup(cmdclass={"build_py": Build, "sdist": SdistWithCommit}, distclass=MaybeCompiled)

@@ -12,11 +12,15 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from packaging.requirements import Requirement
+
+from nilometer.compiled import VARIABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "src"
@@ -56,8 +60,17 @@ def build_both(folder: Path) -> tuple[Path, Path]:
     return sdist, _build(backend, unpacked, "build_wheel", folder)
 
 
-def _build(backend: Path, tree: Path, what: str, target: Path) -> Path:
-    environment = {**os.environ, "PYTHONPATH": str(backend)}
+def build_compiled(sdist: Path, target: Path) -> Path:
+    """Build the wheel with compiled modules, where :func:`build_both` has built ``sdist``; return it."""
+    (unpacked,) = (sdist.parent / "unpacked").iterdir()
+    target.mkdir()
+    return _build(sdist.parent / "backend", unpacked, "build_wheel", target, {VARIABLE: "1"})
+
+
+def _build(
+    backend: Path, tree: Path, what: str, target: Path, variables: Mapping[str, str] = MappingProxyType({})
+) -> Path:
+    environment = {**os.environ, **variables, "PYTHONPATH": str(backend)}
     printed = _run(sys.executable, "-c", BUILD, what, target, cwd=tree, env=environment)
     return target / printed.splitlines()[-1]
 

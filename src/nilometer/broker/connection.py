@@ -568,6 +568,7 @@ class Connection:
             self._dispatch_queued()
         else:
             self._outgoing += buffers
+            self._outgoing_bytes += sum(map(len, buffers))
             self._flush()
             self._hold_memory(
                 has_progressed=not self._long_is_made, is_made=self._long_is_made or bool(buffers)
@@ -577,13 +578,12 @@ class Connection:
         self._note_turn()
 
     def _flush(self) -> None:
-        outgoing, transport = self._outgoing, self._transport
+        outgoing, size, transport = self._outgoing, self._outgoing_bytes, self._transport
         if outgoing:
             self._outgoing, self._outgoing_bytes = [], 0
         # uvloop reports a reset in a later iteration than it closes the transport; a write in between raises.
         if not outgoing or transport is None or self.closed or transport.is_closing():
             return
-        size = sum(map(len, outgoing))
         try:
             if size > self._unread_bytes_max:
                 self._leave_unread(LARGE_UNREAD_BYTES, size)

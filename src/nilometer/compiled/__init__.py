@@ -92,9 +92,11 @@ def form() -> str:
 def use(folder: Path = FOLDER) -> None:
     """Import the compiled modules in place of their sources from now on, if they are there and wanted.
 
-    Raises ImportError if NILOMETER_COMPILED asks for what is not there.
+    Raises ImportError if NILOMETER_COMPILED asks for what is not there, or is neither 0 nor 1.
     """
     wanted = os.environ.get(VARIABLE, "")
+    if wanted not in {"", "0", "1"}:
+        raise ImportError(f"{VARIABLE} is {wanted!r}: give 1 for compiled modules, 0 for interpreted ones")
     if wanted == "0" or is_used():
         return
     manifest = read_manifest(folder)

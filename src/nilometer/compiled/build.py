@@ -19,7 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from nilometer.compiled import FOLDER, MANIFEST, PACKAGE, digest_of, file_name, read_manifest, source_of
+from nilometer.compiled import (
+    FOLDER,
+    MANIFEST,
+    PACKAGE,
+    VARIABLE,
+    digest_of,
+    file_name,
+    read_manifest,
+    source_of,
+)
 from nilometer.compiled.declarations import Module, declarations, extension_types
 from nilometer.compiled.modules import MODULES
 
@@ -42,10 +51,12 @@ def is_fresh(folder: Path = FOLDER) -> bool:
 
 
 def build(folder: Path = FOLDER, *, is_default: bool = False) -> None:
-    """Compile all modules into ``folder``, which replaces its contents. Raises CannotCompile.
+    """Compile all modules into ``folder``, in place of those that were compiled before. Raises CannotCompile.
 
     ``is_default``: whether they are used without being asked for.
     """
+    if folder.exists() and not (folder / MANIFEST).exists():
+        raise CannotCompile(f"{folder} is there, and has no compiled modules to replace")
     digests = _digests()
     with tempfile.TemporaryDirectory(prefix="nilometer-compiled-") as name:
         work = Path(name)
@@ -58,8 +69,18 @@ def build(folder: Path = FOLDER, *, is_default: bool = False) -> None:
             "digests": digests,
         }
         (work / "built" / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(work / "built", folder)
+        _replace(folder, work / "built")
+
+
+def _replace(folder: Path, built: Path) -> None:
+    """Put what is in ``built`` in the place of ``folder``: as a whole, also if this process is killed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".built-", dir=folder.parent) as name:
+        beside = Path(name)
+        shutil.copytree(built, beside / "new")
+        if folder.exists():
+            folder.rename(beside / "old")
+        (beside / "new").rename(folder)
 
 
 def _digests() -> dict[str, str]:
@@ -138,14 +159,12 @@ def main() -> int:
     if chosen.if_stale and is_fresh():
         return 0
     try:
-        if chosen.into is None:
-            build()
-        else:
-            build(chosen.into, is_default=True)
+        build(chosen.into or FOLDER, is_default=chosen.into is not None)
     except CannotCompile as reason:
         print(f"The modules cannot be compiled: {reason}", file=sys.stderr)
         return 1
-    print(f"{len(MODULES)} modules are compiled; NILOMETER_COMPILED=1 uses them.")
+    used = f"{VARIABLE}=1 uses them" if chosen.into is None else f"used unless {VARIABLE} is 0"
+    print(f"{len(MODULES)} modules are compiled, {used}.")
     return 0
 
 

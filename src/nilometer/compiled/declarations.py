@@ -10,15 +10,12 @@ Arithmetic with those is checked for overflow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 PACKAGE = "nilometer."
 FIXED_WIDTH = {"Offset": "long long"}
 _NEEDS_OWN_SCOPE = (ast.Yield, ast.YieldFrom, ast.Lambda, ast.GeneratorExp, ast.FunctionDef)
 """What a function in C cannot contain."""
-
-Types = Mapping[str, str]
-"""Extension types: the name of the class to its module."""
 
 
 class Module:

@@ -9,7 +9,7 @@ import resource
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 from nilometer.runtime.handshakes import (
     Handshake,
@@ -322,3 +322,23 @@ class SocketNetwork:
         if connection is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return protocol
+
+
+def feed(protocol: asyncio.BaseProtocol, data: bytes, is_closed: Callable[[], bool]) -> None:
+    """Give ``data`` to a protocol of either kind, as an event loop does, until its connection is closed.
+
+    Raises RuntimeError if the protocol has no room for it.
+    """
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        cast(asyncio.Protocol, protocol).data_received(data)
+        return
+    view = memoryview(data)
+    while view and not is_closed():
+        buffer = memoryview(protocol.get_buffer(len(view))).cast("B")
+        count = min(len(buffer), len(view))
+        if count == 0:
+            raise RuntimeError("get_buffer() returned an empty buffer")
+        buffer[:count] = view[:count]
+        buffer.release()
+        protocol.buffer_updated(count)
+        view = view[count:]

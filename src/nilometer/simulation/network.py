@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from nilometer.runtime import Listener
 from nilometer.runtime.handshakes import HandshakeGate, OpenGate, ProtocolFactory
+from nilometer.runtime.network import feed
 from nilometer.runtime.tls import ClientTls, ServerTls
 from nilometer.simulation.fabric import (
     LOOPBACK,
@@ -332,7 +333,7 @@ class VirtualTransport(asyncio.Transport):
             while self._in and self.is_reading():
                 data = self._take(self._in, READ_BYTES_MAX)
                 self._incoming.read(len(data))
-                self._feed(data)
+                feed(self.get_protocol(), data, lambda: self.closed)
             if self._fin_received and not self._in and not self._eof_told and not self.is_closing():
                 self._eof_told = True
                 protocol = self.get_protocol()
@@ -346,23 +347,6 @@ class VirtualTransport(asyncio.Transport):
             if not self.closed:
                 self._outgoing.send(RST)
                 self._finish(error)
-
-    def _feed(self, data: bytes) -> None:
-        protocol = self.get_protocol()
-        if isinstance(protocol, asyncio.BufferedProtocol):
-            view = memoryview(data)
-            while view and not self.closed:
-                buffer = memoryview(protocol.get_buffer(len(view))).cast("B")
-                count = min(len(buffer), len(view))
-                if count == 0:
-                    raise RuntimeError("get_buffer() returned an empty buffer")
-                buffer[:count] = view[:count]
-                buffer.release()
-                protocol.buffer_updated(count)
-                view = view[count:]
-        else:
-            assert isinstance(protocol, asyncio.Protocol)
-            protocol.data_received(data)
 
     # ---- the end
 

@@ -26,7 +26,7 @@ from typing_extensions import Buffer
 
 from nilometer.runtime import DiskLock, File, Listener, Runtime
 from nilometer.runtime.handshakes import HandshakeGate, ProtocolFactory
-from nilometer.runtime.network import SocketNetwork
+from nilometer.runtime.network import SocketNetwork, feed
 from nilometer.runtime.runtime import SystemClock
 from nilometer.runtime.system_disk import SystemDisk
 from nilometer.runtime.tls import ClientTls, ServerTls
@@ -339,7 +339,7 @@ class _Wire(asyncio.Protocol):
         if self._has_finished or (self.is_closing and isinstance(item, bytes | _End)):
             return
         if isinstance(item, bytes):
-            _feed(self.inner, item)
+            feed(self.inner, item, lambda: self._has_finished or self.is_closing)
             self._balance()
         elif isinstance(item, _End):
             if not cast(asyncio.Protocol, self.inner).eof_received():
@@ -367,20 +367,6 @@ class _Wire(asyncio.Protocol):
         if reads != self._reads and not self._is_lost and not self.transport.is_closing():
             self._reads = reads
             (self.transport.resume_reading if reads else self.transport.pause_reading)()
-
-
-def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    if not isinstance(protocol, asyncio.BufferedProtocol):
-        cast(asyncio.Protocol, protocol).data_received(data)
-        return
-    view = memoryview(data)
-    while view:
-        buffer = memoryview(protocol.get_buffer(len(view))).cast("B")
-        count = min(len(buffer), len(view))
-        buffer[:count] = view[:count]
-        buffer.release()
-        protocol.buffer_updated(count)
-        view = view[count:]
 
 
 class _WireTransport(asyncio.Transport):

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import nilometer
-from support.empty_environment import COMMIT, build_both, install_alone, source_files
+from nilometer.compiled import VARIABLE
+from nilometer.compiled.modules import MODULES
+from support.empty_environment import COMMIT, build_both, build_compiled, install_alone, source_files
 from support.ports import free_ports
 
 
@@ -77,6 +79,20 @@ def test_the_version_names_the_commit(built: tuple[Path, Path], run: Run) -> Non
     assert shown is not None
     assert shown[1] == nilometer.__version__
     assert built[0].with_name(COMMIT).read_text().startswith(shown[2])
+
+
+def test_a_wheel_is_compiled_if_asked(built: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel = build_compiled(built[0], tmp_path / "compiled")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith("nilometer/compiled/built/")]
+    assert len(names) == len(MODULES) + 1
+    programs = install_alone(wheel, tmp_path / "environment")
+    environment = {"PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+    for wanted, form in (({}, "compiled"), ({VARIABLE: "0"}, "interpreted")):
+        said = subprocess.run(
+            ["nilometer", "--version"], env=environment | wanted, capture_output=True, text=True, check=True
+        )
+        assert said.stdout.endswith(f", {form})\n")
 
 
 def test_a_cluster_from_the_wheel_alone(run: Run) -> None:

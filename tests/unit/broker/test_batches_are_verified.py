@@ -95,7 +95,7 @@ class Broker:
             ),
             image=SimpleNamespace(topic=lambda _: None, partition=lambda *_: None),
             client_quotas=SimpleNamespace(limits_clients=False),
-            ready_fetches=ReadyFetches(),
+            ready_fetches=ReadyFetches(lambda: 0),
             authorizer=None,
         )
 

@@ -51,6 +51,7 @@ def test_a_consumer_reads_what_is_committed(
         10_000,
         lambda asked, found: None,
         ReplicationQuota(SystemClock()),
+        now_us=lambda: 0,
     )
     reader.read()
     (outcome,) = reader.outcomes

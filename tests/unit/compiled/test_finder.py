@@ -21,6 +21,7 @@ from nilometer.compiled import (
     source_of,
     use,
 )
+from nilometer.compiled.build import CannotCompile, build
 
 NAME = "nilometer.wire.frames"
 
@@ -74,6 +75,19 @@ def test_an_installation_is_compiled_unless_asked(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv(VARIABLE)
     use(folder)
     assert form() == "compiled"
+
+
+def test_what_is_neither_0_nor_1_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "yes")
+    with pytest.raises(ImportError, match="is 'yes': give 1"):
+        use(tmp_path)
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "kept").touch()
+    with pytest.raises(CannotCompile, match="no compiled modules to replace"):
+        build(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["kept"]
 
 
 @pytest.mark.parametrize("interpreter", [None, "cpython-310"])

@@ -116,9 +116,9 @@ class FetchReader:
         max_bytes: int,
         on_found: Callable[[FetchPartition, Partition], None],
         quota: ReplicationQuota,
+        now_us: Callable[[], int],
         check: Callable[[FetchPartition], None] | None = None,
         memory: ResponseMemory | None = None,
-        now_us: Callable[[], int] = lambda: 0,
     ) -> None:
         """``to_read`` is called at each read and returns the partitions to read; ``on_found`` is called with
         each of them that this broker hosts. ``check``, if given, is called with each before it is read, and

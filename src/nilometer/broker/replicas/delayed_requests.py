@@ -300,8 +300,7 @@ class ReadyFetches:
     fetches that wait for one partition, a few are answered in each iteration of the event loop.
     """
 
-    def __init__(self, now_us: Callable[[], int] = lambda: 0) -> None:
-        """``now_us``: the time; by default none passes."""
+    def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
         self._began_us = 0
         self._is_holding = False
