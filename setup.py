@@ -1,8 +1,9 @@
 """What pyproject.toml cannot say: a build writes down its commit, for ``nilometer --version``, and compiles
-the modules that gain by it if NILOMETER_COMPILED is 1, which needs a C compiler."""
+the modules that gain by it where there is a C compiler. NILOMETER_COMPILED=1 insists on it, 0 refuses it."""
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).parent
 SOURCES = ROOT / "src"
 IN_SDIST = SOURCES / "nilometer" / "commit"
+WANTED = os.environ.get("NILOMETER_COMPILED")
 
 
 def commit() -> str | None:
@@ -34,27 +36,29 @@ def write_commit(package: Path) -> None:
         (package / "commit").write_text(found, encoding="ascii")
 
 
+@functools.cache
 def is_compiled() -> bool:
-    return os.environ.get("NILOMETER_COMPILED") == "1"
+    """Whether this build compiles: it says so if it does not."""
+    return WANTED != "0" and (WANTED == "1" or compiling("--check") == 0)
 
 
-def compile_modules(package: Path) -> None:
-    """Compile into ``package``. Raises CalledProcessError if that fails: it was asked for."""
-    folder = package / "compiled" / "built"
-    command = [sys.executable, "-m", "nilometer.compiled.build", "--into", str(folder)]
+def compiling(*arguments: str) -> int:
+    """Run the command that compiles; return its exit code. It prints what it has done, or lacks."""
     path = os.pathsep.join([str(SOURCES), *sys.path])
     environment = {**os.environ, "NILOMETER_COMPILED": "0", "PYTHONPATH": path}
-    subprocess.run(command, env=environment, check=True)
+    command = [sys.executable, "-m", "nilometer.compiled.build", *arguments]
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 class Build(build_py):
     def run(self) -> None:
         super().run()
-        if not self.editable_mode:
-            package = Path(self.build_lib, "nilometer")
-            write_commit(package)
-            if is_compiled():
-                compile_modules(package)
+        if self.editable_mode:
+            return
+        package = Path(self.build_lib, "nilometer")
+        write_commit(package)
+        if is_compiled() and compiling("--into", str(package / "compiled" / "built")) != 0 and WANTED == "1":
+            sys.exit("NILOMETER_COMPILED=1 asks for compiled modules.")
 
 
 class SdistWithCommit(sdist):

@@ -57,20 +57,21 @@ def build_both(folder: Path) -> tuple[Path, Path]:
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
     (unpacked,) = (folder / "unpacked").iterdir()
-    return sdist, _build(backend, unpacked, "build_wheel", folder)
+    return sdist, _build(backend, unpacked, "build_wheel", folder, {VARIABLE: "0"})
 
 
-def build_compiled(sdist: Path, target: Path) -> Path:
-    """Build the wheel with compiled modules, where :func:`build_both` has built ``sdist``; return it."""
+def build_wheel(sdist: Path, target: Path, variables: Mapping[str, str]) -> Path:
+    """Build the wheel where :func:`build_both` has built ``sdist``; return it. Raises AssertionError."""
     (unpacked,) = (sdist.parent / "unpacked").iterdir()
     target.mkdir()
-    return _build(sdist.parent / "backend", unpacked, "build_wheel", target, {VARIABLE: "1"})
+    return _build(sdist.parent / "backend", unpacked, "build_wheel", target, variables)
 
 
 def _build(
     backend: Path, tree: Path, what: str, target: Path, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Path:
-    environment = {**os.environ, **variables, "PYTHONPATH": str(backend)}
+    inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment = {**inherited, **variables, "PYTHONPATH": str(backend)}
     printed = _run(sys.executable, "-c", BUILD, what, target, cwd=tree, env=environment)
     return target / printed.splitlines()[-1]
 

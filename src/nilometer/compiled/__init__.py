@@ -1,8 +1,8 @@
 """The compiled form of some modules: the same sources, translated to C by Cython (:mod:`.build`).
 
-An installation has it if NILOMETER_COMPILED was 1 when it was made, and uses it. A checkout has it after
-``make compiled``, and uses it only if NILOMETER_COMPILED is 1. With 0 everything is interpreted. A module
-whose source has changed since it was compiled is refused: nothing runs in two versions.
+Installing makes it where there is a C compiler, unless NILOMETER_COMPILED is 0, and the installation uses it.
+A checkout has it after ``make compiled``, and uses it only if NILOMETER_COMPILED is 1. With 0 everything is
+interpreted. A module whose source has changed since it was compiled is refused: nothing runs in two versions.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return what is known of the modules in ``folder``; None if there are none for this interpreter."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter where the package is in an archive
         return None
     return manifest if manifest["interpreter"] == sys.implementation.cache_tag else None
 

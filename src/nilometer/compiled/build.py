@@ -6,6 +6,7 @@ Needs Cython, a C compiler and Python's headers; takes two minutes of processor 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shlex
@@ -44,6 +45,19 @@ class CannotCompile(Exception):
     """The modules cannot be compiled here; the message says why."""
 
 
+def what_is_missing() -> str | None:
+    """Return what this machine lacks to compile, in a sentence; None if nothing."""
+    compiler = _compiler()[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler})"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        return f"Python's headers are not installed ({header})"
+    if importlib.util.find_spec("Cython") is None:
+        return "Cython is not installed: pip install cython"
+    return None
+
+
 def is_fresh(folder: Path = FOLDER) -> bool:
     """Whether ``folder`` has the modules of the present sources, for this interpreter."""
     manifest = read_manifest(folder)
@@ -57,6 +71,8 @@ def build(folder: Path = FOLDER, *, is_default: bool = False) -> None:
     """
     if folder.exists() and not (folder / MANIFEST).exists():
         raise CannotCompile(f"{folder} is there, and has no compiled modules to replace")
+    if (missing := what_is_missing()) is not None:
+        raise CannotCompile(missing)
     digests = _digests()
     with tempfile.TemporaryDirectory(prefix="nilometer-compiled-") as name:
         work = Path(name)
@@ -103,11 +119,9 @@ def _copy_sources(work: Path) -> None:
 
 
 def _translate(work: Path) -> None:
-    try:
-        from Cython.Build import cythonize  # pyright: ignore[reportUnknownVariableType]
-        from Cython.Compiler.Errors import CompileError
-    except ImportError:
-        raise CannotCompile("Cython is not installed: pip install cython") from None
+    from Cython.Build import cythonize  # pyright: ignore[reportUnknownVariableType]
+    from Cython.Compiler.Errors import CompileError
+
     sources = [str(path.relative_to(work)) for path in sorted(work.rglob("*.pxd"))]
     before = Path.cwd()
     os.chdir(work)
@@ -128,7 +142,7 @@ def _translate(work: Path) -> None:
 def _compile_all(work: Path) -> None:
     (work / "built").mkdir()
     command = [
-        *shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared"),
+        *_compiler(),
         *shlex.split(sysconfig.get_config_var("CCSHARED") or ""),
         *_FLAGS,
         f"-I{sysconfig.get_path('include')}",
@@ -138,15 +152,16 @@ def _compile_all(work: Path) -> None:
             pass
 
 
+def _compiler() -> list[str]:
+    return shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
+
+
 def _compile_one(work: Path, command: Sequence[str], module: str) -> None:
     source = work.joinpath(PACKAGE.name, *module.split(".")).with_suffix(".c")
     made = work / "built" / file_name(f"{PACKAGE.name}.{module}")
-    try:
-        done = subprocess.run(
-            [*command, str(source), "-o", str(made)], capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        raise CannotCompile(f"there is no C compiler: {error}") from error
+    done = subprocess.run(
+        [*command, str(source), "-o", str(made)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise CannotCompile(f"the C compiler refuses {module}: {done.stderr.strip()[-2000:]}")
 
@@ -154,14 +169,19 @@ def _compile_one(work: Path, command: Sequence[str], module: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m nilometer.compiled.build", description=__doc__)
     parser.add_argument("--if-stale", action="store_true", help="do nothing if they are compiled already")
+    parser.add_argument("--check", action="store_true", help="only say what is missing; exit code 1 if so")
     parser.add_argument("--into", type=Path, help="of an installation, which uses them without being asked")
     chosen = parser.parse_args()
+    if chosen.check:
+        if (missing := what_is_missing()) is not None:
+            print(f"The modules are not compiled: {missing}", file=sys.stderr)
+        return int(missing is not None)
     if chosen.if_stale and is_fresh():
         return 0
     try:
         build(chosen.into or FOLDER, is_default=chosen.into is not None)
     except CannotCompile as reason:
-        print(f"The modules cannot be compiled: {reason}", file=sys.stderr)
+        print(f"The modules are not compiled: {reason}", file=sys.stderr)
         return 1
     used = f"{VARIABLE}=1 uses them" if chosen.into is None else f"used unless {VARIABLE} is 0"
     print(f"{len(MODULES)} modules are compiled, {used}.")

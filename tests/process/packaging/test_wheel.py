@@ -16,7 +16,7 @@ import pytest
 import nilometer
 from nilometer.compiled import VARIABLE
 from nilometer.compiled.modules import MODULES
-from support.empty_environment import COMMIT, build_both, build_compiled, install_alone, source_files
+from support.empty_environment import COMMIT, build_both, build_wheel, install_alone, source_files
 from support.ports import free_ports
 
 
@@ -81,11 +81,15 @@ def test_the_version_names_the_commit(built: tuple[Path, Path], run: Run) -> Non
     assert built[0].with_name(COMMIT).read_text().startswith(shown[2])
 
 
-def test_a_wheel_is_compiled_if_asked(built: tuple[Path, Path], tmp_path: Path) -> None:
-    wheel = build_compiled(built[0], tmp_path / "compiled")
+def modules_in(wheel: Path) -> int:
     with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.startswith("nilometer/compiled/built/")]
-    assert len(names) == len(MODULES) + 1
+        return sum(name.startswith("nilometer/compiled/built/nilometer.") for name in archive.namelist())
+
+
+def test_a_wheel_is_compiled_where_there_is_a_compiler(built: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel = build_wheel(built[0], tmp_path / "compiled", {})
+    assert modules_in(wheel) == len(MODULES)
+    assert not wheel.name.endswith("-any.whl")
     programs = install_alone(wheel, tmp_path / "environment")
     environment = {"PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin"}
     for wanted, form in (({}, "compiled"), ({VARIABLE: "0"}, "interpreted")):
@@ -93,6 +97,15 @@ def test_a_wheel_is_compiled_if_asked(built: tuple[Path, Path], tmp_path: Path) 
             ["nilometer", "--version"], env=environment | wanted, capture_output=True, text=True, check=True
         )
         assert said.stdout.endswith(f", {form})\n")
+
+
+def test_a_wheel_without_a_compiler(built: tuple[Path, Path], tmp_path: Path) -> None:
+    nowhere = {"PATH": str(tmp_path)}
+    wheel = build_wheel(built[0], tmp_path / "plain", nowhere)
+    assert modules_in(wheel) == 0
+    assert wheel.name.endswith("-none-any.whl")
+    with pytest.raises(AssertionError, match="there is no C compiler"):
+        build_wheel(built[0], tmp_path / "asked", nowhere | {VARIABLE: "1"})
 
 
 def test_a_cluster_from_the_wheel_alone(run: Run) -> None:

@@ -314,13 +314,6 @@ def _errors(topics: Sequence[OffsetCommitTopicReply]) -> Errors:
 
 def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
     """Make the response, in the order of the request; a partition missing in ``errors`` does not exist."""
-
-    def error_of(topic: str, index: int) -> ErrorCode:
-        error = errors.get((topic, index), ErrorCode.unknown_topic_or_partition)
-        if error is ErrorCode.coordinator_load_in_progress and request.version < FIRST_WITH_LOADING:
-            return ErrorCode.coordinator_not_available  # older producers do not retry on loading (KAFKA-7296)
-        return error
-
     return request.respond(
         topics=tuple(
             request.make(
@@ -330,7 +323,7 @@ def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
                     request.make(
                         "TxnOffsetCommitResponsePartition",
                         partition_index=partition.partition_index,
-                        error_code=error_of(topic.name, partition.partition_index),
+                        error_code=_known_to(request, errors.get((topic.name, partition.partition_index))),
                     )
                     for partition in topic.partitions
                 ),
@@ -338,6 +331,15 @@ def _respond_txn_offset_commit(request: Request, errors: Errors) -> Reply:
             for topic in request.body.topics
         )
     )
+
+
+def _known_to(request: Request, error: ErrorCode | None) -> ErrorCode:
+    """Return the error that the producer understands; None is that of a partition that does not exist."""
+    if error is None:
+        return ErrorCode.unknown_topic_or_partition
+    if error is ErrorCode.coordinator_load_in_progress and request.version < FIRST_WITH_LOADING:
+        return ErrorCode.coordinator_not_available  # older producers do not retry on loading (KAFKA-7296)
+    return error
 
 
 TXN_OFFSET_COMMIT = ApiSpec(
