@@ -1,6 +1,8 @@
 SHELL := /bin/bash
-PYTHON ?= python3
 VENV := .venv
+# That of the environment if there is one; else the system's, if it can make one: it is built with optimisation.
+SYSTEM_PYTHON := $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/python3)
+PYTHON ?= $(firstword $(wildcard $(VENV)/bin/python) $(SYSTEM_PYTHON) python3)
 BIN := $(VENV)/bin
 # Tests wait more than they compute.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
@@ -84,8 +86,8 @@ docs: setup  ## the documentation as a site, in build/docs
 reference: setup  ## write the parts of docs/ that are made from the code
 	PYTHONPATH=tests $(BIN)/python -m support.documentation.write_reference
 
-bench: setup java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
-	$(BIN)/python -m bench $(BENCH)
+bench: setup compiled java  ## Nilometer beside Apache Kafka; BENCH='--row start --rounds 5' passes options
+	NILOMETER_COMPILED=1 $(BIN)/python -m bench $(BENCH)
 
 simulate: setup  ## whole clusters in a virtual world: a fixed set of seeds; SIMULATE='--seed 900 --seeds 50' chooses others
 	$(BIN)/nilometer simulate $(if $(SIMULATE),$(SIMULATE),--seeds 20 --minutes 1)

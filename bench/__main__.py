@@ -86,6 +86,11 @@ def _chosen(keys: tuple[str, ...]) -> list[Row]:
     "--resume", is_flag=True, help="Leave out rows that the same command has written in the last 24 hours."
 )
 @click.option("--dry", is_flag=True, help="Show the numbers, write nothing.")
+@click.option(
+    "--any-form",
+    is_flag=True,
+    help="Measure interpreted modules, or an interpreter that was built without optimisation, too.",
+)
 @click.option("--list", "list_rows", is_flag=True, help="Name the rows and stop.")
 @click.option("--render", is_flag=True, help="Write the table from the numbers that are there, and stop.")
 def main(
@@ -96,6 +101,7 @@ def main(
     quick: bool,
     resume: bool,
     dry: bool,
+    any_form: bool,
     list_rows: bool,
     render: bool,
 ) -> None:
@@ -107,6 +113,8 @@ def main(
     if render:
         click.echo(f"written: {report.render(SECTIONS)}")
         return
+    if not (any_form or quick) and (slow := report.what_makes_slow()):
+        raise click.UsageError(f"{slow} Or give --any-form: the numbers will say so.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # brokers are stopped
     ensure_java()
     load.compile_load()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
-from tests.support.wire.wire_peer import WirePeer
+from tests.support.wire.wire_peer import WirePeer, make
 
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
@@ -47,7 +48,7 @@ CONNECTIONS = (1, 10, 100, 1_000)
 CONNECTION_PARTITIONS = 6
 SMALL_BATCH = 10
 """Records in each request of a connection."""
-PRODUCE_VERSION = 8
+PRODUCE_VERSION, IDEMPOTENT_VERSION = 8, 13
 WRITABLE_TIMEOUT_S = 30.0
 CODECS = ("lz4", "zstd")
 
@@ -109,7 +110,8 @@ def _java_consume(system: System, seconds: float, *, records: int) -> Numbers:
 def small_batches(system: System, seconds: float, *, connections: int) -> Numbers:
     """Each connection sends a small batch, acks=all, and the next when it is answered."""
     topic = plays.fresh_topic(system, "connected", CONNECTION_PARTITIONS, 1)
-    frames = [_produce_frame(topic, partition) for partition in range(CONNECTION_PARTITIONS)]
+    batch = _batch()
+    frames = [_produce_frame(batch, partition, topic=topic) for partition in range(CONNECTION_PARTITIONS)]
     error_at = 4 + 4 + 2 + len(topic) + 4 + 4
     """In a response of version 8: behind correlation id, topics, name, partitions, index."""
     _wait_writable(system, frames, error_at)
@@ -118,19 +120,79 @@ def small_batches(system: System, seconds: float, *, connections: int) -> Number
     return {**found, "records_per_s": SMALL_BATCH * found["requests_per_s"]}
 
 
+def idempotent_batches(system: System, seconds: float, *, connections: int) -> Numbers:
+    """The same by idempotent producers, one on each connection, with the newest version of Produce."""
+    topic = plays.fresh_topic(system, "numbered", CONNECTION_PARTITIONS, 1)
+    with WirePeer(system.bootstrap) as peer:
+        (found,) = peer.ask(
+            ApiKey.METADATA, 12, topics=(make(ApiKey.METADATA, 12, "MetadataRequestTopic", name=topic),)
+        ).topics
+        ids = [_producer_id(peer) for _ in range(connections)]
+    batch = _batch()
+    frames = [
+        _produce_frame(batch, partition, topic_id=found.topic_id)
+        for partition in range(CONNECTION_PARTITIONS)
+    ]
+    error_at = 4 + 1 + 1 + 16 + 1 + 4
+    """In a response of version 13: behind correlation id, tags, topics, id, partitions, index."""
+    _wait_writable(system, frames, error_at)
+    producers = Producers(ids, frames[0].index(batch), SMALL_BATCH)
+    numbers = ask(system, seconds, frames, error_at, connections, producers)
+    delete_topic(system, topic)
+    return {**numbers, "records_per_s": SMALL_BATCH * numbers["requests_per_s"]}
+
+
+def _producer_id(peer: WirePeer) -> int:
+    """Raises RuntimeError if the broker gives none for ``WRITABLE_TIMEOUT_S``."""
+    deadline = time.monotonic() + WRITABLE_TIMEOUT_S
+    while True:
+        given = peer.ask(
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            transactional_id=None,
+            transaction_timeout_ms=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        if given.error_code is ErrorCode.none:
+            return given.producer_id
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no producer id: {given.error_code.name}")
+        time.sleep(0.02)
+
+
+class Producers(NamedTuple):
+    """The connections as idempotent producers."""
+
+    ids: list[int]
+    batch_at: int
+    """Where a frame has its batch."""
+    records: int
+    """In each batch."""
+
+
 def ask(
-    system: System, seconds: float, frames: list[bytes], error_at: int, connections: int
+    system: System,
+    seconds: float,
+    frames: list[bytes],
+    error_at: int,
+    connections: int,
+    producers: Producers | None = None,
 ) -> dict[str, float]:
     """Each connection sends one of the frames, and again when it is answered.
 
     ``error_at``: where a response has its error code, which must be 0.
     """
     host, _, port = system.bootstrap.rpartition(":")
+    numbered = () if producers is None else (producers.batch_at, producers.records)
+    ids = b"" if producers is None else b"".join(one.to_bytes(8, "big") for one in producers.ids)
     cpu, began = cpu_seconds(system), time.monotonic()
     client = load.start(
-        host, port, connections, seconds, len(frames), error_at, program="connections", text=False
+        *(host, port, connections, seconds, len(frames), error_at, *numbered),
+        program="connections",
+        text=False,
     )
-    done = load.finish(client, b"".join(frames))
+    done = load.finish(client, b"".join(frames) + ids)
     taken = time.monotonic() - began
     cpu = cpu_seconds(system) - cpu
     return {
@@ -157,13 +219,19 @@ def _wait_writable(system: System, frames: list[bytes], error_at: int) -> None:
                 time.sleep(0.02)
 
 
-def _produce_frame(topic: str, partition: int) -> bytes:
+def _batch() -> bytes:
     builder = BatchBuilder()
     for _ in range(SMALL_BATCH):
         builder.append(time.time_ns() // 1_000_000, None, b"x" * SIZE, ())
-    made = api(ApiKey.PRODUCE, PRODUCE_VERSION)
-    part = made.make_request("PartitionProduceData", index=partition, records=builder.build())
-    data = made.make_request("TopicProduceData", name=topic, partition_data=(part,))
+    return builder.build()
+
+
+def _produce_frame(batch: bytes, partition: int, *, topic: str = "", topic_id: UUID | None = None) -> bytes:
+    """``topic_id``: with it, in the newest version."""
+    named = {"name": topic} if topic_id is None else {"topic_id": topic_id}
+    made = api(ApiKey.PRODUCE, PRODUCE_VERSION if topic_id is None else IDEMPOTENT_VERSION)
+    part = made.make_request("PartitionProduceData", index=partition, records=batch)
+    data = made.make_request("TopicProduceData", **named, partition_data=(part,))
     request = made.request(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=(data,))
     return encode_request(1, "bench", request)
 
@@ -186,6 +254,16 @@ def _connection_row(connections: int) -> Row:
         "each sent when the one before is acknowledged",
         _REQUESTS,
         Load(partial(small_batches, connections=connections), "requests_per_s"),
+    )
+
+
+def _idempotent_row(connections: int) -> Row:
+    return Row(
+        f"idempotent-{connections}",
+        f"{connections:,} idempotent producers, batches of {SMALL_BATCH} records of {SIZE} B, "
+        "each sent when the one before is acknowledged",
+        _REQUESTS,
+        Load(partial(idempotent_batches, connections=connections), "requests_per_s"),
     )
 
 
@@ -223,5 +301,6 @@ CLIENT_ROWS: tuple[Row, ...] = (
         ),
     ),
     *(_connection_row(connections) for connections in CONNECTIONS),
+    *(_idempotent_row(connections) for connections in CONNECTIONS[1:]),
     *(_compressed_row(codec) for codec in CODECS),
 )

@@ -46,7 +46,7 @@ def names_read(scope: Scope) -> Iterator[str]:
 
 
 def is_argument(scope: Scope, name: ast.Name) -> bool:
-    """Whether ``name`` is in what a generator expression goes through first: it is evaluated outside of it."""
+    """Whether ``name`` is in what a generator expression goes through first, which is evaluated outside."""
     return isinstance(scope, ast.GeneratorExp) and name in ast.walk(scope.generators[0].iter)
 
 
