@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from confluent_kafka import Consumer, Producer, TopicPartition
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from nilometer.client.admin.admin import ResourceType
 from support.brokers.nilometer_cluster import NilometerCluster
@@ -275,6 +275,10 @@ def test_a_record_is_written_found_and_followed(filled: NilometerCluster, page: 
     assert page.locator("#records .key").all_inner_texts() == ["k298", "k299"], (
         "the search began at the oldest"
     )
+    expect(page.locator("#stop")).to_be_hidden()
+    page.go_back()
+    expect(page.locator("#q")).to_have_value("k7")
+    expect(page.locator("#records tr")).to_have_count(1)
     page.goto("/topics/written/messages?count=100&value=%24.order+%3C+150")
     expect(page.locator("#found")).to_contain_text("100 records of 301 read")
     assert page.locator("#records .key").first.inner_text() == "k149"
@@ -351,13 +355,14 @@ def test_it_is_used_by_keys_in_the_dark_and_on_a_phone(filled: NilometerCluster,
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 1440), ("light", 400)])
 def test_no_page_breaks_a_rule_of_accessibility(
-    filled: NilometerCluster, browser: Browser, scheme: Literal["light", "dark"]
+    filled: NilometerCluster, browser: Browser, scheme: Literal["light", "dark"], width: int
 ) -> None:
     """WCAG 2.1, levels A and AA, as far as axe can tell."""
     with console("--bootstrap-server", filled.bootstrap, "--changes", "all") as url:
-        page = browser.new_context(base_url=url, color_scheme=scheme).new_page()
+        viewport: ViewportSize = {"width": width, "height": 900}
+        page = browser.new_context(base_url=url, color_scheme=scheme, viewport=viewport).new_page()
         for path in (
             *("/", "/brokers", "/brokers/1", "/topics", "/topics/orders", "/topics/orders/0"),
             *("/topics/orders/settings", "/topics/orders/messages", "/topics/gone", "/groups"),

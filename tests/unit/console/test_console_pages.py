@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -169,8 +170,12 @@ class Records(RecordReader):
         self.followed: list[tuple[str, int | None, Mapping[int, int]]] = []
         self._failure = failure
 
-    async def read(self, query: RecordQuery) -> Found:
+    async def read(self, query: RecordQuery, progress: Callable[[Found], None] = lambda _: None) -> Found:
         self.queries.append(query)
+        if query.key == b"lost":
+            raise KafkaError(ErrorCode.request_timed_out, "no broker responds")
+        progress(Found((), 500, True, None, ()))
+        await asyncio.sleep(0)
         if self._values:
             found = [ConsumerRecord("t", 0, n, 0, 0, None, one, (), 0) for n, one in enumerate(self._values)]
             return Found(tuple(found), len(found), False, None, ())
@@ -390,6 +395,24 @@ def test_a_record_that_was_not_confirmed_is_not_called_unwritten(
     assert unsaid not in answer.text
 
 
+def test_a_search_shows_what_it_has_found_so_far_and_at_last_all() -> None:
+    answer = send("/topics/t/messages?key=k&count=9", headers=[EVENTS])
+    first, last = (one.split("\n") for one in answer.text.strip().split("\n\n"))
+    assert first[0] == "event: found"
+    assert "0 records of 500 read so far: the search goes on" in first[1]
+    assert last[0] == "event: done"
+    assert "2 records." in last[1] and "record-0-7" in last[1]
+    assert SCRIPT not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "said"), [("key=lost", "no broker responds"), ("key=k&count=x", "number of")]
+)
+def test_a_search_that_fails_says_so(query: str, said: str) -> None:
+    events = send(f"/topics/t/messages?{query}", headers=[EVENTS]).text
+    assert events.startswith("event: failure") and said in events
+
+
 def test_a_tail_says_what_it_skipped_and_where_it_goes_on() -> None:
     records = Records()
     answer = send("/topics/t/tail?partition=0", records, headers=[EVENTS])
@@ -424,7 +447,7 @@ def test_one_tail_too_many_says_so() -> None:
 
 def test_a_page_whose_records_are_cut_to_bound_it_says_so() -> None:
     class Many(Records):
-        async def read(self, query: RecordQuery) -> Found:
+        async def read(self, query: RecordQuery, progress: Callable[[Found], None] = lambda _: None) -> Found:
             (record, _) = (await super().read(query)).records
             return Found((record,) * query.count, query.count, False, None, ())
 

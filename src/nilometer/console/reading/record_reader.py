@@ -6,7 +6,7 @@ Records are read without a group: nothing is committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
@@ -27,6 +27,8 @@ COUNT_MAX = 200
 SEARCHED_MAX = 200_000
 """How many records a search by key or value reads at most."""
 SEARCH_TIMEOUT_MS = 10_000
+PROGRESS_INTERVAL_S = 0.3
+"""How long a search goes on before it shows again what it has found so far."""
 READERS_MAX = 8
 """How many readings and writes there are at once."""
 TAILS_MAX = 16
@@ -79,7 +81,8 @@ class Found:
     searched: int
     """How many records were read."""
     is_cut: bool
-    """Whether the search ended before the end of the partitions, other than by finding enough."""
+    """Whether the search ended before the end of the partitions, other than by finding enough; of a search
+    that goes on, whether there is more to read."""
     next_offset: int | None
     """Where the next page of a single partition begins; None at its end and for several partitions."""
     logs: tuple[tuple[TopicPartition, LogRange], ...]
@@ -136,14 +139,39 @@ class RecordReader:
         for consumer in list(self._tails):
             await consumer.close()
 
-    async def read(self, query: RecordQuery) -> Found:
-        """Return the records that a query selects. Raises KafkaError."""
+    async def watch(self, query: RecordQuery) -> AsyncGenerator[tuple[Found, bool]]:
+        """Yield what a search has found so far, and whether that is all. Raises KafkaError.
+
+        The search does not wait for whoever watches, and ends when nobody does.
+        """
+        newest: asyncio.Queue[Found | None] = asyncio.Queue(1)
+
+        def put(found: Found | None) -> None:
+            if newest.full():
+                newest.get_nowait()
+            newest.put_nowait(found)
+
+        search = asyncio.create_task(self.read(query, put))
+        search.add_done_callback(lambda _: put(None))
+        try:
+            while (found := await newest.get()) is not None:
+                yield found, False
+                await asyncio.sleep(PROGRESS_INTERVAL_S)
+            yield await search, True
+        finally:
+            search.cancel()
+
+    async def read(self, query: RecordQuery, progress: Callable[[Found], None] = lambda _: None) -> Found:
+        """Return the records that a query selects. Raises KafkaError.
+
+        ``progress`` is called with what was found whenever a part of the partitions has been read.
+        """
         async with self._slots.readings, self._consumer(committed=query.committed) as consumer:
             partitions = await self._partitions(consumer, query.topic, query.partition)
             consumer.assign(partitions)
             if query.start == NEWEST:
-                return await self._newest(consumer, partitions, query)
-            return await self._search(consumer, partitions, query)
+                return await self._newest(consumer, partitions, query, progress)
+            return await self._search(consumer, partitions, query, progress)
 
     async def tail(
         self, topic: str, partition: int | None, after: Mapping[int, int]
@@ -239,31 +267,32 @@ class RecordReader:
         return [found[partition]]
 
     async def _newest(
-        self, consumer: Consumer, partitions: Sequence[TopicPartition], query: RecordQuery
+        self,
+        consumer: Consumer,
+        partitions: Sequence[TopicPartition],
+        query: RecordQuery,
+        progress: Callable[[Found], None],
     ) -> Found:
         """Look from the ends backwards, the newest record first, until there are enough or a bound is met."""
         logs = await log_ranges(consumer, partitions)
         ends = {one: min(log.end, query.before.get(one.partition, log.end)) for one, log in logs.items()}
         deadline_ms = self._clock.monotonic_ms() + SEARCH_TIMEOUT_MS
-        found = Backwards([], 0, ends, is_done=True)
+        found = _newest_found(Backwards([], 0, ends, is_done=True), logs, query)
         selects = query.selects if query.searches else None
         async with aclosing(read_backwards(consumer, logs, ends, query.count, selects)) as rounds:
-            async for found in rounds:
-                if found.read >= SEARCHED_MAX or self._clock.monotonic_ms() >= deadline_ms:
+            async for so_far in rounds:
+                found = _newest_found(so_far, logs, query)
+                if so_far.read >= SEARCHED_MAX or self._clock.monotonic_ms() >= deadline_ms:
                     break
-        before = {one.partition: end for one, end in found.before.items()}
-        has_older = any(end > logs[one].start for one, end in found.before.items())
-        return Found(
-            tuple(found.records[::-1]),
-            found.read if query.searches else len(found.records),
-            not found.is_done,
-            None,
-            tuple(logs.items()),
-            before if has_older and len(before) <= MARKED_MAX else {},
-        )
+                progress(found)
+        return found
 
     async def _search(
-        self, consumer: Consumer, partitions: Sequence[TopicPartition], query: RecordQuery
+        self,
+        consumer: Consumer,
+        partitions: Sequence[TopicPartition],
+        query: RecordQuery,
+        progress: Callable[[Found], None],
     ) -> Found:
         logs = await log_ranges(consumer, partitions)
         await self._seek(consumer, partitions, query, logs)
@@ -282,15 +311,13 @@ class RecordReader:
                 if record.offset < logs[one].end and len(matching) < query.count and query.selects(record):
                     matching.append(record)
             unread = await _unread(consumer, partitions, logs)
+            progress(Found(_merged(matching), searched, bool(unread), None, tuple(logs.items())))
         is_full = len(matching) == query.count
         after = None
         if unread and len(partitions) == 1:
             after = matching[-1].offset + 1 if is_full else await consumer.position(partitions[0])
-        by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for record in matching:
-            by_partition.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
-        records = tuple(newest(by_partition, query.count))
-        return Found(records, searched, bool(unread) and not is_full, after, tuple(logs.items()))
+        is_cut = bool(unread) and not is_full
+        return Found(_merged(matching), searched, is_cut, after, tuple(logs.items()))
 
     async def _seek(
         self,
@@ -319,6 +346,27 @@ class RecordReader:
                 consumer.seek(one, end - TAIL_RECORDS)
                 skipped += behind - TAIL_RECORDS
         return skipped
+
+
+def _newest_found(found: Backwards, logs: Mapping[TopicPartition, LogRange], query: RecordQuery) -> Found:
+    before = {one.partition: end for one, end in found.before.items()}
+    has_older = any(end > logs[one].start for one, end in found.before.items())
+    return Found(
+        tuple(found.records[::-1]),
+        found.read if query.searches else len(found.records),
+        not found.is_done,
+        None,
+        tuple(logs.items()),
+        before if has_older and len(before) <= MARKED_MAX else {},
+    )
+
+
+def _merged(records: Sequence[ConsumerRecord]) -> tuple[ConsumerRecord, ...]:
+    """Return the records of several partitions by time, those of a partition in its order."""
+    by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
+    for record in records:
+        by_partition.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+    return tuple(newest(by_partition, len(records)))
 
 
 def continued(after: int | None, log: LogRange) -> tuple[int, int]:

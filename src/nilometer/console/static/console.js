@@ -128,6 +128,58 @@ document.addEventListener("visibilitychange", () => (document.hidden ? pause() :
 addEventListener("pagehide", pause);
 addEventListener("pageshow", resume);
 
+// ── a search in a topic ─────────────────────────────────────────────────────────────────────────
+// A search by key or value reads many records: what it finds is shown meanwhile, and it can be stopped.
+const search = document.getElementById("search");
+const stop = document.getElementById("stop");
+let searching = null;
+
+function endSearch() {
+  if (searching !== null) searching.close();
+  searching = null;
+  stop.hidden = true;
+}
+
+function openSearch(address) {
+  endSearch();
+  if (tail.isOn) button.click();
+  history.pushState(null, "", address);
+  stop.hidden = false;
+  const results = document.getElementById("results");
+  const source = new EventSource(address);
+  searching = source;
+  const put = (event) => patch(results, parsed(JSON.parse(event.data)));
+  source.addEventListener("found", put);
+  source.addEventListener("done", (event) => {
+    endSearch();
+    put(event);
+    succeed();
+    show("", "");
+  });
+  source.addEventListener("failure", (event) => {
+    endSearch();
+    fail(JSON.parse(event.data));
+  });
+  source.addEventListener("error", () => {
+    if (searching === source) location.reload();  // the page says what is wrong
+  });
+}
+
+if (search !== null && stop !== null) {
+  search.addEventListener("submit", (event) => {
+    const given = new FormData(search);
+    if (given.get("key") === "" && given.get("value") === "") return;
+    event.preventDefault();
+    openSearch(`${search.getAttribute("action")}?${new URLSearchParams(given)}`);
+  });
+  stop.addEventListener("click", () => {
+    endSearch();
+    describeTail("The search was stopped: these records were found until then.");
+  });
+  addEventListener("popstate", () => location.reload());
+  addEventListener("pagehide", endSearch);
+}
+
 // ── the tail of a topic ─────────────────────────────────────────────────────────────────────────
 // `mark` says how far records were received: a tail that continues, after a hidden tab or a lost connection, goes
 // on there, and the server says what it passes over.

@@ -183,6 +183,8 @@ def _text(entered: str) -> bytes:
 logger = logging.getLogger("nilometer.console")
 
 BODY_BYTES_MAX = 2 * 1024 * 1024
+UNBUFFERED = {"Cache-Control": "no-store", "Vary": "Accept", "X-Accel-Buffering": "no"}
+"""Headers of events."""
 READ_ONLY = "This console is read-only: it was started with --changes none, or --read-only."
 
 
@@ -236,6 +238,8 @@ class MessagePages:
     async def _messages(self, request: Request) -> Response:
         topic: str = request.path_params["topic"]
         entered = Entered.of(request.query_params)
+        if EVENTS in request.headers.get("accept", ""):
+            return StreamingResponse(self._search(topic, entered), media_type=EVENTS, headers=UNBUFFERED)
         limit = WHOLE_BYTES if request.query_params.get("whole") == "1" else SHOWN_BYTES
         try:
             found = await self._records.read(record_query(topic, entered))
@@ -245,6 +249,29 @@ class MessagePages:
             return await self._page(request, None, _Shown(entered, _message(error)), _status(error))
         view = _view(topic, found, entered, limit, await self._values.of(found.records))
         return await self._page(request, view, _Shown(entered), 200)
+
+    async def _search(self, topic: str, entered: Entered) -> AsyncGenerator[str]:
+        """Yield the results of a search while it goes on, and at last all of them, as ``done``."""
+        try:
+            async with aclosing(self._records.watch(record_query(topic, entered))) as rounds:
+                async for found, is_done in rounds:
+                    view = _view(topic, found, entered, SHOWN_BYTES, await self._values.of(found.records))
+                    yield event("done" if is_done else "found", self._results(view, entered, not is_done))
+        except BadEntry as error:
+            yield event("failure", str(error))
+        except KafkaError as error:
+            yield event("failure", _message(error))
+
+    def _results(self, view: MessagesView, entered: Entered, is_going: bool) -> str:
+        return self._rendering.render(
+            "message_results.html",
+            topic=view.topic,
+            view=view,
+            entered=entered,
+            is_going=is_going,
+            count_max=COUNT_MAX,
+            searched_max=SEARCHED_MAX,
+        )
 
     async def _produce(self, request: Request) -> Response:
         topic: str = request.path_params["topic"]
@@ -290,9 +317,8 @@ class MessagePages:
                 raise BadEntry(f"form must be one of {', '.join(FORMATS)}.")
         except BadEntry as error:
             return PlainTextResponse(f"{error}\n", 400)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         events = self._stream(topic, partition, form, after)
-        return StreamingResponse(events, media_type=EVENTS, headers=headers)
+        return StreamingResponse(events, media_type=EVENTS, headers=UNBUFFERED)
 
     async def _stream(
         self, topic: str, partition: int | None, form: str, after: Mapping[int, int]
@@ -329,6 +355,7 @@ class MessagePages:
             topic=topic,
             view=view,
             shown=shown,
+            is_going=False,
             written=shown.written or {},
             is_written=request.query_params.get("written") == "1",
             starts=STARTS,
