@@ -35,6 +35,7 @@ define install
 	@echo "  the other packages ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(1)]'
 	@$(BIN)/python -m compileall -q src  # installing does that for others' code, and every broker starts from it
+	@$(BIN)/python -c 'from nilometer.pipeline.decode.column_decoder import warm_up; warm_up()'  # compiled by the first run else
 	@rm -f $(VENV)/.stamp-*
 endef
 
