@@ -25,7 +25,7 @@ from nilometer.broker.connection_memory import RequestMemory, ResponseMemory
 from nilometer.broker.rejected_batches import RejectedBatches, RejectedTotal
 from nilometer.broker.replies import SENT_BYTES, CloseConnection, LongReply, MadeReply, Reply, WaitingReply
 from nilometer.broker.request_context import ANONYMOUS_CONTEXT, RequestContext
-from nilometer.broker.turns import SLICE_US, Turns
+from nilometer.broker.turns import SHARE_US, SLICE_US, Turns
 from nilometer.cluster.cluster_secret import ClusterSecret, ProofExchange
 from nilometer.runtime.runtime import SystemClock
 from nilometer.wire.api_keys import api_name
@@ -134,6 +134,8 @@ class Connection:
         self._read_paused = False
         self._draining = False
         self._is_next_turn_scheduled = False
+        self._share_iteration = self._share_began_us = 0
+        """The iteration of the event loop in which this connection was served last, and since when."""
         self._is_ending = False  # nothing more is read or dispatched
         self._muted: asyncio.TimerHandle | None = None
         self._close_reason: str | None = None
@@ -337,15 +339,29 @@ class Connection:
     def _handle_queued(self) -> None:
         """Dispatch queued frames at once, or in a later iteration of the event loop if many other connections
         have some. Brokers do not wait: replication goes on whatever clients do."""
-        if self._turns.has_time or self.context.is_broker or self._close_reason:
+        if self.context.is_broker or self._close_reason:
             self._dispatch_queued()
             return
-        if not self._is_next_turn_scheduled:
+        if self._turns.has_time:
+            if self._has_share():
+                self._dispatch_queued()
+                return
+            self._schedule_next_turn()
+        elif not self._is_next_turn_scheduled:
             self._is_next_turn_scheduled = True
             self._turns.call_after_arrived(self._next_turn)
         if self._queued_bytes >= SMALL_BYTES or len(self._queue) > 1:  # a small request costs more to count
             self._hold_requests(has_progressed=True)
             self._balance_reading()
+
+    def _has_share(self) -> bool:
+        """Whether this connection may still be served in this iteration of the event loop: one readable
+        socket is read up to 32 times before the next one."""
+        turns = self._turns
+        if self._share_iteration != turns.iteration:
+            self._share_iteration, self._share_began_us = turns.iteration, turns.asked_us
+            return True
+        return turns.asked_us - self._share_began_us < SHARE_US
 
     def _dispatch_queued(self) -> None:
         """Dispatch queued frames, until the order of requests, a client that does not read, or the share of
@@ -610,6 +626,7 @@ class Connection:
             or not self._may_write
             or self._muted is not None
             or self._lacks_memory
+            or (self._is_next_turn_scheduled and bool(self._queue))  # in the socket they cost nothing
             or len(self._queue) >= FRAMES_QUEUED_MAX
             or self._queued_bytes >= BYTES_QUEUED_MAX
         )

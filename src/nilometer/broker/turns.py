@@ -36,6 +36,9 @@ ARRIVED_US = 60_000
 """So long the requests that have arrived are handled before the event loop goes on: thousands of connections
 may become readable at once. A thousand with a usual request each take less: to queue those costs more than it
 gives."""
+SHARE_US = 500
+"""So long requests of one connection are handled before others of this iteration of the event loop: one that
+has sent many at once, or large ones, would hold all others for the time that those take together."""
 RELEASED_AT_ONCE = 256
 NOTED_US = 1_000
 """Shorter turns are not counted: nearly all are far shorter, and counting costs time, too."""
@@ -65,6 +68,10 @@ class Turns:
         """Handle the requests of connections that have to wait, in the order in which they arrived."""
         self._has_begun = False  # to handle what arrived in this iteration of the event loop
         self._began_us = 0
+        self.iteration = 0
+        """Counts the iterations of the event loop in which requests arrived."""
+        self.asked_us = 0
+        """When :attr:`has_time` was last asked for."""
         self._logged_us = -LOG_EVERY_US
         self.durations = Distribution()
         """Of turns of ``NOTED_US`` and more."""
@@ -106,9 +113,10 @@ class Turns:
         in this iteration of the event loop took less than ``ARRIVED_US``."""
         if self._arrived:
             return False
-        now_us = self.now_us()
+        now_us = self.asked_us = self.now_us()
         if not self._has_begun:
             self._has_begun, self._began_us = True, now_us
+            self.iteration += 1
             asyncio.get_running_loop().call_soon(self._end_iteration)
         return now_us - self._began_us < ARRIVED_US
 

@@ -28,7 +28,7 @@ from nilometer.broker.connection_memory import (
     ResponseMemory,
 )
 from nilometer.broker.replies import CloseConnection, WaitingReply
-from nilometer.broker.turns import Turns
+from nilometer.broker.turns import SHARE_US, Turns
 from support.eventually import becomes
 from support.step_clock import StepClock
 
@@ -578,6 +578,32 @@ class Pieces:
 
     def with_throttle_ms(self, throttle_ms: int) -> Pieces:
         return self
+
+
+async def test_a_client_that_sends_large_requests_at_once_leaves_time_to_others_in_each_iteration() -> None:
+    """One readable socket is read many times before the next one."""
+    clock = StepClock()
+    turns = Turns(clock)
+    greedy, socket, recorder, _ = open_connection(turns)
+    neighbour, _, answers, _ = open_connection(turns)
+
+    class Slow(Recorder):
+        def dispatch(self, frame, connection):
+            clock.us += SHARE_US // 2
+            return recorder.dispatch(frame, connection)
+
+    greedy.hand_over(Slow(), FRAME_BYTES_MAX)
+    for _ in range(10):
+        if socket.reading:
+            feed(greedy, frame(b"x" * 300_000))
+    feed(neighbour, frame(b"n"))
+    assert len(recorder.frames) == 2, "its share of this iteration"
+    assert not socket.reading, "the third waits in memory, the others in the socket"
+    assert answers.frames == [b"n"]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(recorder.frames) == 3
+    assert socket.reading
 
 
 async def test_a_long_response_is_sent_piece_by_piece_and_the_next_ones_follow_it() -> None:
