@@ -43,7 +43,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nilometer.console.reading.record_reader.PROGRESS_INTERVAL_S", 0)
 
 
-def test_whoever_is_slow_sees_the_newest_state_and_the_end() -> None:
+def test_a_slow_watcher_sees_the_newest_state_and_the_end() -> None:
     async def run() -> list[int]:
         reader, seen = Steered(rounds=5), list[int]()
         async for one, is_done in reader.watch(RecordQuery("t", None)):
@@ -55,7 +55,7 @@ def test_whoever_is_slow_sees_the_newest_state_and_the_end() -> None:
     assert asyncio.run(run()) == [4, 100]
 
 
-def test_a_search_that_nobody_watches_ends() -> None:
+def test_a_search_ends_with_the_watching() -> None:
     async def run() -> bool:
         reader = Steered(rounds=1)
         async with aclosing(reader.watch(RecordQuery("t", None))) as rounds:

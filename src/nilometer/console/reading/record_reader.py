@@ -142,7 +142,7 @@ class RecordReader:
     async def watch(self, query: RecordQuery) -> AsyncGenerator[tuple[Found, bool]]:
         """Yield what a search has found so far, and whether that is all. Raises KafkaError.
 
-        The search does not wait for whoever watches, and ends when nobody does.
+        The search does not wait for the one who watches, and ends with the watching.
         """
         newest: asyncio.Queue[Found | None] = asyncio.Queue(1)
 
