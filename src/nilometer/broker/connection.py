@@ -57,6 +57,8 @@ FIRST_BUFFER_BYTES = 4096
 """The first buffer of a frame if there is not; and by so much it grows while the socket is not read, since
 bytes that have been read before may follow."""
 
+CLIENT_ID_BYTES_MAX = 64
+"""So much of a client id tells apart who takes turns."""
 _SIZE = struct.Struct(">I").unpack_from
 
 _scratch = bytearray(SCRATCH_BYTES)
@@ -337,8 +339,8 @@ class Connection:
         self._queued_bytes += len(frame)
 
     def _handle_queued(self) -> None:
-        """Dispatch queued frames at once, or in a later iteration of the event loop if many other connections
-        have some. Brokers do not wait: replication goes on whatever clients do."""
+        """Dispatch queued frames at once, or when it is the client's turn if many connections have some.
+        Brokers do not wait: replication goes on whatever clients do."""
         if self.context.is_broker or self._close_reason:
             self._dispatch_queued()
             return
@@ -349,7 +351,7 @@ class Connection:
             self._schedule_next_turn()
         elif not self._is_next_turn_scheduled:
             self._is_next_turn_scheduled = True
-            self._turns.call_after_arrived(self._next_turn)
+            self._turns.call_in_turn(self._payer, self._queued_client_id, self._next_turn)
         if self._queued_bytes >= SMALL_BYTES or len(self._queue) > 1:  # a small request costs more to count
             self._hold_requests(has_progressed=True)
             self._balance_reading()
@@ -362,6 +364,20 @@ class Connection:
             self._share_iteration, self._share_began_us = turns.iteration, turns.asked_us
             return True
         return turns.asked_us - self._share_began_us < SHARE_US
+
+    @property
+    def _payer(self) -> str:
+        """Whose share of the time requests of this connection take: the principal's that has logged in, or
+        all that its address has."""
+        principal = self.context.principal
+        return self.peer[0] if principal == ANONYMOUS_CONTEXT.principal else str(principal)
+
+    @property
+    def _queued_client_id(self) -> str:
+        """The client id in the header of the next request, or its beginning."""
+        frame = self._queue[0] if self._queue else b""
+        size = int.from_bytes(frame[8:10], "big", signed=True)
+        return bytes(frame[10 : 10 + max(0, min(size, CLIENT_ID_BYTES_MAX))]).decode("latin-1")
 
     def _dispatch_queued(self) -> None:
         """Dispatch queued frames, until the order of requests, a client that does not read, or the share of

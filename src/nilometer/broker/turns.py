@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from nilometer.broker.fair_queue import FairQueue
 from nilometer.metrics import Distribution
 from nilometer.runtime import Clock
 
@@ -39,6 +40,8 @@ gives."""
 SHARE_US = 500
 """So long requests of one connection are handled before others of this iteration of the event loop: one that
 has sent many at once, or large ones, would hold all others for the time that those take together."""
+ARRIVED_LATE_US = 10_000
+"""So long those that had to wait are handled in an iteration: soon the event loop looks who else has come."""
 RELEASED_AT_ONCE = 256
 NOTED_US = 1_000
 """Shorter turns are not counted: nearly all are far shorter, and counting costs time, too."""
@@ -64,8 +67,9 @@ class Turns:
         self._counted_us = self._cpu_us()
         self._queue: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
-        self._arrived: deque[Callable[[], None]] = deque()
-        """Handle the requests of connections that have to wait, in the order in which they arrived."""
+        self._arrived: FairQueue[Callable[[], None]] = FairQueue()
+        """Handle the requests of connections that have to wait: their clients take turns."""
+        self._have_to_wait = False  # those that arrive now
         self._has_begun = False  # to handle what arrived in this iteration of the event loop
         self._began_us = 0
         self.iteration = 0
@@ -111,7 +115,7 @@ class Turns:
     def has_time(self) -> bool:
         """Whether requests that have arrived now may be handled at once: none waits, and what arrived before
         in this iteration of the event loop took less than ``ARRIVED_US``."""
-        if self._arrived:
+        if self._have_to_wait:
             return False
         now_us = self.asked_us = self.now_us()
         if not self._has_begun:
@@ -123,23 +127,26 @@ class Turns:
     def _end_iteration(self) -> None:
         self._has_begun = False
 
-    def call_after_arrived(self, handle: Callable[[], None]) -> None:
-        """Call ``handle`` after all others that wait here, those for ``ARRIVED_US`` in one iteration."""
-        if not self._arrived:
+    def call_in_turn(self, client: str, client_id: str, handle: Callable[[], None]) -> None:
+        """Call ``handle`` when it is the turn of ``client``, and of ``client_id`` among what it has here."""
+        if not self._have_to_wait:
+            self._have_to_wait = True
             asyncio.get_running_loop().call_soon(self._handle_arrived)
-        self._arrived.append(handle)
+        self._arrived.add(client, client_id, handle)
 
     def _handle_arrived(self) -> None:
-        began_us = self.now_us()
+        began_us = now_us = self.now_us()
         try:
-            while self._arrived and self.now_us() - began_us < ARRIVED_US:
-                self._arrived[0]()
-                self._arrived.popleft()
-        except BaseException:
-            self._arrived.popleft()
-            raise
+            while self._arrived and now_us - began_us < ARRIVED_LATE_US:
+                handle, handled_us = self._arrived.take(), now_us
+                try:
+                    handle()
+                finally:
+                    now_us = self.now_us()
+                    self._arrived.charge(now_us - handled_us)
         finally:
-            if self._arrived:
+            self._have_to_wait = bool(self._arrived)
+            if self._have_to_wait:
                 asyncio.get_running_loop().call_soon(self._handle_arrived)
 
     # -- the watchdog

@@ -35,6 +35,7 @@ from support.wire.new_topics import new_topic
 from support.wire.wire_peer import ConnectionEnded, WirePeer, make
 
 BURST_CONNECTIONS = 1_500
+CROWD_PIPELINED = 100
 MIB = 1024 * 1024
 TOPIC = "much"
 RECORD_BYTES = 512 * 1024
@@ -528,6 +529,36 @@ def test_a_burst_from_many_connections_holds_no_one(tmp_path: Path) -> None:
                 answers += 1
         assert answers >= 20
         assert peak_bytes(broker) - before < 192 * MIB
+
+
+@pytest.mark.parametrize("crowd_is_at", ["another address", "the same address"])
+def test_a_neighbour_of_a_crowd_is_served_before_most_of_it(
+    broker: NilometerBroker, crowd_is_at: str
+) -> None:
+    """1,500 connections of one client send many requests each. A neighbour that asks then waits for a few of
+    them: clients take turns by address, and those of one address by client id."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    everywhere = crowd_is_at == "another address"
+    request = api(ApiKey.API_VERSIONS, 3).request(**SOFTWARE)
+    source = ("127.0.0.2", 0) if everywhere else None
+    with ExitStack() as stack:
+        answered = select.poll()
+        crowd = [
+            stack.enter_context(socket.create_connection((HOST, broker.port), 20, source))
+            for _ in range(BURST_CONNECTIONS)
+        ]
+        neighbour = stack.enter_context(WirePeer(broker.bootstrap, "neighbour"))
+        neighbour.ask(ApiKey.API_VERSIONS, 3, **SOFTWARE)
+        for number, client in enumerate(crowd):
+            answered.register(client, select.POLLIN)
+            client.sendall(
+                encode_request(1, f"crowd-{number}" if everywhere else "crowd", request) * CROWD_PIPELINED
+            )
+        before = len(answered.poll(0))
+        neighbour.ask(ApiKey.API_VERSIONS, 3, **SOFTWARE)
+        meanwhile = len(answered.poll(0)) - before
+    assert before < BURST_CONNECTIONS // 2, "the crowd waits when the neighbour asks"
+    assert meanwhile < BURST_CONNECTIONS // 4
 
 
 def eventually_connected(broker: NilometerBroker, stack: ExitStack) -> WirePeer:

@@ -54,14 +54,15 @@ async def test_what_arrives_in_one_iteration_waits_when_its_time_is_used_up() ->
         if turns.has_time:
             handle(number)
         else:
-            turns.call_after_arrived(lambda number=number: handle(number))
+            turns.call_in_turn("client", "id", lambda number=number: handle(number))
     assert handled == [0, 1]
-    assert not turns.has_time, "who comes later waits behind those who wait"
-    await asyncio.sleep(0)
-    assert handled == [0, 1, 2, 3]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert handled == list(range(7))
+    assert not turns.has_time, "who comes later waits beside those who wait"
+    turns.call_in_turn("other", "id", lambda: handle(7))
+    for last in (2, 7, 3, 4, 5, 6):
+        assert not turns.has_time
+        await asyncio.sleep(0)
+        assert handled[-1] == last
+    assert handled == [0, 1, 2, 7, 3, 4, 5, 6]
     assert turns.has_time
 
 
@@ -75,8 +76,8 @@ async def test_what_arrives_goes_on_after_a_failure() -> None:
     def fail() -> None:
         raise ValueError("a defect")
 
-    turns.call_after_arrived(fail)
-    turns.call_after_arrived(lambda: handled.append("next"))
+    turns.call_in_turn("client", "id", fail)
+    turns.call_in_turn("client", "id", lambda: handled.append("next"))
     for _ in range(3):
         await asyncio.sleep(0)
     assert handled == ["next"]
