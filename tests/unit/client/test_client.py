@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from nilometer.client.settings.client_settings import ClientSettings
 from nilometer.runtime import Runtime
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode, KafkaError
-from nilometer.wire.messages import Api
+from nilometer.wire.messages import Api, Message
 from support.ports import free_ports
 from support.scripted.scripted_broker import HANG_UP, ScriptedBroker
 
@@ -225,6 +226,26 @@ async def test_any_broker_will_do_when_the_first_hangs_up() -> None:
         async with client_of(one.address) as client:
             for _ in range(4):
                 assert (await client.send_to_any(ApiKey.DESCRIBE_CLUSTER, ask)).cluster_id == "c"
+
+
+async def test_another_broker_is_asked_for_a_producer_id_when_one_has_none() -> None:
+    def answer(error: ErrorCode) -> Callable[[Message, Api], Message]:
+        return lambda _request, codec: codec.response(error_code=error, producer_id=7, producer_epoch=0)
+
+    def ask_for_id(codec: Api) -> Message:
+        return codec.request(
+            transactional_id=None, transaction_timeout_ms=-1, producer_id=-1, producer_epoch=-1
+        )
+
+    async with ScriptedBroker(1) as one, ScriptedBroker(2) as two:
+        one.peers = two.peers = [one, two]
+        one.handlers[ApiKey.INIT_PRODUCER_ID] = answer(ErrorCode.coordinator_load_in_progress)
+        two.handlers[ApiKey.INIT_PRODUCER_ID] = answer(ErrorCode.none)
+        async with client_of(one.address) as client:
+            errors = [
+                (await client.send_to_any(ApiKey.INIT_PRODUCER_ID, ask_for_id)).error_code for _ in range(2)
+            ]
+    assert set(errors) == {ErrorCode.none, ErrorCode.coordinator_load_in_progress}
 
 
 async def test_closing_fails_what_is_waiting() -> None:

@@ -46,6 +46,8 @@ __all__ = ["ConnectionLost", "ControllerChannel"]
 
 
 REQUEST_TIMEOUT_MS = 10_000
+BLOCK_WAIT_MS = 1_000
+"""So long a producer waits here for a block of producer ids: another broker may reach the controller."""
 
 
 class ControllerChannel:
@@ -393,17 +395,24 @@ class ProducerIds:
         self._link = link
         self._next = 0
         self._left = 0
-        self._refilling = asyncio.Lock()
+        self._refilling: asyncio.Task[None] | None = None
 
     async def next(self) -> int:
         """Return a producer id that was never allocated before.
 
-        Raises KafkaError if no new block could be allocated: retriable.
+        Raises KafkaError if no new block could be allocated within ``BLOCK_WAIT_MS``: retriable. A block that
+        comes later is kept for the next who asks.
         """
-        if not self._left:
-            async with self._refilling:
-                if not self._left:
-                    await self._refill()
+        while not self._left:
+            if self._refilling is None:
+                self._refilling = asyncio.create_task(self._refill())
+            refilling = self._refilling
+            done, _ = await asyncio.wait([refilling], timeout=BLOCK_WAIT_MS / 1000)
+            if not done:
+                raise KafkaError(ErrorCode.coordinator_load_in_progress, "the controller does not respond")
+            if self._refilling is refilling:
+                self._refilling = None
+            refilling.result()
         self._left -= 1
         self._next += 1
         return self._next - 1

@@ -97,8 +97,9 @@ STALE_METADATA = frozenset(
 )
 """Errors after which :meth:`Client.retry` refreshes the metadata: another broker may be the right one now."""
 
-ROUND_ROBIN_APIS = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
-"""APIs that a broker may serve from old metadata: consecutive requests go to different brokers."""
+ROUND_ROBIN_APIS = frozenset({ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID})
+"""APIs that a broker may serve from old metadata, or not while it does not reach the controller: consecutive
+requests go to different brokers."""
 
 
 class Client:

@@ -1,0 +1,57 @@
+"""A broker that gets no block of producer ids says so soon, and keeps the block that comes later."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from nilometer.broker.control import controller_link
+from nilometer.broker.control.controller_link import ControllerLink, ProducerIds
+from nilometer.cluster.controller.decision import OK
+from nilometer.cluster.controller.producer_ids import ProducerIdBlock
+from nilometer.wire.errors import ErrorCode, KafkaError
+
+
+class SilentLink:
+    """To a controller that responds when ``block`` is set."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.block: asyncio.Future[ProducerIdBlock] = asyncio.get_running_loop().create_future()
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        self.asked += 1
+        return await self.block
+
+
+async def test_who_asks_hears_soon_that_the_controller_does_not_respond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_link, "BLOCK_WAIT_MS", 1)
+    link = SilentLink()
+    ids = ProducerIds(cast(ControllerLink, link))
+    for _ in range(3):
+        with pytest.raises(KafkaError) as refused:
+            await ids.next()
+        assert refused.value.code is ErrorCode.coordinator_load_in_progress
+    link.block.set_result(ProducerIdBlock(OK, 1_000, 2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [await ids.next(), await ids.next()] == [1_000, 1_001]
+    assert link.asked == 1, "the block that came late was kept"
+
+
+async def test_all_who_ask_hear_of_a_failure_and_the_next_asks_again() -> None:
+    link = SilentLink()
+    ids = ProducerIds(cast(ControllerLink, link))
+    waiting = [asyncio.create_task(ids.next()) for _ in range(3)]
+    await asyncio.sleep(0)
+    link.block.set_exception(KafkaError(ErrorCode.not_controller, "it has moved"))
+    failed = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in failed] == [KafkaError] * 3
+    link.block = asyncio.get_running_loop().create_future()
+    link.block.set_result(ProducerIdBlock(OK, 5, 1))
+    assert await ids.next() == 5
+    assert link.asked == 2
