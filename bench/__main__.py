@@ -19,6 +19,7 @@ from .catch_up_rows import CATCH_UP_ROWS
 from .cleaning_rows import CLEANING_ROWS
 from .client_rows import CLIENT_ROWS
 from .cluster_rows import CLUSTER_ROWS
+from .console_row import CONSOLE_ROW
 from .coordinator_rows import COORDINATOR_ROWS
 from .curve_rows import CURVE_ROWS
 from .failover_rows import FAILOVER_ROWS
@@ -38,7 +39,7 @@ from .tls_rows import TLS_ROWS
 from .transaction_rows import TRANSACTION_ROWS
 
 SECTIONS: tuple[tuple[str, tuple[Row, ...]], ...] = (
-    ("One broker", (*BROKER_ROWS, SCRAPE_ROW, *CURVE_ROWS[:1])),
+    ("One broker", (*BROKER_ROWS, SCRAPE_ROW, CONSOLE_ROW, *CURVE_ROWS[:1])),
     ("Other clients, one broker", (*CLIENT_ROWS, *CATCH_UP_ROWS, *SOAK_ROWS)),
     ("Three brokers", (*CLUSTER_ROWS, *CURVE_ROWS[1:])),
     ("The loss of a leader, three brokers", FAILOVER_ROWS),
