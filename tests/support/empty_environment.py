@@ -1,7 +1,8 @@
 """Builds the sdist and the wheel of this repository, and installs the wheel where nothing else is.
 
 The environment has what the wheel's own metadata requires, and no extra: these packages are copied from the
-environment of the tests, with the versions that the tests run with.
+environment of the tests, with the versions that the tests run with. For another version of Python, pip
+installs the same versions.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from collections.abc import Mapping
 from importlib.metadata import Distribution, PathDistribution, distribution
@@ -21,6 +21,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from nilometer.compiled import VARIABLE
+
+from .unpacking import unpack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "src"
@@ -54,9 +56,7 @@ def build_both(folder: Path) -> tuple[Path, Path]:
         _run("git", *command, cwd=tree)
     (folder / COMMIT).write_text(_run("git", "rev-parse", "HEAD", cwd=tree).strip())
     sdist = _build(backend, tree, "build_sdist", folder)
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
-    (unpacked,) = (folder / "unpacked").iterdir()
+    (unpacked,) = unpack(sdist, folder / "unpacked").iterdir()
     return sdist, _build(backend, unpacked, "build_wheel", folder, {VARIABLE: "0"})
 
 
@@ -85,6 +85,29 @@ def install_alone(wheel: Path, folder: Path) -> Path:
     (packages,) = (folder / "lib").glob("python*/site-packages")
     (information,) = packages.glob("nilometer-*.dist-info")
     _copy_required(PathDistribution(information), packages, set())
+    return programs
+
+
+def find_python(version: str) -> Path | None:
+    """Return an interpreter of this version that can make environments, from where pyenv keeps its own or
+    the PATH; None without one."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    in_path = shutil.which(f"python{version}")
+    candidates = [*root.glob(f"versions/{version}.*/bin/python"), *([Path(in_path)] if in_path else [])]
+    program = "import ensurepip, sys; print(*sys.version_info[:2], sep='.')"
+    for python in candidates:
+        said = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+        if said.stdout.strip() == version:  # pyenv's command for a version may not find it
+            return python
+    return None
+
+
+def install_with(python: Path, wheel: Path, folder: Path) -> Path:
+    """Make an environment of ``python`` as :func:`install_alone` does; return its folder of programs."""
+    _run(python, "-m", "venv", folder)
+    programs = folder / "bin"
+    pip = (programs / "python", "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check")
+    _run(*pip, "--constraint", REPOSITORY / "constraints.txt", wheel)
     return programs
 
 

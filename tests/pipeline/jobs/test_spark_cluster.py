@@ -12,7 +12,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import deltalake
@@ -26,6 +25,7 @@ from support.pipeline.filled_topics import Sent, Topics
 from support.pipeline.log_lines import assert_same, counted, expected, generated, send_lines
 from support.pipeline.other_machine import CHECKOUT, OtherMachine, can_have_another_machine
 from support.pipeline.spark_cluster import SparkCluster
+from support.unpacking import unpack
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
 
@@ -248,8 +248,7 @@ def test_the_how_to_names_the_packages_that_executors_need():
 
 
 def test_an_executor_compiles_nothing_that_the_driver_has_compiled(tmp_path):
-    with tarfile.open(write_archive(tmp_path)) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
+    unpack(write_archive(tmp_path), tmp_path / "unpacked")
     program = (
         "import json, sys\n"
         f"sys.path[:0] = [{str(tmp_path / 'unpacked')!r}]\n"

@@ -13,7 +13,8 @@ from nilometer.client.admin.admin import NewTopic
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually
-from support.upgrade.earlier_package import DATA_FOLDER, unpack
+from support.unpacking import unpack
+from support.upgrade.earlier_package import DATA_FOLDER
 
 WAIT_S = 60.0
 GONE, KEPT = "deleted-meanwhile", "stays"

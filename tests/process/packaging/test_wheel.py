@@ -6,9 +6,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,16 @@ import pytest
 import nilometer
 from nilometer.compiled import VARIABLE
 from nilometer.compiled.modules import MODULES
-from support.empty_environment import COMMIT, build_both, build_wheel, install_alone, source_files
+from support.empty_environment import (
+    COMMIT,
+    REPOSITORY,
+    build_both,
+    build_wheel,
+    find_python,
+    install_alone,
+    install_with,
+    source_files,
+)
 from support.ports import free_ports
 
 
@@ -30,15 +42,23 @@ def programs(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return install_alone(built[1], tmp_path_factory.mktemp("installed") / "environment")
 
 
+def other_versions() -> list[str]:
+    """Return the versions of Python that the package names, but for the one of the tests."""
+    classifiers = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["classifiers"]
+    named = [found[1] for one in classifiers if (found := re.fullmatch(r".* :: Python :: (3\.\d+)", one))]
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return [version for version in named if version != own]
+
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def run(programs: Path, tmp_path: Path) -> Iterator[Run]:
+@contextmanager
+def empty_folder(programs: Path, parent: Path) -> Iterator[Run]:
     """Run programs of the environment in an empty folder; stop a cluster that is left in it."""
-    folder = tmp_path / "empty"
+    folder = parent / "empty"
     folder.mkdir()
-    environment = {"PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(tmp_path)}
+    environment = {"PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(parent)}
 
     def command(*arguments: str, code: int = 0, input: str = "") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -57,6 +77,23 @@ def run(programs: Path, tmp_path: Path) -> Iterator[Run]:
     yield command
     if (folder / ".nilometer").exists():
         command("nilometer", "down")
+
+
+@pytest.fixture
+def run(programs: Path, tmp_path: Path) -> Iterator[Run]:
+    with empty_folder(programs, tmp_path) as command:
+        yield command
+
+
+def check_a_cluster(run: Run) -> None:
+    """Start one, write, read, stop it."""
+    (port,) = free_ports(1)
+    ready = json.loads(run("nilometer", "up", "--detach", "--port", str(port), "--json").stdout)
+    assert ready["bootstrap_servers"] == f"127.0.0.1:{port}"
+    server = ("--bootstrap-server", ready["bootstrap_servers"])
+    run("nilometer", "produce", "t", *server, "--compression", "zstd", input="1\n2\n3\n")
+    assert run("nilometer", "consume", "t", *server, "--tail", "3").stdout == "1\n2\n3\n"
+    assert "Stopped 1 broker." in run("nilometer", "down").stdout
 
 
 def test_both_have_every_file_of_the_package(built: tuple[Path, Path]) -> None:
@@ -113,13 +150,19 @@ def test_a_cluster_from_the_wheel_alone(run: Run) -> None:
     assert "/environment/lib/" in where
     spark = "import importlib.util; print(importlib.util.find_spec('pyspark'))"
     assert run("python", "-c", spark).stdout == "None\n"
-    (port,) = free_ports(1)
-    ready = json.loads(run("nilometer", "up", "--detach", "--port", str(port), "--json").stdout)
-    assert ready["bootstrap_servers"] == f"127.0.0.1:{port}"
-    server = ("--bootstrap-server", ready["bootstrap_servers"])
-    run("nilometer", "produce", "t", *server, "--compression", "zstd", input="1\n2\n3\n")
-    assert run("nilometer", "consume", "t", *server, "--tail", "3").stdout == "1\n2\n3\n"
-    assert "Stopped 1 broker." in run("nilometer", "down").stdout
+    check_a_cluster(run)
+
+
+@pytest.mark.parametrize("version", other_versions())
+def test_a_cluster_with_another_version_of_python(
+    version: str, built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"Python {version} is not installed")
+    programs = install_with(python, built[1], tmp_path / "environment")
+    with empty_folder(programs, tmp_path) as run:
+        check_a_cluster(run)
 
 
 def test_a_simulation_from_the_wheel_alone(run: Run) -> None:

@@ -18,7 +18,8 @@ from nilometer.wire.records import BatchBuilder
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.two_brokers import produce_fields
 from support.eventually import eventually
-from support.upgrade.earlier_package import DATA_FOLDER, unpack
+from support.unpacking import unpack
+from support.upgrade.earlier_package import DATA_FOLDER
 from support.upgrade.filled_folder import GROUP, SETTINGS, WRITER
 from support.wire.wire_peer import WirePeer
 

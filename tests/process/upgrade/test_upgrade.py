@@ -12,7 +12,8 @@ import pytest
 from support.brokers.nilometer_broker import NilometerBroker
 from support.brokers.nilometer_cluster import NilometerCluster
 from support.eventually import eventually
-from support.upgrade.earlier_package import DATA_FOLDER, PACKAGE, THIS_VERSION, program, unpack
+from support.unpacking import unpack
+from support.upgrade.earlier_package import DATA_FOLDER, PACKAGE, THIS_VERSION, program
 from support.upgrade.filled_folder import SETTINGS, check, read, write
 
 WAIT_S = 60.0

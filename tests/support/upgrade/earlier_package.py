@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +10,6 @@ PACKAGE = HERE / "earlier_version.tar.xz"
 DATA_FOLDER = HERE / "data_folder.tar.xz"
 RUNNER = HERE / "run_earlier_broker.py"
 THIS_VERSION: Sequence[str] = ("-m", "nilometer.broker")
-
-
-def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack an archive into ``folder``, and return the folder."""
-    with tarfile.open(archive, "r:xz") as source:
-        source.extractall(folder, filter="data")
-    return folder
 
 
 def program(package: Path) -> Sequence[str]:

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 from ..brokers.nilometer_broker import NilometerBroker
-from .earlier_package import DATA_FOLDER, PACKAGE, program, unpack
+from ..unpacking import unpack
+from .earlier_package import DATA_FOLDER, PACKAGE, program
 from .filled_folder import SETTINGS, check, create_topics, write
 
 
