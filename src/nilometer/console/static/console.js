@@ -131,20 +131,20 @@ addEventListener("pageshow", resume);
 // ── a search in a topic ─────────────────────────────────────────────────────────────────────────
 // A search by key or value reads many records: what it finds is shown meanwhile, and it can be stopped.
 const search = document.getElementById("search");
-const stop = document.getElementById("stop");
+const stopButton = document.getElementById("stop");
 let searching = null;
 
 function endSearch() {
   if (searching !== null) searching.close();
   searching = null;
-  stop.hidden = true;
+  stopButton.hidden = true;
 }
 
 function openSearch(address) {
   endSearch();
   if (tail.isOn) button.click();
   history.pushState(null, "", address);
-  stop.hidden = false;
+  stopButton.hidden = false;
   const results = document.getElementById("results");
   const source = new EventSource(address);
   searching = source;
@@ -165,14 +165,14 @@ function openSearch(address) {
   });
 }
 
-if (search !== null && stop !== null) {
+if (search !== null && stopButton !== null) {
   search.addEventListener("submit", (event) => {
     const given = new FormData(search);
     if (given.get("key") === "" && given.get("value") === "") return;
     event.preventDefault();
     openSearch(`${search.getAttribute("action")}?${new URLSearchParams(given)}`);
   });
-  stop.addEventListener("click", () => {
+  stopButton.addEventListener("click", () => {
     endSearch();
     describeTail("The search was stopped: these records were found until then.");
   });
