@@ -7,6 +7,7 @@ from the rate of the round before.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -246,24 +247,14 @@ _REQUESTS = (
 )
 
 
-def _connection_row(connections: int) -> Row:
+def _connection_row(key: str, clients: str, connections: int, play: Callable[..., Numbers]) -> Row:
     plural = "s" if connections > 1 else ""
     return Row(
-        f"connections-{connections}",
-        f"{connections:,} connection{plural}, batches of {SMALL_BATCH} records of {SIZE} B, "
+        f"{key}-{connections}",
+        f"{connections:,} {clients}{plural}, batches of {SMALL_BATCH} records of {SIZE} B, "
         "each sent when the one before is acknowledged",
         _REQUESTS,
-        Load(partial(small_batches, connections=connections), "requests_per_s"),
-    )
-
-
-def _idempotent_row(connections: int) -> Row:
-    return Row(
-        f"idempotent-{connections}",
-        f"{connections:,} idempotent producers, batches of {SMALL_BATCH} records of {SIZE} B, "
-        "each sent when the one before is acknowledged",
-        _REQUESTS,
-        Load(partial(idempotent_batches, connections=connections), "requests_per_s"),
+        Load(partial(play, connections=connections), "requests_per_s"),
     )
 
 
@@ -300,7 +291,10 @@ CLIENT_ROWS: tuple[Row, ...] = (
             "records_per_s",
         ),
     ),
-    *(_connection_row(connections) for connections in CONNECTIONS),
-    *(_idempotent_row(connections) for connections in CONNECTIONS[1:]),
+    *(_connection_row("connections", "connection", count, small_batches) for count in CONNECTIONS),
+    *(
+        _connection_row("idempotent", "idempotent producer", count, idempotent_batches)
+        for count in CONNECTIONS[1:]
+    ),
     *(_compressed_row(codec) for codec in CODECS),
 )

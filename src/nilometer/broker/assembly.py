@@ -278,7 +278,7 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
     config, runtime, tasks, metadata = given.config, given.runtime, given.tasks, control.metadata
     topics = InternalTopics(config, metadata, control.link, runtime.entropy)
     groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics)
-    producer_ids = ProducerIds(control.link)
+    producer_ids = ProducerIds(control.link, tasks)
     name = f"transactions-of-broker-{config.node_id}"
     connections = PeerConnections(name, control.peers, metadata)
     marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})

@@ -351,7 +351,7 @@ class Connection:
             self._schedule_next_turn()
         elif not self._is_next_turn_scheduled:
             self._is_next_turn_scheduled = True
-            self._turns.call_in_turn(self._payer, self._queued_client_id, self._next_turn)
+            self._turns.call_in_turn(self._served_client, self._queued_client_id, self._next_turn)
         if self._queued_bytes >= SMALL_BYTES or len(self._queue) > 1:  # a small request costs more to count
             self._hold_requests(has_progressed=True)
             self._balance_reading()
@@ -366,9 +366,9 @@ class Connection:
         return turns.asked_us - self._share_began_us < SHARE_US
 
     @property
-    def _payer(self) -> str:
-        """Whose share of the time requests of this connection take: the principal's that has logged in, or
-        all that its address has."""
+    def _served_client(self) -> str:
+        """The client whose turns the requests of this connection take: the principal that has logged in, else
+        the address."""
         principal = self.context.principal
         return self.peer[0] if principal == ANONYMOUS_CONTEXT.principal else str(principal)
 

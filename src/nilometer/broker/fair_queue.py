@@ -2,13 +2,13 @@
 
 Deficit round robin on two levels. First clients take turns, each with all that it has: a principal, or the
 address of a client that has not logged in. Within one of them its client ids take turns, so that applications
-of one host do not wait for each other; who makes up many names divides only his own share. The connections
-of a client id are served in the order in which they came.
+of one host do not wait for each other; a client that makes up many names divides only its own share. The
+connections of a client id are served in the order in which they came.
 
 A *flow* is what takes turns at one level. In each round it gets ``QUANTUM_US``, and its turn ends when what
 was served has cost that; what it cost above is subtracted in the next rounds.
 
-Invariant: a flow that comes waits at most for ``QUANTUM_US`` and one item of each other flow of its level.
+Invariant: a flow that joins waits at most for ``QUANTUM_US`` and one item of each other flow of its level.
 """
 
 from __future__ import annotations

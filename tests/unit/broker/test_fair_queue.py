@@ -37,7 +37,9 @@ def test_each_item_is_taken_once_and_those_of_one_client_id_in_order(added: list
 
 
 @given(items, st.integers(min_value=0, max_value=60))
-def test_who_comes_waits_for_a_quantum_and_an_item_of_each_other(added: list[Item], taken: int) -> None:
+def test_a_client_that_joins_waits_for_a_quantum_and_an_item_of_each_other(
+    added: list[Item], taken: int
+) -> None:
     queue = FairQueue[Item]()
     for item in added:
         queue.add(item[0], item[1], item)
@@ -76,10 +78,10 @@ def test_client_ids_of_one_client_take_turns() -> None:
     assert before == 4
 
 
-def test_what_was_dear_is_paid_back() -> None:
+def test_what_an_expensive_request_cost_is_paid_back() -> None:
     queue = FairQueue[Item]()
     for _ in range(20):
-        queue.add("dear", "id", ("dear", "", 5 * QUANTUM_US))
+        queue.add("expensive", "id", ("expensive", "", 5 * QUANTUM_US))
         queue.add("cheap", "id", ("cheap", "", QUANTUM_US))
     taken = [take(queue)[0] for _ in range(18)]
-    assert taken.count("dear") <= 4
+    assert taken.count("expensive") <= 4

@@ -9,6 +9,7 @@ import pytest
 
 from nilometer.broker.control import controller_link
 from nilometer.broker.control.controller_link import ControllerLink, ProducerIds
+from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import OK
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -31,7 +32,7 @@ async def test_who_asks_hears_soon_that_the_controller_does_not_respond(
 ) -> None:
     monkeypatch.setattr(controller_link, "BLOCK_WAIT_MS", 1)
     link = SilentLink()
-    ids = ProducerIds(cast(ControllerLink, link))
+    ids = ProducerIds(cast(ControllerLink, link), Tasks())
     for _ in range(3):
         with pytest.raises(KafkaError) as refused:
             await ids.next()
@@ -45,7 +46,7 @@ async def test_who_asks_hears_soon_that_the_controller_does_not_respond(
 
 async def test_all_who_ask_hear_of_a_failure_and_the_next_asks_again() -> None:
     link = SilentLink()
-    ids = ProducerIds(cast(ControllerLink, link))
+    ids = ProducerIds(cast(ControllerLink, link), Tasks())
     waiting = [asyncio.create_task(ids.next()) for _ in range(3)]
     await asyncio.sleep(0)
     link.block.set_exception(KafkaError(ErrorCode.not_controller, "it has moved"))
@@ -55,3 +56,14 @@ async def test_all_who_ask_hear_of_a_failure_and_the_next_asks_again() -> None:
     link.block.set_result(ProducerIdBlock(OK, 5, 1))
     assert await ids.next() == 5
     assert link.asked == 2
+
+
+async def test_a_broker_that_stops_waits_for_no_block() -> None:
+    tasks, link = Tasks(), SilentLink()
+    asking = asyncio.create_task(ProducerIds(cast(ControllerLink, link), tasks).next())
+    while not link.asked:
+        await asyncio.sleep(0)
+    await tasks.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert link.block.cancelled()

@@ -14,6 +14,7 @@ from nilometer.broker.control.broker_peers import BrokerPeers
 from nilometer.broker.control.controller import Controller
 from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.request_context import RequestContext
+from nilometer.broker.tasks import Tasks
 from nilometer.client.network.connection import Connection, ConnectionLost
 from nilometer.cluster.controller import isr_changes as decisions
 from nilometer.cluster.controller.brokers import decide_controlled_shutdown
@@ -391,8 +392,9 @@ class ProducerIds:
     unused.
     """
 
-    def __init__(self, link: ControllerLink) -> None:
+    def __init__(self, link: ControllerLink, tasks: Tasks) -> None:
         self._link = link
+        self._tasks = tasks
         self._next = 0
         self._left = 0
         self._refilling: asyncio.Task[None] | None = None
@@ -405,7 +407,7 @@ class ProducerIds:
         """
         while not self._left:
             if self._refilling is None:
-                self._refilling = asyncio.create_task(self._refill())
+                self._refilling = self._tasks.spawn(self._refill())
             refilling = self._refilling
             done, _ = await asyncio.wait([refilling], timeout=BLOCK_WAIT_MS / 1000)
             if not done:

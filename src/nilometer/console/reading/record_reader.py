@@ -160,6 +160,7 @@ class RecordReader:
             yield await search, True
         finally:
             search.cancel()
+            await asyncio.wait([search])  # its consumer is closed, and its place is free
 
     async def read(self, query: RecordQuery, progress: Callable[[Found], None] = lambda _: None) -> Found:
         """Return the records that a query selects. Raises KafkaError.

@@ -157,8 +157,7 @@ class LivePages:
         return HTMLResponse(html, status, headers={"Vary": "Accept"})
 
     async def _events(self, subject: str, page: LivePage) -> Response:
-        headers = {"Cache-Control": "no-store", "Vary": "Accept", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._stream(subject, page), media_type=EVENTS, headers=headers)
+        return events_response(self._stream(subject, page))
 
     async def _stream(self, subject: str, page: LivePage) -> AsyncGenerator[str]:
         sent: str | None = None
@@ -176,6 +175,12 @@ class LivePages:
 
     def _fragment(self, page: LivePage, update: Update) -> str:
         return self._rendering.render(page.template, view=update.value, page=page, **page.values)
+
+
+def events_response(events: AsyncGenerator[str]) -> StreamingResponse:
+    """Return a response of server-sent events, which no cache or proxy may hold back."""
+    headers = {"Cache-Control": "no-store", "Vary": "Accept", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events, media_type=EVENTS, headers=headers)
 
 
 def event(name: str, data: str, mark: str = "") -> str:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from nilometer.console.reading.cluster_reader import ClusterReader
@@ -57,6 +57,7 @@ from nilometer.console.web.live_page import (
     Rendering,
     as_json,
     event,
+    events_response,
 )
 from nilometer.wire.errors import ErrorCode, KafkaError
 
@@ -183,8 +184,6 @@ def _text(entered: str) -> bytes:
 logger = logging.getLogger("nilometer.console")
 
 BODY_BYTES_MAX = 2 * 1024 * 1024
-UNBUFFERED = {"Cache-Control": "no-store", "Vary": "Accept", "X-Accel-Buffering": "no"}
-"""Headers of events."""
 READ_ONLY = "This console is read-only: it was started with --changes none, or --read-only."
 
 
@@ -239,7 +238,7 @@ class MessagePages:
         topic: str = request.path_params["topic"]
         entered = Entered.of(request.query_params)
         if EVENTS in request.headers.get("accept", ""):
-            return StreamingResponse(self._search(topic, entered), media_type=EVENTS, headers=UNBUFFERED)
+            return events_response(self._search(topic, entered))
         limit = WHOLE_BYTES if request.query_params.get("whole") == "1" else SHOWN_BYTES
         try:
             found = await self._records.read(record_query(topic, entered))
@@ -317,8 +316,7 @@ class MessagePages:
                 raise BadEntry(f"form must be one of {', '.join(FORMATS)}.")
         except BadEntry as error:
             return PlainTextResponse(f"{error}\n", 400)
-        events = self._stream(topic, partition, form, after)
-        return StreamingResponse(events, media_type=EVENTS, headers=UNBUFFERED)
+        return events_response(self._stream(topic, partition, form, after))
 
     async def _stream(
         self, topic: str, partition: int | None, form: str, after: Mapping[int, int]
