@@ -13,6 +13,7 @@ from nilometer.broker.tasks import Tasks
 from nilometer.cluster.controller.decision import OK
 from nilometer.cluster.controller.producer_ids import ProducerIdBlock
 from nilometer.wire.errors import ErrorCode, KafkaError
+from support.eventually import becomes
 
 
 class SilentLink:
@@ -61,8 +62,7 @@ async def test_all_who_ask_hear_of_a_failure_and_the_next_asks_again() -> None:
 async def test_a_broker_that_stops_waits_for_no_block() -> None:
     tasks, link = Tasks(), SilentLink()
     asking = asyncio.create_task(ProducerIds(cast(ControllerLink, link), tasks).next())
-    while not link.asked:
-        await asyncio.sleep(0)
+    await becomes(lambda: link.asked, "the controller is asked")
     await tasks.stop()
     with pytest.raises(asyncio.CancelledError):
         await asking
