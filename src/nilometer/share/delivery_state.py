@@ -1,7 +1,7 @@
-"""The part of a share partition's state that outlives its leader: the start offset, and a state for each batch
-of records above it (KIP-932, "Managing durable share-partition state").
+"""The part of a share partition's state that outlives its leader: its start offset, and the state of each
+batch of records above it (KIP-932, "Managing durable share-partition state").
 
-The share partition leader writes it, the share coordinator keeps it in ``__share_group_state``.
+The share partition's leader writes it, the share coordinator keeps it in ``__share_group_state``.
 """
 
 from __future__ import annotations
