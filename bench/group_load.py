@@ -29,7 +29,7 @@ from nilometer.client.group.group_exchange import (
     heartbeat_request,
     join_request,
     read_commit,
-    read_coordinator,
+    read_coordinators,
     read_joined,
     sync_request,
 )
@@ -66,7 +66,7 @@ async def connect(host: str, port: int) -> Connection:
 
 
 def _find(group_id: str) -> MakeRequest:
-    return lambda api: find_coordinator_request(api, group_id, CoordinatorType.GROUP)
+    return lambda api: find_coordinator_request(api, (group_id,), CoordinatorType.GROUP)
 
 
 async def connect_to_coordinator(bootstrap: str, group_id: str) -> Connection:
@@ -77,7 +77,7 @@ async def connect_to_coordinator(bootstrap: str, group_id: str) -> Connection:
         until = time.monotonic() + COORDINATOR_PATIENCE_S
         while True:
             answer = await asked.request(ApiKey.FIND_COORDINATOR, _find(group_id), at_most=4)
-            error, message, broker_id = read_coordinator(answer)
+            ((error, message, broker_id),) = read_coordinators(answer)
             if not error:
                 connection = await connect(*addresses[broker_id])
                 answer = await connection.request(

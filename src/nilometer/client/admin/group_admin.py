@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from nilometer.client.admin.requests import AdminRequests
 from nilometer.client.group.committer import Committer
 from nilometer.client.group.coordinator import Coordinator
 from nilometer.client.group.group_exchange import (
+    SEVERAL_GROUPS_SINCE,
     TOPIC_IDS_SINCE,
     MemberIdentity,
     OffsetAndMetadata,
-    fetch_offsets_request,
-    read_fetched_offsets,
+    fetch_all_offsets_request,
+    fetched_groups,
+    read_offsets_of,
 )
 from nilometer.client.network.client import Client, no_such_topic, topic_exists
 from nilometer.client.network.cluster_metadata import TopicPartition, numbers_by_topic
+from nilometer.client.network.connection_pool import MAIN_CHANNEL
 from nilometer.client.offsets.offset_queries import READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from nilometer.client.offsets.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey, NilometerApiKey
 from nilometer.wire.building import Message
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
 from nilometer.wire.own_apis import RebalanceState
 
 T = TypeVar("T")
@@ -44,6 +48,8 @@ STATES = (
 )
 _NOT_A_CONSUMER_GROUP = frozenset({ErrorCode.group_id_not_found, ErrorCode.unsupported_version})
 """Error codes of ConsumerGroupDescribe for a classic group: from a broker with and without KIP-848."""
+GROUPS_AT_ONCE = 64
+"""So many groups are asked for in one request, which brokers handle as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,32 +132,20 @@ class GroupAdmin(AdminRequests):
         ]
 
     async def describe(self, group_ids: Sequence[str]) -> dict[str, GroupDescription | KafkaError]:
-        return await self._each(group_ids, self._describe)
+        return await self._of_coordinators(group_ids, self._describe)
 
     async def committed(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all committed offsets of a group. Raises KafkaError."""
-        coordinator = self._coordinator(group_id)
-
-        async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
-            response = await coordinator.ask(
-                ApiKey.OFFSET_FETCH,
-                lambda api: fetch_offsets_request(api, group_id, None, {}, MemberIdentity()),
-                at_most=TOPIC_IDS_SINCE - 1,  # names, so that deleted topics can be reported
-            )
-            code, found = read_fetched_offsets(response, {})
-            coordinator.check(code, "fetching committed offsets")
-            for partition, (part_code, _) in found.items():
-                if part_code != ErrorCode.none:
-                    raise KafkaError(part_code, f"committed offset of {partition}")
-            return {partition: one for partition, (_, one) in sorted(found.items()) if one is not None}
-
-        return await self._client.retry(ask, self._timeout_ms)
+        found = (await self.committed_of((group_id,)))[group_id]
+        if isinstance(found, KafkaError):
+            raise found
+        return found
 
     async def committed_of(
         self, group_ids: Sequence[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
         """Return all committed offsets of each group, or why they could not be read."""
-        return await self._each(group_ids, self.committed)
+        return await self._of_coordinators(group_ids, self._committed)
 
     async def alter_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit ``offsets`` for a group that has no active members. Raises KafkaError."""
@@ -203,87 +197,82 @@ class GroupAdmin(AdminRequests):
 
         return await self._client.retry(ask, self._timeout_ms)
 
-    # --- one group
+    # --- the groups of one coordinator
 
-    async def _describe(self, group_id: str) -> GroupDescription:
-        coordinator = self._coordinator(group_id)
-
-        async def ask() -> GroupDescription:
-            try:
-                return await self._describe_consumer(coordinator)
-            except KafkaError as error:
-                if error.code not in _NOT_A_CONSUMER_GROUP:
-                    raise
-            return await self._describe_classic(coordinator)
-
-        return await self._client.retry(ask, self._timeout_ms)
-
-    async def _describe_consumer(self, coordinator: Coordinator) -> GroupDescription:
-        response = await coordinator.ask(
-            ApiKey.CONSUMER_GROUP_DESCRIBE, lambda api: api.request(group_ids=(coordinator.key,))
-        )
-        (group,) = response.groups
-        coordinator.check(group.error_code, group.error_message or "describing it")
-        return GroupDescription(
-            group_id=group.group_id,
-            group_type=CONSUMER,
-            state=group.group_state,
-            protocol_type=PROTOCOL_TYPE,
-            assignor=group.assignor_name,
-            coordinator_id=await coordinator.find(),
-            members=tuple(
-                MemberDescription(
-                    member_id=member.member_id,
-                    instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    host=member.client_host,
-                    assignment=_partitions(member.assignment),
-                    topics=tuple(member.subscribed_topic_names),
-                    target=_partitions(member.target_assignment),
-                    epoch=member.member_epoch,
-                    rack=member.rack_id,
-                )
-                for member in group.members
-            ),
-            epoch=group.group_epoch,
-            assignment_epoch=group.assignment_epoch,
-            last_rebalance=await self._last_rebalance(coordinator),
-        )
-
-    async def _describe_classic(self, coordinator: Coordinator) -> GroupDescription:
-        response = await coordinator.ask(
-            ApiKey.DESCRIBE_GROUPS, lambda api: api.request(groups=(coordinator.key,))
-        )
-        (group,) = response.groups
-        coordinator.check(group.error_code, getattr(group, "error_message", None) or "describing it")
-        if group.group_state == DEAD:
-            raise KafkaError(ErrorCode.group_id_not_found, f"group {group.group_id} not found")
-        return GroupDescription(
-            group_id=group.group_id,
-            group_type=CLASSIC,
-            state=group.group_state,
-            protocol_type=group.protocol_type,
-            assignor=group.protocol_data,
-            coordinator_id=await coordinator.find(),
-            members=tuple(_classic_member(member, group.protocol_type) for member in group.members),
-            last_rebalance=await self._last_rebalance(coordinator),
-        )
-
-    async def _last_rebalance(self, coordinator: Coordinator) -> RebalanceState | None:
-        """Return the group's last rebalance, or None.
-
-        None if the coordinator is not a Nilometer broker or remembers no rebalance. Raises KafkaError.
-        """
-        try:
-            response = await coordinator.ask(
-                NilometerApiKey.DESCRIBE_REBALANCES, lambda api: api.request(groups=(coordinator.key,))
+    async def _committed(
+        self, broker_id: int, group_ids: Sequence[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError]:
+        connection = await self._client.connections.get(broker_id, MAIN_CHANNEL)
+        # Topics by name, so that deleted ones can be reported.
+        api_key, at_most = ApiKey.OFFSET_FETCH, TOPIC_IDS_SINCE - 1
+        several = connection.api(api_key, at_most).version >= SEVERAL_GROUPS_SINCE
+        found: list[Message] = []
+        for asked in (tuple(group_ids),) if several else zip(group_ids):
+            response = await connection.request(
+                api_key, partial(fetch_all_offsets_request, group_ids=asked), at_most=at_most
             )
-        except KafkaError as error:
-            if error.code != ErrorCode.unsupported_version:
-                raise
-            return None
-        state = next(iter(response.groups), None)
-        return state if isinstance(state, RebalanceState) and state.reason is not None else None
+            found += fetched_groups(response)
+        return {
+            group_id: _committed_offsets(group_id, group)
+            for group_id, group in zip(group_ids, found, strict=True)
+        }
+
+    async def _describe(
+        self, broker_id: int, group_ids: Sequence[str]
+    ) -> dict[str, GroupDescription | KafkaError]:
+        described = await self._describe_consumers(broker_id, group_ids)
+        others = [
+            group_id
+            for group_id in group_ids
+            if isinstance(error := described[group_id], KafkaError) and error.code in _NOT_A_CONSUMER_GROUP
+        ]
+        if others:
+            described |= await self._describe_classic(broker_id, others)
+        there = [group_id for group_id, one in described.items() if isinstance(one, GroupDescription)]
+        rebalances = await self._last_rebalances(broker_id, there)
+        return {
+            group_id: one
+            if isinstance(one, KafkaError)
+            else replace(one, last_rebalance=rebalances.get(group_id))
+            for group_id, one in described.items()
+        }
+
+    async def _describe_consumers(
+        self, broker_id: int, group_ids: Sequence[str]
+    ) -> dict[str, GroupDescription | KafkaError]:
+        try:
+            response = await self._client.send_to(
+                broker_id,
+                ApiKey.CONSUMER_GROUP_DESCRIBE,
+                lambda api: api.request(group_ids=tuple(group_ids)),
+            )
+        except UnsupportedVersion as error:
+            return dict.fromkeys(group_ids, error)
+        return {group.group_id: _consumer_group(group, broker_id) for group in response.groups}
+
+    async def _describe_classic(
+        self, broker_id: int, group_ids: Sequence[str]
+    ) -> dict[str, GroupDescription | KafkaError]:
+        response = await self._client.send_to(
+            broker_id, ApiKey.DESCRIBE_GROUPS, lambda api: api.request(groups=tuple(group_ids))
+        )
+        return {group.group_id: _classic_group(group, broker_id) for group in response.groups}
+
+    async def _last_rebalances(self, broker_id: int, group_ids: Sequence[str]) -> dict[str, RebalanceState]:
+        """Return the last rebalance of each group of which the coordinator remembers one; none if it is not a
+        Nilometer broker. Raises KafkaError."""
+        if not group_ids:
+            return {}
+        try:
+            response = await self._client.send_to(
+                broker_id,
+                NilometerApiKey.DESCRIBE_REBALANCES,
+                lambda api: api.request(groups=tuple(group_ids)),
+            )
+        except UnsupportedVersion:
+            return {}
+        states = [state for state in response.groups if isinstance(state, RebalanceState)]
+        return {state.group_id: state for state in states if state.reason is not None}
 
     async def _delete(self, group_id: str) -> None:
         coordinator = self._coordinator(group_id)
@@ -301,6 +290,58 @@ class GroupAdmin(AdminRequests):
     def _coordinator(self, group_id: str) -> Coordinator:
         return self._coordinators.setdefault(group_id, Coordinator(self._client, group_id))
 
+    async def _of_coordinators(
+        self,
+        group_ids: Sequence[str],
+        ask: Callable[[int, Sequence[str]], Awaitable[Mapping[str, T | KafkaError]]],
+    ) -> dict[str, T | KafkaError]:
+        """Return what ``ask`` returns of each group; it is called with a coordinator's broker id and some of
+        its groups, and again for the groups whose error is retriable."""
+        found: dict[str, T | KafkaError] = {}
+
+        def missing() -> list[Coordinator]:
+            return [
+                self._coordinator(group_id)
+                for group_id in group_ids
+                if not _is_final(found.get(group_id, _NOT_ASKED))
+            ]
+
+        async def ask_some(broker_id: int, asked: Sequence[Coordinator]) -> None:
+            try:
+                answers = await ask(broker_id, [one.key for one in asked])
+            except KafkaError as error:
+                answers = dict.fromkeys((one.key for one in asked), error)
+            for one in asked:
+                answer = found[one.key] = answers[one.key]
+                if isinstance(answer, KafkaError):
+                    one.on_error(answer.code, broker_id)
+
+        async def ask_all() -> None:
+            asked = missing()
+            found.update(await Coordinator.find_each(self._client, asked))
+            by_broker: dict[int, list[Coordinator]] = {}
+            for one in asked:
+                if one.node_id is not None:
+                    by_broker.setdefault(one.node_id, []).append(one)
+            await asyncio.gather(
+                *(
+                    ask_some(broker_id, of_broker[first : first + GROUPS_AT_ONCE])
+                    for broker_id, of_broker in by_broker.items()
+                    for first in range(0, len(of_broker), GROUPS_AT_ONCE)
+                )
+            )
+            for one in missing():
+                error = found[one.key]
+                assert isinstance(error, KafkaError)
+                raise error
+
+        try:
+            await self._client.retry(ask_all, self._timeout_ms)
+        except KafkaError as error:
+            for one in missing():
+                found[one.key] = error
+        return {group_id: found[group_id] for group_id in group_ids}
+
     async def _each(
         self, group_ids: Sequence[str], work: Callable[[str], Awaitable[T]]
     ) -> dict[str, T | KafkaError]:
@@ -312,6 +353,73 @@ class GroupAdmin(AdminRequests):
 
         outcomes = await asyncio.gather(*(attempt(group_id) for group_id in group_ids))
         return dict(zip(group_ids, outcomes, strict=True))
+
+
+_NOT_ASKED = KafkaError(ErrorCode.request_timed_out)
+
+
+def _is_final(answer: object) -> bool:
+    return not (isinstance(answer, KafkaError) and answer.retriable)
+
+
+def _of_group(group_id: str, code: ErrorCode, what: str) -> KafkaError:
+    return KafkaError(code, f"group {group_id}: {what}")
+
+
+def _committed_offsets(group_id: str, group: Message) -> dict[TopicPartition, OffsetAndMetadata] | KafkaError:
+    code, found = read_offsets_of(group, {})
+    if code != ErrorCode.none:
+        return _of_group(group_id, code, "fetching committed offsets")
+    for partition, (part_code, _) in found.items():
+        if part_code != ErrorCode.none:
+            return KafkaError(part_code, f"committed offset of {partition}")
+    return {partition: one for partition, (_, one) in sorted(found.items()) if one is not None}
+
+
+def _consumer_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
+    if group.error_code != ErrorCode.none:
+        return _of_group(group.group_id, group.error_code, group.error_message or "describing it")
+    return GroupDescription(
+        group_id=group.group_id,
+        group_type=CONSUMER,
+        state=group.group_state,
+        protocol_type=PROTOCOL_TYPE,
+        assignor=group.assignor_name,
+        coordinator_id=coordinator_id,
+        members=tuple(
+            MemberDescription(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                assignment=_partitions(member.assignment),
+                topics=tuple(member.subscribed_topic_names),
+                target=_partitions(member.target_assignment),
+                epoch=member.member_epoch,
+                rack=member.rack_id,
+            )
+            for member in group.members
+        ),
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _classic_group(group: Message, coordinator_id: int) -> GroupDescription | KafkaError:
+    if group.error_code != ErrorCode.none:
+        what = getattr(group, "error_message", None) or "describing it"
+        return _of_group(group.group_id, group.error_code, what)
+    if group.group_state == DEAD:
+        return KafkaError(ErrorCode.group_id_not_found, f"group {group.group_id} not found")
+    return GroupDescription(
+        group_id=group.group_id,
+        group_type=CLASSIC,
+        state=group.group_state,
+        protocol_type=group.protocol_type,
+        assignor=group.protocol_data,
+        coordinator_id=coordinator_id,
+        members=tuple(_classic_member(member, group.protocol_type) for member in group.members),
+    )
 
 
 def _partitions(assignment: Message) -> tuple[TopicPartition, ...]:

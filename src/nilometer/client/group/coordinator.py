@@ -10,17 +10,19 @@ heartbeats; commits and look-ups use the broker's main connection and never wait
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from nilometer.client.group.group_exchange import (
     CoordinatorType,
     find_coordinator_request,
-    read_coordinator,
+    read_coordinators,
 )
 from nilometer.client.network.client import Client
 from nilometer.client.network.connection import MakeRequest
 from nilometer.client.network.connection_pool import MAIN_CHANNEL
+from nilometer.wire.api import Api
 from nilometer.wire.api_keys import ApiKey
-from nilometer.wire.errors import ErrorCode, KafkaError
+from nilometer.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
 from nilometer.wire.messages import Message
 
 logger = logging.getLogger(__name__)
@@ -54,15 +56,47 @@ class Coordinator:
         if self.node_id is not None:
             return self.node_id
         response = await self._client.send_to_any(
-            ApiKey.FIND_COORDINATOR, lambda api: find_coordinator_request(api, self.key, self.kind)
+            ApiKey.FIND_COORDINATOR, lambda api: find_coordinator_request(api, (self.key,), self.kind)
         )
-        code, message, node_id = read_coordinator(response)
+        (found,) = read_coordinators(response)
+        return await self._found(*found)
+
+    async def _found(self, code: ErrorCode, message: str, node_id: int) -> int:
+        """Return the broker id in a response about this coordinator, and keep it. Raises KafkaError."""
         if code != ErrorCode.none:
             raise KafkaError(code, message or f"coordinator of {self._name}")
         if node_id not in self._client.metadata.brokers:
             await self._client.refresh()
         self.node_id = node_id
         return node_id
+
+    @staticmethod
+    async def find_each(client: Client, coordinators: Sequence[Coordinator]) -> dict[str, KafkaError]:
+        """Look up those of ``coordinators``, all of one kind, that are not known, in one attempt and with one
+        request; return the error of each key that has no coordinator. Raises KafkaError."""
+        unknown = [one for one in coordinators if one.node_id is None]
+        errors: dict[str, KafkaError] = {}
+        if not unknown:
+            return errors
+
+        def make(api: Api) -> Message:
+            return find_coordinator_request(api, [one.key for one in unknown], unknown[0].kind)
+
+        try:
+            response = await client.send_to_any(ApiKey.FIND_COORDINATOR, make)
+        except UnsupportedVersion:  # a broker before KIP-699
+            for one in unknown:
+                try:
+                    await one.find()
+                except KafkaError as error:
+                    errors[one.key] = error
+            return errors
+        for one, found in zip(unknown, read_coordinators(response), strict=True):
+            try:
+                await one._found(*found)
+            except KafkaError as error:
+                errors[one.key] = error
+        return errors
 
     async def ask(
         self,

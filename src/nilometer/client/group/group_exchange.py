@@ -89,16 +89,20 @@ class CoordinatorType(enum.IntEnum):
     TRANSACTION = 1
 
 
-def find_coordinator_request(api: Api, key: str, kind: CoordinatorType) -> Message:
+def find_coordinator_request(api: Api, keys: Sequence[str], kind: CoordinatorType) -> Message:
+    """Make a FindCoordinator request. Raises UnsupportedVersion for several keys in a version for one."""
     if api.version >= COORDINATOR_KEYS_SINCE:
-        return api.request(key_type=int(kind), coordinator_keys=(key,))
-    return api.request(key=key, key_type=int(kind))
+        return api.request(key_type=int(kind), coordinator_keys=tuple(keys))
+    if len(keys) != 1:
+        raise UnsupportedVersion(ApiKey.FIND_COORDINATOR, COORDINATOR_KEYS_SINCE)
+    return api.request(key=keys[0], key_type=int(kind))
 
 
-def read_coordinator(response: Message) -> tuple[ErrorCode, str, int]:
-    """Return the error code, the error message, and the coordinator's broker id."""
-    one = response.coordinators[0] if hasattr(response, "coordinators") else response
-    return one.error_code, getattr(one, "error_message", None) or "", one.node_id
+def read_coordinators(response: Message) -> list[tuple[ErrorCode, str, int]]:
+    """Return for each key the error code, the error message, and the coordinator's broker id, in the order of
+    the request."""
+    found = response.coordinators if hasattr(response, "coordinators") else (response,)
+    return [(one.error_code, getattr(one, "error_message", None) or "", one.node_id) for one in found]
 
 
 # --- the classic protocol
@@ -274,6 +278,19 @@ def fetch_offsets_request(
     return api.request(groups=(group,), require_stable=require_stable)
 
 
+def fetch_all_offsets_request(api: Api, group_ids: Sequence[str]) -> Message:
+    """Make an OffsetFetch request for all committed offsets of these groups. Raises UnsupportedVersion for
+    several groups in a version for one."""
+    if api.version < SEVERAL_GROUPS_SINCE:
+        if len(group_ids) != 1:
+            raise UnsupportedVersion(ApiKey.OFFSET_FETCH, SEVERAL_GROUPS_SINCE)
+        return fetch_offsets_request(api, group_ids[0], None, {}, MemberIdentity())
+    groups = (
+        api.make_request("OffsetFetchRequestGroup", group_id=group_id, topics=None) for group_id in group_ids
+    )
+    return api.request(groups=tuple(groups), require_stable=True)
+
+
 def read_fetched_offsets(
     response: Message, names: Mapping[UUID, str]
 ) -> tuple[ErrorCode, dict[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]]]:
@@ -281,7 +298,19 @@ def read_fetched_offsets(
 
     ``names`` maps topic ids to names, for versions that name topics by id.
     """
-    group = response.groups[0] if hasattr(response, "groups") else response
+    (group,) = fetched_groups(response)
+    return read_offsets_of(group, names)
+
+
+def fetched_groups(response: Message) -> Sequence[Message]:
+    """Return the groups of an OffsetFetch response, in the order of the request."""
+    return response.groups if hasattr(response, "groups") else (response,)
+
+
+def read_offsets_of(
+    group: Message, names: Mapping[UUID, str]
+) -> tuple[ErrorCode, dict[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]]]:
+    """Return what :func:`read_fetched_offsets` returns, of one group of a response."""
     found: dict[TopicPartition, tuple[ErrorCode, OffsetAndMetadata | None]] = {}
     for topic in group.topics:
         name = _name(topic, names)
