@@ -147,6 +147,8 @@ class Connection:
         self.context: RequestContext = context
         """The client of this connection; replaced as a whole when it opens, and when the peer authenticates
         or has proved that it is a broker."""
+        self._flow = ("", "")  # whose turns its requests take, and for which context that was found
+        self._flow_of: RequestContext | None = None
         self.proof_begun = False
         self.pending_proof: tuple[ProofExchange, ClusterSecret] | None = None
         """The exchange that the peer's proof must match, and the secret."""
@@ -351,7 +353,9 @@ class Connection:
             self._schedule_next_turn()
         elif not self._is_next_turn_scheduled:
             self._is_next_turn_scheduled = True
-            self._turns.call_in_turn(self._served_client, self._queued_client_id, self._next_turn)
+            if self._flow_of is not self.context:
+                self._flow, self._flow_of = self._find_flow(), self.context
+            self._turns.call_in_turn(*self._flow, self._next_turn)
         if self._queued_bytes >= SMALL_BYTES or len(self._queue) > 1:  # a small request costs more to count
             self._hold_requests(has_progressed=True)
             self._balance_reading()
@@ -365,19 +369,17 @@ class Connection:
             return True
         return turns.asked_us - self._share_began_us < SHARE_US
 
-    @property
-    def _served_client(self) -> str:
-        """The client whose turns the requests of this connection take: the principal that has logged in, else
-        the address."""
-        principal = self.context.principal
-        return self.peer[0] if principal == ANONYMOUS_CONTEXT.principal else str(principal)
+    def _find_flow(self) -> tuple[str, str]:
+        """Return whose turns the requests of this connection take: the client, which is the principal that
+        has logged in, or else the address; and the client id in the header of the next request.
 
-    @property
-    def _queued_client_id(self) -> str:
-        """The client id in the header of the next request, or its beginning."""
+        That is looked at once: clients do not change it.
+        """
+        principal = self.context.principal
+        client = self.peer[0] if principal == ANONYMOUS_CONTEXT.principal else str(principal)
         frame = self._queue[0] if self._queue else b""
         size = int.from_bytes(frame[8:10], "big", signed=True)
-        return bytes(frame[10 : 10 + max(0, min(size, CLIENT_ID_BYTES_MAX))]).decode("latin-1")
+        return client, bytes(frame[10 : 10 + max(0, min(size, CLIENT_ID_BYTES_MAX))]).decode("latin-1")
 
     def _dispatch_queued(self) -> None:
         """Dispatch queued frames, until the order of requests, a client that does not read, or the share of

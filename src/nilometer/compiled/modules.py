@@ -19,6 +19,7 @@ MODULES = (
     "broker.coordinators.groups",
     "broker.coordinators.shell",
     "broker.coordinators.shells",
+    "broker.fair_queue",
     "broker.fetching.fetch_reader",
     "broker.fetching.fetch_session",
     "broker.rejected_batches",
