@@ -10,7 +10,7 @@ their length.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -71,6 +71,12 @@ class Writer:
             self._pieces.append(unsigned(0) if self._flexible else _INT32.pack(-1))
         else:
             self.array(items, write)
+
+    def packed_array(self, row: struct.Struct, rows: Sequence[Sequence[int]]) -> None:
+        """Write an array of structures that all have the same size: ``row`` has their fields and, in flexible
+        versions, the number of their tagged fields."""
+        self._pieces.append(array_size(len(rows), self._flexible))
+        self._pieces.append(b"".join([row.pack(*values) for values in rows]))
 
     def int32s(self, values: Iterable[int]) -> None:
         listed = list(values)

@@ -1,0 +1,600 @@
+"""A share partition beside the leader: who gets which records, and what becomes of them (KIP-932).
+
+::
+
+                  acquire                    acknowledge
+    available ──────────────► acquired ──────────────────────► acknowledged
+        ▲                        │  │       accept
+        └────────────────────────┘  │
+          release, end of the lock, └────────────────────────► archived
+          departure of the member     reject, gap, last delivery, nothing to read
+
+Times are milliseconds of the leader's monotonic clock, and arguments. What the shell must do comes back as
+effects. It persists the batches of each :class:`Write` in the order of the effects, and says so with
+:meth:`SharePartition.on_written`. The records of an acknowledgement wait until then as they were, held by the
+same member; what no member decided (a lock ended, records cannot be read) takes effect at once, and its write
+is not repeated: without it, the next leader decides the same.
+
+Invariants: only an acknowledgement of the member that holds a record, the limit of deliveries, the start of
+the log, or that it cannot be read makes it acknowledged or archived; the start offset never decreases, nor
+passes a record that is available or acquired; the delivery count is at most the limit.
+
+What goes in and comes out: :mod:`nilometer.share.partition_events`. How ranges of offsets are split, joined
+and counted: :mod:`nilometer.share.in_flight`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import msgspec
+
+from nilometer.invariants import check
+from nilometer.share.delivery_state import DeliveryState, SharePartitionState, StateBatch
+from nilometer.share.in_flight import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    AVAILABLE,
+    NO_CHANGE,
+    AcquisitionBatch,
+    InFlight,
+    Span,
+    is_final,
+)
+from nilometer.share.partition_events import (
+    Acknowledgement,
+    AcknowledgementBatch,
+    AcknowledgeType,
+    Acquired,
+    AcquireMode,
+    Acquisition,
+    Dead,
+    DeadReason,
+    Effect,
+    Fetched,
+    OffsetRange,
+    SharePartitionView,
+    ShareSettings,
+    SpanView,
+    Write,
+)
+from nilometer.wire.errors import NONE, ErrorCode
+
+EXCESS: Final = 2
+"""What exceeds a limit is limited to so many times as much: a batch that exceeds the limit of records, and
+the entries of the list of locks that no longer hold."""
+INT32_MAX: Final = 2**31 - 1
+"""The field for the delivery-complete count takes no more, but a gap in the log may be longer."""
+LOCKS_PER_TURN: Final = 500
+"""So many entries of the list of locks are looked at in one call of ``on_time``."""
+STALE_LOCKS_MIN: Final = 64
+"""So many entries the list of locks may have, however few records are locked."""
+
+_FIRST: Final = attrgetter("first_offset")
+
+
+class _Change(msgspec.Struct):
+    """What was sent to the share coordinator, and is not written yet."""
+
+    ranges: list[OffsetRange]
+    """What waits for it; none, if it has taken effect."""
+    dead: list[Dead]
+    """Reported when it is written."""
+
+
+class _Want(NamedTuple):
+    """Who acquires how many, out of what, and until when."""
+
+    member_id: str
+    records: int
+    batch_size: int
+    mode: AcquireMode
+    lock_ends_ms: int
+    batches: Sequence[OffsetRange]
+    last_offset: int
+    """At most the end of the last batch."""
+
+    @property
+    def first_offset(self) -> int:
+        return self.batches[0].first_offset
+
+    def end_of_limit(self, first_offset: int, taken: int = 0) -> int:
+        """Return the last offset that is acquired, if new records begin at ``first_offset``.
+
+        It is where the batch ends that has the last wanted record.
+        """
+        last_offset = first_offset + self.records - taken - 1
+        index = bisect_right(self.batches, last_offset, key=_FIRST) - 1
+        if last_offset < first_offset or index < 0:
+            return last_offset
+        return min(max(last_offset, self.batches[index].last_offset), self.last_offset)
+
+
+class SharePartition:
+    """See the module. Its cost is that of the ranges that an event touches; their number has a limit."""
+
+    def __init__(self, settings: ShareSettings, state: SharePartitionState) -> None:
+        """``state`` is what the share coordinator has; its start offset has been decided."""
+        check(state.start_offset >= 0, "a share partition has a start offset", state.start_offset)
+        self.settings = settings
+        """The group's configuration now: later events follow it."""
+        self._in_flight = InFlight(state.start_offset)
+        self._changes: dict[int, _Change] = {}
+        """Invariant: each has records, or ends of locks, of its own; so the records limit their number."""
+        self._last_change = NO_CHANGE
+        self._locks: list[tuple[int, int, int]] = []
+        """A heap: when locks end, and the range in which they do. What no longer holds is ignored there."""
+        self._unwritten: list[StateBatch] = []
+        """Archived, since it cannot be read: the next write takes it along."""
+        for batch in state.batches:
+            self._load(batch)
+        self._in_flight.pass_final()
+
+    @property
+    def start_offset(self) -> int:
+        return self._in_flight.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset that was never read."""
+        return self._in_flight.end_offset
+
+    def next_fetch_offset(self) -> int:
+        """Return where the log is read next: the first available record, or else the end offset."""
+        return self._in_flight.first_available()
+
+    def can_acquire(self) -> bool:
+        """Return whether a fetch may find records: one is available, or the lock limit has room for more."""
+        return (
+            self.next_fetch_offset() < self.end_offset
+            or self._in_flight.records < self.settings.max_record_locks
+        )
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when ``on_time`` must be called: no later than the first lock ends. None without locks."""
+        if not self._in_flight.count(ACQUIRED):
+            self._locks.clear()
+        return self._locks[0][0] if self._locks else None
+
+    # --- events
+
+    def acquire(
+        self,
+        member_id: str,
+        fetched: Fetched,
+        *,
+        max_records: int,
+        batch_size: int,
+        mode: AcquireMode,
+        now_ms: int,
+    ) -> Acquisition:
+        """Give the member what is available in the batches that were read.
+
+        ``max_records`` is kept as ``mode`` says. New records become ranges of about ``batch_size``, which end
+        where batches do.
+        """
+        if not fetched.batches or fetched.batches[-1].last_offset < self.start_offset:
+            return Acquisition()
+        check(
+            fetched.fetch_offset <= self.end_offset,
+            "a fetch begins at or below the end offset",
+            fetched.fetch_offset,
+            self.end_offset,
+        )
+        last_offset = fetched.batches[-1].last_offset
+        records = min(max_records, self.settings.max_record_locks - self._in_flight.records)
+        if records <= 0 and fetched.fetch_offset < self.end_offset:  # full; but what is in it can be acquired
+            records = min(max_records, self.end_offset - fetched.fetch_offset)
+            last_offset = min(last_offset, self.end_offset - 1)
+        if records <= 0:
+            return Acquisition()
+        lock_ends_ms = now_ms + self.settings.record_lock_ms
+        want = _Want(member_id, records, max(batch_size, 1), mode, lock_ends_ms, fetched.batches, last_offset)
+        dead = self._bury_what_was_delivered_enough(fetched)
+        self._archive_gap(fetched.fetch_offset, want.first_offset - 1)
+        acquired, missing = self._acquire_again(want)
+        if missing > 0 and self.end_offset <= last_offset:
+            acquired += self._acquire_new(want._replace(records=missing))
+        acquired = self._archive_unreadable(acquired, fetched.unreadable)
+        for one in acquired:
+            self._push_lock(lock_ends_ms, one.first_offset, one.last_offset)
+        self._in_flight.pass_final()
+        effects: tuple[Effect, ...] = ()
+        if dead or (self._unwritten and not acquired):
+            effects = (self._write(_Change([], dead), []),)
+        return Acquisition(tuple(acquired), effects)
+
+    def acknowledge(
+        self, member_id: str, batches: Sequence[AcknowledgementBatch], now_ms: int
+    ) -> Acknowledgement:
+        """Take what the member says of records that it holds: all of it or nothing.
+
+        What lies below the start offset is ignored. INVALID_REQUEST: the batches are not in order, a type is
+        unknown, or a range was never read. INVALID_RECORD_STATE: the member does not hold one of the records,
+        an acknowledgement of it waits already, or renewals are not enabled.
+        """
+        error = self._check_form(batches)
+        batches = [batch for batch in batches if batch.last_offset >= self.start_offset]
+        for batch in batches:
+            if error is not NONE:
+                break
+            error = self._check_held(member_id, batch)
+        if error is not NONE:
+            return Acknowledgement(error)
+        change = self._next_change()
+        written: list[StateBatch] = []
+        pending = _Change([], [])
+        for batch in batches:
+            first_offset = max(batch.first_offset, self.start_offset)
+            for kind, span in self._spans_by_type(batch, first_offset):
+                if kind == AcknowledgeType.RENEW:
+                    span.lock_ends_ms = now_ms + self.settings.record_lock_ms
+                    self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
+                else:
+                    self._begin(span, kind, change, pending, written)
+            pending.ranges.append(OffsetRange(first_offset, batch.last_offset))
+            self._in_flight.join(first_offset, batch.last_offset)
+        if not written:
+            return Acknowledgement()
+        return Acknowledgement(NONE, (self._write(pending, written),))
+
+    def release_member(self, member_id: str) -> tuple[Effect, ...]:
+        """The member's session has ended: what it holds becomes available when that is written."""
+        if member_id not in self._in_flight.held:
+            return ()
+        change = self._next_change()
+        written: list[StateBatch] = []
+        pending = _Change([], [])
+        held = [span for span in self._in_flight if span.member_id == member_id and span.is_locked]
+        if not held:
+            return ()
+        for span in held:
+            self._begin(span, AcknowledgeType.RELEASE, change, pending, written)
+        pending.ranges.append(OffsetRange(held[0].first_offset, held[-1].last_offset))
+        return (self._write(pending, written),)
+
+    def on_written(self, change: int, ok: bool) -> tuple[Effect, ...]:
+        """The share coordinator has the change; or does not have it, and then records stay as they were."""
+        pending = self._changes.pop(change)
+        for first_offset, last_offset in pending.ranges:
+            for span in self._in_flight.between(first_offset, last_offset):
+                if span.change == change:
+                    self._in_flight.finish(span, ok)
+                    if not ok:  # its lock may have ended meanwhile
+                        self._push_lock(span.lock_ends_ms, span.first_offset, span.last_offset)
+            self._in_flight.join(first_offset, last_offset)
+        self._in_flight.pass_final()
+        return tuple(pending.dead) if ok or not pending.ranges else ()
+
+    def on_time(self, now_ms: int) -> tuple[Effect, ...]:
+        """Locks that have ended by now: the records are available again, or archived at the limit.
+
+        If more ended than one call takes, ``next_deadline_ms`` says that it is still time.
+        """
+        written: list[StateBatch] = []
+        done = _Change([], [])
+        for _ in range(LOCKS_PER_TURN):
+            if not self._locks or self._locks[0][0] > now_ms:
+                break
+            _, first_offset, last_offset = heappop(self._locks)
+            for span in self._in_flight.between(first_offset, last_offset):
+                if span.is_locked and span.lock_ends_ms <= now_ms:
+                    becomes = self._released(span, done)
+                    self._in_flight.move(span, becomes, span.delivery_count)
+                    _add(written, span, becomes)
+            self._in_flight.join(first_offset, last_offset)
+        self._in_flight.pass_final()
+        return (self._write(done, written),) if written else ()
+
+    def on_log_start_moved(self, log_start_offset: int) -> None:
+        """The log has no records below: neither has the share partition. The next write says so."""
+        if log_start_offset > self.start_offset:
+            self._in_flight.drop_below(log_start_offset)
+            self._in_flight.pass_final()
+
+    def view(self, limit: int) -> SharePartitionView:
+        """Return what observers may see, with at most ``limit`` members and as many ranges."""
+        count = self._in_flight.count
+        return SharePartitionView(
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+            available=count(AVAILABLE),
+            acquired=count(ACQUIRED),
+            acknowledged=count(ACKNOWLEDGED),
+            archived=count(ARCHIVED),
+            delivery_complete_count=self._in_flight.complete,
+            held=tuple(sorted(self._in_flight.held.items())[:limit]),
+            spans=tuple(
+                SpanView(
+                    span.first_offset,
+                    span.last_offset,
+                    span.state,
+                    span.delivery_count,
+                    span.member_id,
+                    span.lock_ends_ms if span.member_id is not None else None,
+                )
+                for span in islice(self._in_flight, limit)
+            ),
+        )
+
+    # --- acquiring
+
+    def _bury_what_was_delivered_enough(self, fetched: Fetched) -> list[Dead]:
+        """Archive what is available beyond the limit: the limit is lower than when it was delivered."""
+        done = _Change([], [])
+        for span in self._in_flight.between(fetched.fetch_offset, fetched.batches[-1].last_offset):
+            if span.state is AVAILABLE and span.delivery_count >= self.settings.delivery_count_limit:
+                self._in_flight.move(span, self._released(span, done), span.delivery_count)
+                _add(self._unwritten, span, ARCHIVED)
+        return done.dead
+
+    def _archive_gap(self, first_offset: int, last_offset: int) -> None:
+        """The log has no records there (any more): archive what is not held."""
+        for span in self._in_flight.between(first_offset, last_offset):
+            if span.state is AVAILABLE:
+                low, high = max(span.first_offset, first_offset), min(span.last_offset, last_offset)
+                for part in self._in_flight.cut(low, high):
+                    self._in_flight.move(part, ARCHIVED, part.delivery_count)
+                    _add(self._unwritten, part, ARCHIVED)
+        if self.end_offset <= last_offset:
+            gap = Span(
+                self.end_offset, last_offset, AcquisitionBatch(self.end_offset, last_offset), ARCHIVED, 0
+            )
+            self._in_flight.append(gap)
+            _add(self._unwritten, gap, ARCHIVED)
+
+    def _acquire_again(self, want: _Want) -> tuple[list[Acquired], int]:
+        """Acquire what is available below the end offset; return how many records may be acquired besides.
+
+        What was acquired together is acquired again together. What has been delivered often is delivered with
+        less and less beside it, and alone the last time: one record that no member survives must not take the
+        others with it.
+        """
+        acquired: list[Acquired] = []
+        missing = want.records
+        available = [
+            span
+            for span in self._in_flight.between(want.first_offset, want.last_offset)
+            if span.state is AVAILABLE
+        ]
+        for batch, group in groupby(available, key=lambda span: span.batch):
+            if missing <= 0:
+                break
+            spans = list(group)
+            is_throttled = max(span.delivery_count for span in spans) >= self._throttled_from()
+            if is_throttled and acquired:
+                return acquired, 0
+            taken: list[Acquired] = []
+            for low, high in self._portion(want._replace(records=missing), batch, spans):
+                for part in self._in_flight.cut(low, high):
+                    self._lock(part, want, taken)
+            acquired += taken
+            missing -= _records(taken)
+            if is_throttled and taken:
+                return acquired, 0
+        return acquired, missing
+
+    def _throttled_from(self) -> int:
+        """Return the delivery count from which on fewer records are delivered together."""
+        return max(2, (self.settings.delivery_count_limit + 1) // 2)
+
+    def _portion(self, want: _Want, batch: AcquisitionBatch, spans: Iterable[Span]) -> list[OffsetRange]:
+        """Return what of a batch's available spans is delivered now."""
+        throttled_from = self._throttled_from()
+        throttled_to = 0
+        taken = 0
+        portion: list[OffsetRange] = []
+        for span in spans:
+            low, high = max(span.first_offset, want.first_offset), min(span.last_offset, want.last_offset)
+            count = span.delivery_count
+            if count >= throttled_from and not throttled_to:
+                throttled_to = max(1, batch.records >> (count - throttled_from + 1))
+            is_last_delivery = count == self.settings.delivery_count_limit - 1 >= 2
+            most = high - low + 1
+            if want.mode is AcquireMode.RECORD_LIMIT:
+                most = min(most, want.records - taken)
+            elif not count:  # a gap in what the last leader wrote: to its member, the records are new
+                most = min(most, want.end_of_limit(low, taken) - low + 1)
+            if taken < throttled_to:
+                most = min(most, throttled_to - taken)
+            if is_last_delivery:
+                most = min(most, 0 if taken else 1)
+            if most > 0:
+                portion.append(OffsetRange(low, low + most - 1))
+                taken += most
+            if low + most <= high or is_last_delivery or taken == throttled_to:
+                break
+        return portion
+
+    def _acquire_new(self, want: _Want) -> list[Acquired]:
+        """Acquire from the end offset on."""
+        first_offset = self.end_offset
+        most = want.records + (EXCESS - 1) * self.settings.max_record_locks
+        last_offset = min(want.end_of_limit(first_offset), first_offset + most - 1)
+        bounds = [first_offset]
+        if want.mode is AcquireMode.BATCH_OPTIMIZED and last_offset - first_offset >= want.batch_size:
+            for batch in want.batches:
+                if batch.first_offset - bounds[-1] >= want.batch_size and batch.first_offset <= last_offset:
+                    bounds.append(batch.first_offset)
+        acquired: list[Acquired] = []
+        for first, next_first in zip(bounds, [*bounds[1:], last_offset + 1], strict=True):
+            together = AcquisitionBatch(first, next_first - 1)
+            self._in_flight.append(Span(*together, together, AVAILABLE, 0))
+            wanted_last = next_first - 1
+            if want.mode is AcquireMode.RECORD_LIMIT:
+                wanted_last = min(wanted_last, first + want.records - 1)
+            taken: list[Acquired] = []
+            for part in self._in_flight.cut(first, wanted_last):
+                self._lock(part, want, taken)
+            acquired += taken
+        return acquired
+
+    def _lock(self, span: Span, want: _Want, taken: list[Acquired]) -> None:
+        count = span.delivery_count + 1
+        self._in_flight.move(span, ACQUIRED, count, want.member_id, want.lock_ends_ms)
+        if taken and (taken[-1].last_offset + 1, taken[-1].delivery_count) == (span.first_offset, count):
+            taken[-1] = taken[-1]._replace(last_offset=span.last_offset)
+        else:
+            taken.append(Acquired(span.first_offset, span.last_offset, count))
+
+    def _archive_unreadable(
+        self, acquired: list[Acquired], unreadable: Sequence[OffsetRange]
+    ) -> list[Acquired]:
+        """Archive what of the acquired records no member can read; return the rest."""
+        if not unreadable:
+            return acquired
+        kept: list[Acquired] = []
+        position = 0
+        for one in acquired:
+            first_offset = one.first_offset
+            while position < len(unreadable) and unreadable[position].last_offset < first_offset:
+                position += 1
+            for index in range(position, len(unreadable)):
+                low, high = unreadable[index]
+                if low > one.last_offset:
+                    break
+                low, high = max(low, first_offset), min(high, one.last_offset)
+                if low > first_offset:
+                    kept.append(one._replace(first_offset=first_offset, last_offset=low - 1))
+                for span in self._in_flight.cut(low, high):
+                    self._in_flight.move(span, ARCHIVED, span.delivery_count - 1)
+                    _add(self._unwritten, span, ARCHIVED)
+                first_offset = high + 1
+            if first_offset <= one.last_offset:
+                kept.append(one._replace(first_offset=first_offset))
+        return kept
+
+    # --- acknowledging
+
+    def _check_form(self, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
+        """A member holds no more records than may be locked, and so cannot name more."""
+        if len(batches) > EXCESS * self.settings.max_record_locks:
+            return ErrorCode.invalid_request
+        before = -1
+        for first_offset, last_offset, types in batches:
+            if not before <= first_offset <= last_offset:
+                return ErrorCode.invalid_request
+            if len(types) not in (1, last_offset - first_offset + 1):
+                return ErrorCode.invalid_request
+            if first_offset == before:  # said twice, or no offset
+                return ErrorCode.invalid_record_state
+            before = last_offset
+        return NONE
+
+    def _check_held(self, member_id: str, batch: AcknowledgementBatch) -> ErrorCode:
+        first_offset = max(batch.first_offset, self.start_offset)
+        if not len(self._in_flight):
+            return ErrorCode.invalid_record_state
+        if batch.last_offset >= self.end_offset:
+            return ErrorCode.invalid_request
+        types = set(self._types_from(batch, first_offset))
+        if not all(AcknowledgeType.GAP <= kind <= AcknowledgeType.RENEW for kind in types):
+            return ErrorCode.invalid_request
+        for span in self._in_flight.between(first_offset, batch.last_offset):
+            if not span.is_locked or span.member_id != member_id:
+                return ErrorCode.invalid_record_state
+        if AcknowledgeType.RENEW in types and not self.settings.renew_enabled:
+            return ErrorCode.invalid_record_state
+        return NONE
+
+    def _types_from(self, batch: AcknowledgementBatch, first_offset: int) -> Sequence[int]:
+        return batch.types if len(batch.types) == 1 else batch.types[first_offset - batch.first_offset :]
+
+    def _spans_by_type(self, batch: AcknowledgementBatch, first_offset: int) -> Iterable[tuple[int, Span]]:
+        """Return each type, and a span of which it is said: those are split where the type changes."""
+        types = self._types_from(batch, first_offset)
+        boundaries = [
+            first_offset + index for index in range(1, len(types)) if types[index] != types[index - 1]
+        ]
+        for span in self._in_flight.cut(first_offset, batch.last_offset, boundaries):
+            yield types[span.first_offset - first_offset if len(types) > 1 else 0], span
+
+    def _begin(self, span: Span, kind: int, change: int, pending: _Change, written: list[StateBatch]) -> None:
+        if kind == AcknowledgeType.ACCEPT:
+            becomes = ACKNOWLEDGED
+        elif kind == AcknowledgeType.RELEASE:
+            becomes = self._released(span, pending)
+        else:
+            becomes = ARCHIVED
+            if kind == AcknowledgeType.REJECT:
+                pending.dead.append(_dead(span, DeadReason.REJECTED))
+        self._in_flight.begin(span, change, becomes)
+        _add(written, span, becomes)
+
+    def _released(self, span: Span, change: _Change) -> DeliveryState:
+        """Return what becomes of records that are not held any more: a release counts as a delivery."""
+        if span.delivery_count < self.settings.delivery_count_limit:
+            return AVAILABLE
+        change.dead.append(_dead(span, DeadReason.DELIVERY_LIMIT))
+        return ARCHIVED
+
+    # --- what is persisted, and when locks end
+
+    def _load(self, batch: StateBatch) -> None:
+        check(
+            self.end_offset <= batch.first_offset <= batch.last_offset,
+            "the batches of a share partition's state are in order, from its start offset on",
+            self.end_offset,
+            batch.first_offset,
+            batch.last_offset,
+        )
+        if self.end_offset < batch.first_offset:
+            self._append(self.end_offset, batch.first_offset - 1, AVAILABLE, 0)
+        state = batch.state if is_final(batch.state) else AVAILABLE
+        self._append(batch.first_offset, batch.last_offset, state, batch.delivery_count)
+
+    def _append(self, first_offset: int, last_offset: int, state: DeliveryState, count: int) -> None:
+        together = AcquisitionBatch(first_offset, last_offset)
+        self._in_flight.append(Span(first_offset, last_offset, together, state, count))
+
+    def _next_change(self) -> int:
+        return self._last_change + 1
+
+    def _write(self, change: _Change, written: list[StateBatch]) -> Write:
+        self._last_change += 1
+        self._changes[self._last_change] = change
+        batches = sorted(
+            (batch for batch in self._unwritten + written if batch.last_offset >= self.start_offset),
+            key=lambda batch: batch.first_offset,
+        )
+        self._unwritten.clear()
+        complete = min(self._in_flight.complete, INT32_MAX)
+        return Write(self._last_change, tuple(batches), self.start_offset, complete)
+
+    def _push_lock(self, ends_ms: int, first_offset: int, last_offset: int) -> None:
+        heappush(self._locks, (ends_ms, first_offset, last_offset))
+        if len(self._locks) > EXCESS * len(self._in_flight) + STALE_LOCKS_MIN:
+            self._locks = [
+                (span.lock_ends_ms, span.first_offset, span.last_offset)
+                for span in self._in_flight
+                if span.is_locked
+            ]
+            heapify(self._locks)
+
+
+def _add(batches: list[StateBatch], span: Span, state: DeliveryState) -> None:
+    """Add the span to what is written, as one batch with the one before it if they are alike."""
+    first_offset = span.first_offset
+    if batches:
+        before = batches[-1]
+        if (before.last_offset + 1, before.state, before.delivery_count) == (
+            first_offset,
+            state,
+            span.delivery_count,
+        ):
+            first_offset = batches.pop().first_offset
+    batches.append(StateBatch(first_offset, span.last_offset, state, span.delivery_count))
+
+
+def _dead(span: Span, reason: DeadReason) -> Dead:
+    return Dead(span.first_offset, span.last_offset, span.delivery_count, reason)
+
+
+def _records(acquired: Iterable[Acquired]) -> int:
+    return sum(one.last_offset - one.first_offset + 1 for one in acquired)
