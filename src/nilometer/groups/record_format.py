@@ -38,7 +38,21 @@ from nilometer.groups.records import (
     PartitionRacks,
     RecordKey,
     RecordValue,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    TopicInfo,
     TopicMetadata,
+    TopicPartitionsInfo,
 )
 from nilometer.groups.requests import TopicPartitions
 from nilometer.wire.errors import MalformedMessage
@@ -163,6 +177,8 @@ _ASSIGNED = Layout(
     partitions=INT32S,
     assignment_epochs=INT32S.tagged(0, default=()),
 )
+_PARTITIONS = Layout(TopicPartitions, topic_id=UUID_BYTES, partitions=INT32S)
+_PARTITIONS_INFO = Layout(TopicPartitionsInfo, topic_id=UUID_BYTES, topic_name=STRING, partitions=INT32S)
 _OFFSETS = _Type(
     Layout(OffsetCommitKey, group=STRING, topic=STRING, partition=INT32),
     Layout(
@@ -233,7 +249,7 @@ _TYPES = {
         Layout(ConsumerGroupTargetAssignmentMemberKey, group_id=STRING, member_id=STRING),
         Layout(
             ConsumerGroupTargetAssignmentMemberValue,
-            topic_partitions=Layout(TopicPartitions, topic_id=UUID_BYTES, partitions=INT32S).array,
+            topic_partitions=_PARTITIONS.array,
         ),
     ),
     8: _Type(
@@ -245,6 +261,51 @@ _TYPES = {
             state=INT8,
             assigned_partitions=_ASSIGNED.array,
             partitions_pending_revocation=_ASSIGNED.array,
+        ),
+    ),
+    10: _Type(
+        Layout(ShareGroupMemberMetadataKey, group_id=STRING, member_id=STRING),
+        Layout(
+            ShareGroupMemberMetadataValue,
+            rack_id=NULLABLE_STRING,
+            client_id=STRING,
+            client_host=STRING,
+            subscribed_topic_names=STRINGS,
+        ),
+    ),
+    11: _Type(
+        Layout(ShareGroupMetadataKey, group_id=STRING),
+        Layout(ShareGroupMetadataValue, epoch=INT32, metadata_hash=INT64),
+    ),
+    12: _Type(
+        Layout(ShareGroupTargetAssignmentMetadataKey, group_id=STRING),
+        Layout(
+            ShareGroupTargetAssignmentMetadataValue,
+            assignment_epoch=INT32,
+            assignment_timestamp=INT64.tagged(0, default=0),
+        ),
+    ),
+    13: _Type(
+        Layout(ShareGroupTargetAssignmentMemberKey, group_id=STRING, member_id=STRING),
+        Layout(ShareGroupTargetAssignmentMemberValue, topic_partitions=_PARTITIONS.array),
+    ),
+    14: _Type(
+        Layout(ShareGroupCurrentMemberAssignmentKey, group_id=STRING, member_id=STRING),
+        Layout(
+            ShareGroupCurrentMemberAssignmentValue,
+            member_epoch=INT32,
+            previous_member_epoch=INT32,
+            state=INT8,
+            assigned_partitions=_PARTITIONS.array,
+        ),
+    ),
+    15: _Type(
+        Layout(ShareGroupStatePartitionMetadataKey, group_id=STRING),
+        Layout(
+            ShareGroupStatePartitionMetadataValue,
+            initializing_topics=_PARTITIONS_INFO.array,
+            initialized_topics=_PARTITIONS_INFO.array,
+            deleting_topics=Layout(TopicInfo, topic_id=UUID_BYTES, topic_name=STRING).array,
         ),
     ),
     16: _Type(

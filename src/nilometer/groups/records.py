@@ -168,6 +168,82 @@ class ConsumerGroupRegularExpressionValue(msgspec.Struct, frozen=True):
     timestamp: int
 
 
+# ── share groups (KIP-932) ──────────────────────────────────────────────────────────────────────
+class ShareGroupMemberMetadataKey(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+
+
+class ShareGroupMemberMetadataValue(msgspec.Struct, frozen=True):
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+
+
+class ShareGroupMetadataKey(msgspec.Struct, frozen=True):
+    group_id: str
+
+
+class ShareGroupMetadataValue(msgspec.Struct, frozen=True):
+    epoch: int
+    metadata_hash: int
+
+
+class ShareGroupTargetAssignmentMetadataKey(msgspec.Struct, frozen=True):
+    group_id: str
+
+
+class ShareGroupTargetAssignmentMetadataValue(msgspec.Struct, frozen=True):
+    assignment_epoch: int
+    assignment_timestamp: int = 0
+
+
+class ShareGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+
+
+class ShareGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True):
+    topic_partitions: tuple[TopicPartitions, ...]
+
+
+class ShareGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+
+
+class ShareGroupCurrentMemberAssignmentValue(msgspec.Struct, frozen=True):
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    """Always 0, stable: members of a share group revoke nothing."""
+    assigned_partitions: tuple[TopicPartitions, ...]
+
+
+class ShareGroupStatePartitionMetadataKey(msgspec.Struct, frozen=True):
+    group_id: str
+
+
+class TopicPartitionsInfo(msgspec.Struct, frozen=True):
+    topic_id: UUID
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    topic_id: UUID
+    topic_name: str
+
+
+class ShareGroupStatePartitionMetadataValue(msgspec.Struct, frozen=True):
+    """For which partitions the share coordinator keeps a state of the group."""
+
+    initializing_topics: tuple[TopicPartitionsInfo, ...] = ()
+    initialized_topics: tuple[TopicPartitionsInfo, ...] = ()
+    deleting_topics: tuple[TopicInfo, ...] = ()
+
+
 RecordKey: TypeAlias = (
     OffsetCommitKey
     | GroupMetadataKey
@@ -178,6 +254,12 @@ RecordKey: TypeAlias = (
     | ConsumerGroupTargetAssignmentMemberKey
     | ConsumerGroupCurrentMemberAssignmentKey
     | ConsumerGroupRegularExpressionKey
+    | ShareGroupMemberMetadataKey
+    | ShareGroupMetadataKey
+    | ShareGroupTargetAssignmentMetadataKey
+    | ShareGroupTargetAssignmentMemberKey
+    | ShareGroupCurrentMemberAssignmentKey
+    | ShareGroupStatePartitionMetadataKey
 )
 RecordValue: TypeAlias = (
     OffsetCommitValue
@@ -189,6 +271,12 @@ RecordValue: TypeAlias = (
     | ConsumerGroupTargetAssignmentMemberValue
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
+    | ShareGroupMemberMetadataValue
+    | ShareGroupMetadataValue
+    | ShareGroupTargetAssignmentMetadataValue
+    | ShareGroupTargetAssignmentMemberValue
+    | ShareGroupCurrentMemberAssignmentValue
+    | ShareGroupStatePartitionMetadataValue
 )
 
 

@@ -1,12 +1,12 @@
 """Requests to a group coordinator and their replies, independent of API versions.
 
-Those of members of classic groups, of members of consumer groups, those about committed offsets, and those of
-operators. A reply with one error for a whole request has it in every error field of its API.
+Those of members of classic groups, of consumer groups and of share groups, those about committed offsets, and
+those of operators. A reply with one error for a whole request has it in every error field of its API.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, assert_never
 from uuid import UUID
 
@@ -18,12 +18,14 @@ from nilometer.wire.errors import ErrorCode
 __all__ = [
     "NO_GENERATION",
     "NO_MEMBER_ID",
+    "AlterShareGroupOffsets",
     "ConsumerGroupDescribe",
     "ConsumerGroupDescribeReply",
     "ConsumerGroupHeartbeat",
     "ConsumerGroupHeartbeatReply",
     "DeleteGroups",
     "DeleteGroupsReply",
+    "DeleteShareGroupOffsets",
     "DeletedGroup",
     "DescribeGroups",
     "DescribeGroupsReply",
@@ -31,6 +33,8 @@ __all__ = [
     "DescribedConsumerGroupMember",
     "DescribedGroup",
     "DescribedGroupMember",
+    "DescribedShareGroup",
+    "DescribedShareGroupMember",
     "DescribedTopicPartitions",
     "GroupRequest",
     "Heartbeat",
@@ -64,6 +68,13 @@ __all__ = [
     "OffsetFetchTopic",
     "OffsetFetchTopicReply",
     "Reply",
+    "ShareGroupDescribe",
+    "ShareGroupDescribeReply",
+    "ShareGroupHeartbeat",
+    "ShareGroupHeartbeatReply",
+    "ShareGroupOffsetsReply",
+    "ShareGroupOffsetsRequest",
+    "ShareGroupPartitions",
     "SyncGroup",
     "SyncGroupAssignment",
     "SyncGroupReply",
@@ -282,6 +293,98 @@ class ConsumerGroupDescribeReply(msgspec.Struct, frozen=True):
     groups: tuple[DescribedConsumerGroup, ...]
 
 
+# ── ShareGroupHeartbeat (KIP-932) ───────────────────────────────────────────────────────────────
+class ShareGroupHeartbeat(msgspec.Struct, frozen=True):
+    group_id: str
+    member_id: str
+    """Made by the member."""
+    member_epoch: int
+    """0: the member joins; -1: it leaves."""
+    rack_id: str | None = None
+    """None: unchanged."""
+    subscribed_topic_names: tuple[str, ...] | None = None
+    """None: unchanged."""
+    client_id: str = ""
+    client_host: str = ""
+
+
+class ShareGroupHeartbeatReply(msgspec.Struct, frozen=True):
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[TopicPartitions, ...] | None = None
+
+
+# ── ShareGroupDescribe (KIP-932) ────────────────────────────────────────────────────────────────
+class ShareGroupDescribe(msgspec.Struct, frozen=True):
+    group_ids: tuple[str, ...]
+
+
+class DescribedShareGroupMember(msgspec.Struct, frozen=True):
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    assignment: tuple[DescribedTopicPartitions, ...]
+
+
+class DescribedShareGroup(msgspec.Struct, frozen=True):
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    group_state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor_name: str = ""
+    members: tuple[DescribedShareGroupMember, ...] = ()
+
+
+class ShareGroupDescribeReply(msgspec.Struct, frozen=True):
+    groups: tuple[DescribedShareGroup, ...]
+
+
+# ── Describe-, Alter- and DeleteShareGroupOffsets (KIP-932) ─────────────────────────────────────
+class ShareGroupPartitions(msgspec.Struct, frozen=True):
+    """Which partitions have a state at the share coordinator."""
+
+    group_id: str
+
+
+class AlterShareGroupOffsets(msgspec.Struct, frozen=True):
+    """Begin the state of partitions again, of a group without members. One that does not exist is created."""
+
+    group_id: str
+    topics: Mapping[UUID, Mapping[int, int]]
+    """The start offset of each partition. All topics exist."""
+
+
+class DeleteShareGroupOffsets(msgspec.Struct, frozen=True):
+    """Delete the state of all partitions of topics, of a group without members."""
+
+    group_id: str
+    topics: frozenset[UUID]
+
+
+ShareGroupOffsetsRequest: TypeAlias = ShareGroupPartitions | AlterShareGroupOffsets | DeleteShareGroupOffsets
+
+
+class ShareGroupOffsetsReply(msgspec.Struct, frozen=True):
+    """The answer to each of them; without an error of its own, each partition may have one."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.none
+    error_message: str | None = None
+    initialized: Mapping[UUID, frozenset[int]] = msgspec.field(default_factory=dict[UUID, frozenset[int]])
+    """The partitions with a state, before the request."""
+    errors: Mapping[UUID, Mapping[int, ErrorCode]] = msgspec.field(
+        default_factory=dict[UUID, Mapping[int, ErrorCode]]
+    )
+
+
 # ── OffsetCommit ────────────────────────────────────────────────────────────────────────────────
 class OffsetCommitPartition(msgspec.Struct, frozen=True):
     partition_index: int
@@ -416,7 +519,7 @@ class ListedGroup(msgspec.Struct, frozen=True):
     protocol_type: str
     group_state: str
     group_type: str
-    """``classic`` or ``consumer``."""
+    """``classic``, ``consumer`` or ``share``."""
 
 
 class ListGroupsReply(msgspec.Struct, frozen=True):
@@ -497,6 +600,11 @@ GroupRequest: TypeAlias = (
     | DeleteGroups
     | ConsumerGroupHeartbeat
     | ConsumerGroupDescribe
+    | ShareGroupHeartbeat
+    | ShareGroupDescribe
+    | ShareGroupPartitions
+    | AlterShareGroupOffsets
+    | DeleteShareGroupOffsets
 )
 Reply: TypeAlias = (
     JoinGroupReply
@@ -511,6 +619,9 @@ Reply: TypeAlias = (
     | DeleteGroupsReply
     | ConsumerGroupHeartbeatReply
     | ConsumerGroupDescribeReply
+    | ShareGroupHeartbeatReply
+    | ShareGroupDescribeReply
+    | ShareGroupOffsetsReply
 )
 
 
@@ -545,6 +656,14 @@ def refusal(request: GroupRequest, error_code: ErrorCode, message: str | None = 
         case ConsumerGroupDescribe():
             return ConsumerGroupDescribeReply(
                 tuple(DescribedConsumerGroup(group_id, error_code, message) for group_id in request.group_ids)
+            )
+        case ShareGroupHeartbeat():
+            return ShareGroupHeartbeatReply(error_code, message)
+        case ShareGroupPartitions() | AlterShareGroupOffsets() | DeleteShareGroupOffsets():
+            return ShareGroupOffsetsReply(request.group_id, error_code, message)
+        case ShareGroupDescribe():
+            return ShareGroupDescribeReply(
+                tuple(DescribedShareGroup(group_id, error_code, message) for group_id in request.group_ids)
             )
         case _:
             assert_never(request)

@@ -1,18 +1,31 @@
 """The settings of a group coordinator, with Kafka's names and defaults, and those that a single group may
-have of its own (KIP-848).
+have of its own (KIP-848, KIP-932).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.config import ConfigDefinition, ConfigKey, ConfigKind, ConfigRule, ConfigValue, ConfigValues
+from nilometer.config import (
+    ConfigDefinition,
+    ConfigError,
+    ConfigKey,
+    ConfigKind,
+    ConfigRule,
+    ConfigValue,
+    ConfigValues,
+    parse_duration_ms,
+)
 
 INT32_MAX = 2**31 - 1
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
 
 
 class ConsumerGroupMigrationPolicy(Enum):
@@ -31,6 +44,25 @@ class ConsumerGroupMigrationPolicy(Enum):
     @property
     def allows_downgrade(self) -> bool:
         return self in (ConsumerGroupMigrationPolicy.DOWNGRADE, ConsumerGroupMigrationPolicy.BIDIRECTIONAL)
+
+
+class ShareOffsetReset(msgspec.Struct, frozen=True):
+    """``share.auto.offset.reset``: where a share group begins to read a partition (KIP-932)."""
+
+    strategy: str
+    """``earliest``, ``latest`` or ``by_duration``."""
+    ago_ms: int = 0
+    """With ``by_duration``: how long before now."""
+
+    @classmethod
+    def parse(cls, text: str) -> ShareOffsetReset:
+        """Parse the setting. Raises ValueError."""
+        strategy, colon, duration = text.partition(":")
+        if strategy in ("earliest", "latest") and not colon:
+            return cls(strategy)
+        if strategy != "by_duration":
+            raise ValueError("must be earliest, latest or by_duration:PnDTnHnMn.nS")
+        return cls(strategy, parse_duration_ms(duration))
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +92,33 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_consumer_min_assignment_interval_ms: int = 0
     group_consumer_max_assignment_interval_ms: int = 15_000
 
+    group_share_max_size: int = 200
+    group_share_assignors: tuple[str, ...] = ("simple",)
+    """The assignor by short name: exactly one."""
+    group_share_session_timeout_ms: int = 45_000
+    group_share_min_session_timeout_ms: int = 45_000
+    group_share_max_session_timeout_ms: int = 60_000
+    group_share_heartbeat_interval_ms: int = 5_000
+    group_share_min_heartbeat_interval_ms: int = 5_000
+    group_share_max_heartbeat_interval_ms: int = 15_000
+    group_share_assignment_interval_ms: int = 1_000
+    """The least time between two target assignments of a group; 0: no delay."""
+    group_share_min_assignment_interval_ms: int = 0
+    group_share_max_assignment_interval_ms: int = 15_000
+    group_share_record_lock_duration_ms: int = 30_000
+    group_share_min_record_lock_duration_ms: int = 15_000
+    group_share_max_record_lock_duration_ms: int = 60_000
+    group_share_delivery_count_limit: int = 5
+    group_share_min_delivery_count_limit: int = 2
+    group_share_max_delivery_count_limit: int = 10
+    group_share_partition_max_record_locks: int = 2_000
+    group_share_min_partition_max_record_locks: int = 100
+    group_share_max_partition_max_record_locks: int = 4_000
+    share_auto_offset_reset: ShareOffsetReset = ShareOffsetReset("latest")
+    """This and the following are settings of groups alone: brokers have none for their defaults."""
+    share_isolation_level: str = READ_UNCOMMITTED
+    share_renew_acknowledge_enable: bool = True
+
     def __post_init__(self) -> None:
         _ordered(
             "group.min.session.timeout.ms",
@@ -67,19 +126,21 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
             "group.max.session.timeout.ms",
             self.group_max_session_timeout_ms,
         )
-        for kind in ("session.timeout", "heartbeat.interval", "assignment.interval"):
-            field = kind.replace(".", "_")
-            low: int = getattr(self, f"group_consumer_min_{field}_ms")
-            value: int = getattr(self, f"group_consumer_{field}_ms")
-            high: int = getattr(self, f"group_consumer_max_{field}_ms")
-            _ordered(f"group.consumer.min.{kind}.ms", low, f"group.consumer.{kind}.ms", value)
-            _ordered(f"group.consumer.{kind}.ms", value, f"group.consumer.max.{kind}.ms", high)
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            raise ValueError(
-                "group.consumer.heartbeat.interval.ms must be below group.consumer.session.timeout.ms"
-            )
+        for setting in _SETTINGS.values():
+            low, high = setting.bounds(self)
+            value: int = getattr(self, setting.field)
+            key, lowest, highest = (f"group.{name}" for name in setting.names)
+            _ordered(lowest, low, key, value)
+            _ordered(key, value, highest, high)
+        for kind in ("consumer", "share"):
+            if not _is_session_longer(kind, self):
+                raise ValueError(
+                    f"group.{kind}.heartbeat.interval.ms must be below group.{kind}.session.timeout.ms"
+                )
         if not self.group_consumer_assignors:
             raise ValueError("group.consumer.assignors must name at least one assignor")
+        if len(self.group_share_assignors) != 1:
+            raise ValueError("group.share.assignors must name exactly one assignor")
 
 
 def _ordered(lower: str, low: int, upper: str, high: int) -> None:
@@ -87,67 +148,94 @@ def _ordered(lower: str, low: int, upper: str, high: int) -> None:
         raise ValueError(f"{lower} ({low}) must not be above {upper} ({high})")
 
 
-SESSION_TIMEOUT = "consumer.session.timeout.ms"
-HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
-ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
-
-
 class _Setting(msgspec.Struct, frozen=True):
-    field: str
-    """What it replaces in the coordinator's `GroupConfig`."""
-    bounds: Callable[[GroupConfig], tuple[int, int]]
-    """The lowest and the highest value that a broker allows."""
+    """A setting of a group within bounds that its broker has."""
+
+    name: str
     doc: str
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Its name; and those of the lowest and the highest value, after ``group.``."""
+        kind, rest = self.name.split(".", 1)
+        return self.name, f"{kind}.min.{rest}", f"{kind}.max.{rest}"
+
+    @property
+    def field(self) -> str:
+        """What it replaces in the coordinator's `GroupConfig`."""
+        return _field(self.name)
+
+    def bounds(self, config: GroupConfig) -> tuple[int, int]:
+        """Return the lowest and the highest value that a broker allows."""
+        _, low, high = self.names
+        return getattr(config, _field(low)), getattr(config, _field(high))
+
+
+def _field(name: str) -> str:
+    return "group_" + name.replace(".", "_")
+
+
+SESSION_TIMEOUT = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
+SHARE_AUTO_OFFSET_RESET = "share.auto.offset.reset"
+SHARE_ISOLATION_LEVEL = "share.isolation.level"
+SHARE_RENEW_ACKNOWLEDGE_ENABLE = "share.renew.acknowledge.enable"
 
 _SETTINGS = {
-    SESSION_TIMEOUT: _Setting(
-        "group_consumer_session_timeout_ms",
-        lambda config: (
-            config.group_consumer_min_session_timeout_ms,
-            config.group_consumer_max_session_timeout_ms,
+    name: _Setting(name, doc)
+    for name, doc in (
+        (SESSION_TIMEOUT, "A member of the group without a heartbeat for this long is removed."),
+        (HEARTBEAT_INTERVAL, "The heartbeat interval of the group's members."),
+        (
+            "consumer.assignment.interval.ms",
+            "The minimum time between two target assignments of the group.",
         ),
-        "A member of the group without a heartbeat for this long is removed.",
-    ),
-    HEARTBEAT_INTERVAL: _Setting(
-        "group_consumer_heartbeat_interval_ms",
-        lambda config: (
-            config.group_consumer_min_heartbeat_interval_ms,
-            config.group_consumer_max_heartbeat_interval_ms,
+        (
+            "share.session.timeout.ms",
+            "A member of the share group without a heartbeat for this long is removed.",
         ),
-        "The heartbeat interval of the group's members.",
-    ),
-    ASSIGNMENT_INTERVAL: _Setting(
-        "group_consumer_assignment_interval_ms",
-        lambda config: (
-            config.group_consumer_min_assignment_interval_ms,
-            config.group_consumer_max_assignment_interval_ms,
+        ("share.heartbeat.interval.ms", "The heartbeat interval of the share group's members."),
+        (
+            "share.assignment.interval.ms",
+            "The minimum time between two target assignments of the share group.",
         ),
-        "The minimum time between two target assignments of the group.",
-    ),
+        (
+            "share.record.lock.duration.ms",
+            "A record that a member has not acknowledged after this long is delivered again.",
+        ),
+        (
+            "share.delivery.count.limit",
+            "How often a record is delivered at most before it is archived.",
+        ),
+        (
+            "share.partition.max.record.locks",
+            "How many records of one partition the members may hold at the same time.",
+        ),
+    )
 }
 
 
 def definition_of(config: GroupConfig) -> ConfigDefinition:
     """Return the keys, with the bounds and defaults of a broker's ``config``."""
-    keys = [_key(name, setting, config) for name, setting in _SETTINGS.items()]
-    rule = ConfigRule((SESSION_TIMEOUT, HEARTBEAT_INTERVAL), _why_heartbeats_are_too_rare)
-    return ConfigDefinition.of("group", keys, [rule])
+    keys = [_key(setting, config) for setting in _SETTINGS.values()]
+    rules = [_session_rule("consumer"), _session_rule("share")]
+    return ConfigDefinition.of("group", [*keys, *_SHARE_KEYS], rules)
 
 
-def _key(name: str, setting: _Setting, config: GroupConfig) -> ConfigKey:
+def _key(setting: _Setting, config: GroupConfig) -> ConfigKey:
     low, high = setting.bounds(config)
+    _, lowest, highest = setting.names
 
     def check(value: ConfigValue) -> str | None:
         assert isinstance(value, int)
         if value < low:
-            return f"must be greater than or equal to group.{_bound(name, 'min')} ({low})"
+            return f"must be greater than or equal to group.{lowest} ({low})"
         if value > high:
-            return f"must be less than or equal to group.{_bound(name, 'max')} ({high})"
+            return f"must be less than or equal to group.{highest} ({high})"
         return None
 
     return ConfigKey(
-        name=name,
+        name=setting.name,
         kind=ConfigKind.INT,
         default=getattr(config, setting.field),
         doc=setting.doc,
@@ -156,17 +244,60 @@ def _key(name: str, setting: _Setting, config: GroupConfig) -> ConfigKey:
     )
 
 
-def _bound(name: str, which: str) -> str:
-    return name.replace("consumer.", f"consumer.{which}.", 1)
+def _why_no_offset_reset(value: ConfigValue) -> str | None:
+    try:
+        ShareOffsetReset.parse(str(value))
+    except ValueError as error:
+        return str(error)
+    return None
 
 
-def _why_heartbeats_are_too_rare(values: ConfigValues) -> str | None:
-    session_ms, heartbeat_ms = values[SESSION_TIMEOUT], values[HEARTBEAT_INTERVAL]
-    assert isinstance(session_ms, int)
-    assert isinstance(heartbeat_ms, int)
-    if heartbeat_ms < session_ms:
-        return None
-    return f"{SESSION_TIMEOUT} ({session_ms}) must be greater than {HEARTBEAT_INTERVAL} ({heartbeat_ms})"
+_SHARE_KEYS = (
+    ConfigKey(
+        name=SHARE_AUTO_OFFSET_RESET,
+        kind=ConfigKind.STRING,
+        default="latest",
+        doc="Where the share group begins to read a partition: earliest, latest, or by_duration:PT1H, which "
+        "means the records of the last hour.",
+        validate=_why_no_offset_reset,
+        dynamic=True,
+    ),
+    ConfigKey(
+        name=SHARE_ISOLATION_LEVEL,
+        kind=ConfigKind.STRING,
+        default=READ_UNCOMMITTED,
+        choices=(READ_COMMITTED, READ_UNCOMMITTED),
+        doc="Whether the share group gets the records of transactions only once they are committed.",
+        dynamic=True,
+    ),
+    ConfigKey(
+        name=SHARE_RENEW_ACKNOWLEDGE_ENABLE,
+        kind=ConfigKind.BOOLEAN,
+        default=True,
+        doc="Whether members of the share group may renew the lock of a record.",
+        dynamic=True,
+    ),
+)
+_FIELDS_OF_KEYS: dict[str, tuple[ConfigKey, Callable[[Any], object]]] = {
+    SHARE_AUTO_OFFSET_RESET: (_SHARE_KEYS[0], ShareOffsetReset.parse),
+    SHARE_ISOLATION_LEVEL: (_SHARE_KEYS[1], str),
+    SHARE_RENEW_ACKNOWLEDGE_ENABLE: (_SHARE_KEYS[2], bool),
+}
+"""For each key, how its value is converted for the field of the same name in `GroupConfig`."""
+
+
+def _session_rule(kind: str) -> ConfigRule:
+    session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+
+    def why_heartbeats_are_too_rare(values: ConfigValues) -> str | None:
+        session_ms, heartbeat_ms = values[session], values[heartbeat]
+        assert isinstance(session_ms, int)
+        assert isinstance(heartbeat_ms, int)
+        if heartbeat_ms < session_ms:
+            return None
+        return f"{session} ({session_ms}) must be greater than {heartbeat} ({heartbeat_ms})"
+
+    return ConfigRule((session, heartbeat), why_heartbeats_are_too_rare)
 
 
 def config_of_group(config: GroupConfig, texts: Mapping[str, str]) -> GroupConfig:
@@ -175,17 +306,31 @@ def config_of_group(config: GroupConfig, texts: Mapping[str, str]) -> GroupConfi
     Values outside the broker's bounds are brought inside. If the session timeout is then not above the
     heartbeat interval, the group has the broker's values of both.
     """
-    changed = {
+    changed: dict[str, Any] = {
         _SETTINGS[name].field: _clamped(_SETTINGS[name], config, int(text))
         for name, text in texts.items()
         if name in _SETTINGS and _is_number(text)
     }
-    try:
-        return replace(config, **changed)
-    except ValueError:
-        for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL):
-            changed.pop(_SETTINGS[name].field, None)
-        return replace(config, **changed)
+    for kind in ("consumer", "share"):
+        session, heartbeat = _session_fields(kind)
+        session_ms = changed.get(session, getattr(config, session))
+        if changed.get(heartbeat, getattr(config, heartbeat)) >= session_ms:
+            changed.pop(session, None)
+            changed.pop(heartbeat, None)
+    for name, (key, convert) in _FIELDS_OF_KEYS.items():
+        if name in texts:
+            with contextlib.suppress(ConfigError):  # left by another version
+                changed[name.replace(".", "_")] = convert(key.parse(texts[name]))
+    return replace(config, **changed)
+
+
+def _session_fields(kind: str) -> tuple[str, str]:
+    return f"group_{kind}_session_timeout_ms", f"group_{kind}_heartbeat_interval_ms"
+
+
+def _is_session_longer(kind: str, config: GroupConfig) -> bool:
+    session, heartbeat = _session_fields(kind)
+    return getattr(config, heartbeat) < getattr(config, session)
 
 
 def _is_number(text: str) -> bool:
@@ -195,3 +340,29 @@ def _is_number(text: str) -> bool:
 def _clamped(setting: _Setting, config: GroupConfig, value: int) -> int:
     low, high = setting.bounds(config)
     return min(max(value, low), high)
+
+
+class ShareGroupConfig(msgspec.Struct, frozen=True):
+    """What the leader of a share partition has to know of the group's settings."""
+
+    record_lock_duration_ms: int
+    delivery_count_limit: int
+    """How often a record is delivered at most."""
+    partition_max_record_locks: int
+    """How many records of the partition may be acquired at the same time."""
+    auto_offset_reset: ShareOffsetReset
+    read_committed: bool
+    renew_acknowledge_enable: bool
+
+
+def share_group_config(config: GroupConfig, texts: Mapping[str, str]) -> ShareGroupConfig:
+    """Return the settings in force for the partitions of a share group with the settings ``texts``."""
+    mine = config_of_group(config, texts) if texts else config
+    return ShareGroupConfig(
+        mine.group_share_record_lock_duration_ms,
+        mine.group_share_delivery_count_limit,
+        mine.group_share_partition_max_record_locks,
+        mine.share_auto_offset_reset,
+        mine.share_isolation_level == READ_COMMITTED,
+        mine.share_renew_acknowledge_enable,
+    )

@@ -34,12 +34,12 @@ from nilometer.groups.records import (
     OffsetCommitValue,
 )
 from nilometer.groups.requests import (
+    AlterShareGroupOffsets,
     ConsumerGroupDescribe,
     ConsumerGroupDescribeReply,
     ConsumerGroupHeartbeat,
-    DeletedGroup,
     DeleteGroups,
-    DeleteGroupsReply,
+    DeleteShareGroupOffsets,
     DescribeGroups,
     DescribeGroupsReply,
     GroupRequest,
@@ -51,18 +51,27 @@ from nilometer.groups.requests import (
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    ShareGroupDescribe,
+    ShareGroupDescribeReply,
+    ShareGroupHeartbeat,
+    ShareGroupPartitions,
     SyncGroup,
     refusal,
 )
 from nilometer.groups.settings import GroupConfig
+from nilometer.groups.share.group import SHARE_GROUP_KEYS, ShareGroup
+from nilometer.groups.share.share_groups import Deletion, ShareGroups
+from nilometer.groups.topics import Topics
 from nilometer.groups.turn import (
     CLASSIC_KINDS,
+    SHARE_KINDS,
     Computation,
     ConsumerGroupHandler,
     Effects,
     Group,
     GroupType,
     ShardState,
+    ShareStateResult,
     TimerKey,
     TimerKind,
     Turn,
@@ -72,16 +81,17 @@ from nilometer.wire.errors import ErrorCode
 RECORDS_PER_CALL_MAX = 1_000
 """A call writes one batch: after so many records the timers that are due wait for the next call."""
 EFFORT_PER_CALL_MAX = 256
-"""So many members of classic groups are taken out in one call, or fewer of consumer groups."""
+"""So many members of classic groups are taken out in one call, or fewer of other groups."""
 EFFORT_OF_A_CONSUMER_GROUP = 32
-"""A consumer group looks at all its members when one of them has gone."""
+"""A consumer group or share group looks at all its members when one of them has gone."""
 
 
 class GroupShard:
     def __init__(self, config: GroupConfig, new_member_id: Callable[[str], str], image: ClusterImage) -> None:
-        self._state = ShardState(config, new_member_id, image)
+        self._state = ShardState(config, new_member_id, image, Topics(image))
         self._classic = ClassicGroups(self._state)
         self._consumer: ConsumerGroupHandler = ConsumerGroups(self._state, self._classic)
+        self._share = ShareGroups(self._state, self._classic)
         self._offsets = Offsets(self._state)
         self._expiry = OffsetExpiry(self._state, self._offsets, self._classic)
         self._waiting: set[Token] = set()
@@ -97,6 +107,8 @@ class GroupShard:
         elif isinstance(key, GroupMetadataKey):
             assert value is None or isinstance(value, GroupMetadataValue)
             self._classic.replay(key, value)
+        elif isinstance(key, SHARE_GROUP_KEYS):
+            self._share.replay(record)
         else:
             self._consumer.replay(record)
 
@@ -115,6 +127,7 @@ class GroupShard:
         turn = Turn(now_ms, wall_ms)
         self._classic.on_loaded(turn)
         self._consumer.on_loaded(turn)
+        self._share.on_loaded(turn)
         self._expiry.on_loaded(turn)
         return turn.effects(self._waiting)
 
@@ -142,6 +155,13 @@ class GroupShard:
             case ConsumerGroupDescribe():
                 described = tuple(self._consumer.describe(group_id) for group_id in request.group_ids)
                 turn.reply(token, ConsumerGroupDescribeReply(described))
+            case ShareGroupHeartbeat():
+                self._share.heartbeat(turn, token, request)
+            case ShareGroupDescribe():
+                described_shares = tuple(self._share.describe(group_id) for group_id in request.group_ids)
+                turn.reply(token, ShareGroupDescribeReply(described_shares))
+            case ShareGroupPartitions() | AlterShareGroupOffsets() | DeleteShareGroupOffsets():
+                self._share.offsets(turn, token, request)
             case DescribeGroups():
                 turn.reply(
                     token, DescribeGroupsReply(tuple(self._classic.describe(each) for each in request.groups))
@@ -149,15 +169,15 @@ class GroupShard:
             case ListGroups():
                 turn.reply(token, self._list(request))
             case DeleteGroups():
-                results = tuple(self._delete(turn, group_id) for group_id in request.groups_names)
-                turn.reply(token, DeleteGroupsReply(results))
+                self._delete(turn, token, request)
             case _:
                 assert_never(request)
 
     def _handle_member(
         self, turn: Turn, token: Token, request: Heartbeat | JoinGroup | SyncGroup | LeaveGroup
     ) -> None:
-        """Process a request of a classic member, whether its group is a classic or a consumer group."""
+        """Process a request of a classic member, whether its group is a classic or a consumer group; a share
+        group has no such members."""
         group = self._state.groups.get(request.group_id)
         if isinstance(request, JoinGroup):
             if group is not None and group.type is GroupType.CONSUMER and not group.is_empty:
@@ -166,7 +186,7 @@ class GroupShard:
                 self._classic.join(turn, token, request)
             return
         error = ErrorCode.none if request.group_id else ErrorCode.invalid_group_id
-        if error is ErrorCode.none and group is None:
+        if error is ErrorCode.none and (group is None or group.type is GroupType.SHARE):
             error = ErrorCode.unknown_member_id
         match request:
             case _ if error is not ErrorCode.none:
@@ -214,13 +234,27 @@ class GroupShard:
             )
         )
 
-    def _delete(self, turn: Turn, group_id: str) -> DeletedGroup:
-        group = self._state.groups.get(group_id)
-        error = ErrorCode.group_id_not_found if group is None else group.check_delete()
-        if group is not None and error is ErrorCode.none:
-            self._offsets.delete_all(turn, group_id)
+    def _delete(self, turn: Turn, token: Token, request: DeleteGroups) -> None:
+        """Delete groups. The reply waits until the state of share groups is deleted, too."""
+        deletion = Deletion(token, dict.fromkeys(request.groups_names))
+        for group_id in deletion.results:
+            group = self._state.groups.get(group_id)
+            if isinstance(group, ShareGroup):
+                error = self._share.delete(turn, group, deletion)
+            else:
+                error = self._delete_group(turn, group)
+            if error is not None:
+                deletion.results[group_id] = error
+        deletion.reply_if_known(turn)
+
+    def _delete_group(self, turn: Turn, group: Group | None) -> ErrorCode:
+        if group is None:
+            return ErrorCode.group_id_not_found
+        error = group.check_delete()
+        if error is ErrorCode.none:
+            self._offsets.delete_all(turn, group.group_id)
             self._classic.remove(turn, group)
-        return DeletedGroup(group_id, error)
+        return error
 
     def forget(self, token: Token) -> None:
         """Drop the reply to a request whose connection was lost; the member stays in its group."""
@@ -229,7 +263,17 @@ class GroupShard:
     def on_computed(self, needed: Computation, result: Any, now_ms: int, wall_ms: int) -> Effects:
         """Process the result of ``needed.compute``, an action of this shard."""
         turn = Turn(now_ms, wall_ms)
-        self._consumer.on_computed(turn, needed, result)
+        group = self._state.groups.get(needed.group_id)
+        if isinstance(group, ShareGroup):
+            self._share.on_computed(turn, group, needed, result)
+        else:
+            self._consumer.on_computed(turn, needed, result)
+        return turn.effects(self._waiting)
+
+    def on_share_state(self, result: ShareStateResult, now_ms: int, wall_ms: int) -> Effects:
+        """Process the share coordinator's answer to an action of this shard."""
+        turn = Turn(now_ms, wall_ms)
+        self._share.on_share_state(turn, result)
         return turn.effects(self._waiting)
 
     # -- metadata and time -------------------------------------------------------------------------------
@@ -237,8 +281,9 @@ class GroupShard:
     def on_image(self, image: ClusterImage, now_ms: int, wall_ms: int) -> Effects:
         """Process a new image, in which topics were created, extended or deleted."""
         self._state.image = image
+        self._state.topics.changed(image)
         turn = Turn(now_ms, wall_ms)
-        self._consumer.on_image(turn)
+        self._share.on_image(turn)
         self._expiry.on_image(turn)
         return turn.effects(self._waiting)
 
@@ -264,6 +309,8 @@ class GroupShard:
             self._expiry.on_purge(turn)
         elif key.kind in CLASSIC_KINDS:
             self._classic.on_timer(turn, key)
+        elif key.kind in SHARE_KINDS:
+            self._share.on_timer(turn, key)
         else:
             self._consumer.on_timer(turn, key)
 

@@ -31,6 +31,7 @@ from nilometer.groups.requests import (
     SyncGroup,
 )
 from nilometer.groups.settings import GroupConfig, config_of_group
+from nilometer.groups.topics import Topics
 from nilometer.wire.errors import ErrorCode
 
 
@@ -52,6 +53,9 @@ class TimerKind(Enum):
     """Until when a member of the classic protocol that has joined must send SyncGroup."""
     CONSUMER_ASSIGNMENT = auto()
     CONSUMER_REGEX = auto()
+    SHARE_SESSION = auto()
+    SHARE_TOPICS = auto()
+    """Topics of share groups may have been deleted."""
     OFFSETS_EXPIRY = auto()
     OFFSETS_PURGE = auto()
     """More offsets of deleted topics are to be removed than fit into one batch."""
@@ -65,6 +69,9 @@ CLASSIC_KINDS = frozenset(
         TimerKind.CLASSIC_SYNC,
     }
 )
+
+
+SHARE_KINDS = frozenset({TimerKind.SHARE_SESSION, TimerKind.SHARE_TOPICS})
 
 
 class TimerKey(NamedTuple):
@@ -111,8 +118,45 @@ class MatchesNeeded(msgspec.Struct, frozen=True):
     """Returns which of the other names match. Any thread may call it."""
 
 
+class InitializeShareState(msgspec.Struct, frozen=True):
+    """An action of a group shard: have the share coordinator begin a state for partitions of a share group
+    (KIP-932), and pass its answer to ``GroupShard.on_share_state``."""
+
+    group_id: str
+    state_epoch: int
+    """The group epoch: it fences those that use an earlier state."""
+    topics: Mapping[UUID, Mapping[int, int]]
+    """The start offset of each partition; or -1: ``share.auto.offset.reset`` of the group decides."""
+
+
+class DeleteShareState(msgspec.Struct, frozen=True):
+    """An action of a group shard: have the share coordinator delete the state of partitions of a share group,
+    and pass its answer to ``GroupShard.on_share_state``."""
+
+    group_id: str
+    topics: Mapping[UUID, frozenset[int]]
+
+
+class ShareStateResult(msgspec.Struct, frozen=True):
+    """The share coordinator's answer to an action."""
+
+    action: InitializeShareState | DeleteShareState
+    errors: Mapping[UUID, Mapping[int, ErrorCode]] = msgspec.field(
+        default_factory=dict[UUID, Mapping[int, ErrorCode]]
+    )
+    """Those of the partitions for which it failed."""
+
+    @classmethod
+    def failed(cls, action: InitializeShareState | DeleteShareState, error: ErrorCode) -> ShareStateResult:
+        """Return the result of an action that failed for all its partitions."""
+        return cls(
+            action, {topic_id: dict.fromkeys(found, error) for topic_id, found in action.topics.items()}
+        )
+
+
+ShareStateAction: TypeAlias = InitializeShareState | DeleteShareState
 Computation: TypeAlias = AssignmentNeeded | MatchesNeeded
-GroupAction: TypeAlias = RebalanceNote | Computation
+GroupAction: TypeAlias = RebalanceNote | Computation | ShareStateAction
 Effects: TypeAlias = turn.Effects[CoordinatorRecord, Reply, GroupAction]
 
 
@@ -125,6 +169,7 @@ class GroupType(Enum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
 
 
 class RetentionStart(msgspec.Struct, frozen=True):
@@ -146,7 +191,8 @@ class Group(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members: it may be deleted, or replaced by one of the other protocol."""
+        """Whether the group has no members: it may be deleted, or (classic and consumer groups) replaced by
+        one of the other protocol."""
         ...
 
     def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
@@ -185,8 +231,10 @@ class ShardState(msgspec.Struct):
     new_member_id: Callable[[str], str]
     """Makes a unique member id from a client id or a group instance id."""
     image: ClusterImage
+    topics: Topics
+    """Those of ``image``."""
     groups: dict[str, Group] = msgspec.field(default_factory=dict[str, Group])
-    """Classic and consumer groups, by group id."""
+    """By group id."""
     timers: Timers = msgspec.field(default_factory=Timers)
 
     def config_of(self, group_id: str) -> GroupConfig:
@@ -207,8 +255,6 @@ class ConsumerGroupHandler(Protocol):
         ...
 
     def on_loaded(self, turn: Turn) -> None: ...
-
-    def on_image(self, turn: Turn) -> None: ...
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Process what ``needed.compute`` has returned, outside of the shard."""

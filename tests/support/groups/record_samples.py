@@ -31,7 +31,21 @@ from nilometer.groups.records import (
     PartitionRacks,
     RecordKey,
     RecordValue,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    TopicInfo,
     TopicMetadata,
+    TopicPartitionsInfo,
 )
 from nilometer.groups.requests import TopicPartitions
 
@@ -108,6 +122,36 @@ _VALUES: list[tuple[RecordKey, list[RecordValue]]] = [
     (
         ConsumerGroupRegularExpressionKey("g", "^a.*"),
         [ConsumerGroupRegularExpressionValue(("a1", "a2"), 77, NOW_MS)],
+    ),
+    (
+        ShareGroupMemberMetadataKey("g", "m"),
+        [
+            ShareGroupMemberMetadataValue("r", "c", "/h", ("t", "u")),
+            ShareGroupMemberMetadataValue(None, "c", "/h", ()),
+        ],
+    ),
+    (ShareGroupMetadataKey("g"), [ShareGroupMetadataValue(9, -(2**62))]),
+    (
+        ShareGroupTargetAssignmentMetadataKey("g"),
+        [ShareGroupTargetAssignmentMetadataValue(9, NOW_MS), ShareGroupTargetAssignmentMetadataValue(9)],
+    ),
+    (
+        ShareGroupTargetAssignmentMemberKey("g", "m"),
+        [ShareGroupTargetAssignmentMemberValue((TopicPartitions(ID, (0, 2)),))],
+    ),
+    (
+        ShareGroupCurrentMemberAssignmentKey("g", "m"),
+        [ShareGroupCurrentMemberAssignmentValue(9, 8, 0, (TopicPartitions(ID, (0, 2)),))],
+    ),
+    (
+        ShareGroupStatePartitionMetadataKey("g"),
+        [
+            ShareGroupStatePartitionMetadataValue(
+                (TopicPartitionsInfo(ID, "t", (2,)),),
+                (TopicPartitionsInfo(ID, "t", (0, 1)),),
+                (TopicInfo(OTHER_ID, "u"),),
+            )
+        ],
     ),
 ]
 SAMPLES: list[CoordinatorRecord] = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nilometer.groups.consumer.assignors import Assignment, MemberSpec
+from nilometer.groups.consumer.assignors import MemberSpec
+from nilometer.groups.topics import Assignment
 
 
 def count(assignment: Assignment) -> int:

@@ -40,7 +40,7 @@ from nilometer.groups.requests import (
 )
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.shard import GroupShard
-from nilometer.groups.turn import Computation, Effects, RebalanceNote
+from nilometer.groups.turn import AssignmentNeeded, Computation, Effects, MatchesNeeded
 from nilometer.wire.consumer_protocol import Subscription, encode_subscription
 from nilometer.wire.errors import ErrorCode
 
@@ -49,6 +49,8 @@ REBALANCE_MS = 30_000
 DELAY_MS = 3_000
 WALL_MS = 1_700_000_000_000
 """What the wall clock says when the monotonic one says 0."""
+
+COMPUTED = (AssignmentNeeded, MatchesNeeded)
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
@@ -128,7 +130,7 @@ class GroupWorld:
             if effects.producer is not None:
                 self.log_of_transactions[len(self.log)] = effects.producer
             self.log.append((key, value))
-        self.needed += [action for action in effects.actions if not isinstance(action, RebalanceNote)]
+        self.needed += [action for action in effects.actions if isinstance(action, COMPUTED)]
         for token, reply in effects.replies:
             assert token not in self.replies, f"{token} is answered twice"
             self.replies[token] = reply

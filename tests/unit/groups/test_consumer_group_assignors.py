@@ -10,13 +10,8 @@ from assignment_checks import count, improvable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nilometer.groups.consumer.assignors import (
-    Assignment,
-    Assignor,
-    MemberSpec,
-    assign_ranges,
-    assign_uniformly,
-)
+from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
+from nilometer.groups.topics import Assignment
 from support.properties import examples
 
 TOPICS = [UUID(int=number) for number in range(1, 8)]

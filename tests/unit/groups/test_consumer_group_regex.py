@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.groups.consumer.topics import check_topic_regex, matching_topics
+from nilometer.groups.topics import check_topic_regex, matching_topics
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from consumer_group_harness import ConsumerWorld, no_wait_config
 
-from nilometer.groups.consumer import rebalance, topics
+from nilometer.groups import topics
+from nilometer.groups.consumer import rebalance
 from nilometer.groups.records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     CoordinatorRecord,

@@ -165,7 +165,36 @@ def test_groups_of_the_flexible_version() -> None:
     assert decoded.value == GroupMetadataValue("consumer", 3, "range", "m", NOW_MS, (expected,))
 
 
-@pytest.mark.parametrize("key_type", [9, 10, 15, 17, 23, 99, -1])
+# Written by Apache Kafka 4.4.0's GroupCoordinatorRecordSerde from the same fields: serializeKey and
+# serializeValue of CoordinatorRecord.record(new ShareGroup…Key()…, new ApiMessageAndVersion(
+# new ShareGroup…Value()…, (short) 0)), in jshell --class-path 'tests/java/target/kafka/*'.
+_ID = "80000000000000000000000000000005"
+_OTHER_ID = "0193d3b07f5e7000800000000000abcd"
+SHARE_GROUP_BYTES = [
+    ("000a00016700016d", "000002720263032f68030274027500"),
+    ("000a00016700016d", "0000000263032f680100"),
+    ("000b000167", "000000000009c00000000000000000"),
+    ("000c000167", "00000000000901000800000199c82cc000"),
+    ("000c000167", "00000000000900"),
+    ("000d00016700016d", f"000002{_ID}0300000000000000020000"),
+    ("000e00016700016d", f"000000000009000000080002{_ID}0300000000000000020000"),
+    (
+        "000f000167",
+        f"000002{_ID}027402000000020002{_ID}02740300000000000000010002{_OTHER_ID}02750000",
+    ),
+]
+
+
+def test_records_of_share_groups_are_the_bytes_that_kafka_writes() -> None:
+    written = [
+        (key.hex(), value.hex())
+        for key, value in map(encode_record, SAMPLES)
+        if value is not None and 10 <= int.from_bytes(key[:2]) <= 15
+    ]
+    assert written == SHARE_GROUP_BYTES
+
+
+@pytest.mark.parametrize("key_type", [9, 17, 23, 99, -1])
 def test_records_of_other_kinds_of_groups_are_passed_over(key_type: int) -> None:
     assert decode_record(struct.pack(">h", key_type) + text("g"), b"\x00\x00whatever") is None
 

@@ -34,7 +34,7 @@ from nilometer.groups.requests import (
     SyncGroup,
     SyncGroupReply,
 )
-from nilometer.groups.turn import Group, RebalanceNote, ShardState, TimerKey, TimerKind, Turn
+from nilometer.groups.turn import Group, GroupType, RebalanceNote, ShardState, TimerKey, TimerKind, Turn
 from nilometer.wire.errors import ErrorCode
 
 NAMED_MAX = 20
@@ -536,7 +536,8 @@ class ClassicGroups:
     # -- requests of members ---------------------------------------------------------------------------
 
     def join(self, turn: Turn, token: Token, request: JoinGroup) -> None:
-        """Process a JoinGroup to a classic group, an empty consumer group, or a group that does not exist."""
+        """Process a JoinGroup to a classic group, an empty consumer group, or a group that does not exist;
+        reject one to a share group."""
         refusal = self._join.refusal(request)
         if refusal is not ErrorCode.none:
             turn.reply(token, JoinGroupReply(refusal, request.member_id))
@@ -544,6 +545,8 @@ class ClassicGroups:
         found = self._state.groups.get(request.group_id)
         if isinstance(found, ClassicGroup):
             self._join.join(turn, token, found, request)
+        elif found is not None and found.type is GroupType.SHARE:
+            turn.reply(token, JoinGroupReply(ErrorCode.inconsistent_group_protocol))
         elif request.member_id != NO_MEMBER_ID:
             turn.reply(token, JoinGroupReply(ErrorCode.unknown_member_id, request.member_id))
         else:
@@ -629,7 +632,7 @@ class ClassicGroups:
     # -- the end of a group, and changes between the protocols -------------------------------------------
 
     def remove(self, turn: Turn, group: Group) -> None:
-        """Remove a group, of either type: write its tombstones and cancel its timers."""
+        """Remove a group, of any type: write its tombstones and cancel its timers."""
         turn.write_all(group.tombstones())
         del self._state.groups[group.group_id]
         if isinstance(group, ClassicGroup):

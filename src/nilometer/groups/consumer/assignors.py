@@ -7,20 +7,14 @@ gives equal numbers of partitions, with as few moves as possible, also to member
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heapify, heapreplace
-from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
 
-from nilometer.groups.requests import TopicPartitions
-
-Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
-"""Partitions by topic id, without empty sets."""
-
-NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
+from nilometer.groups.topics import NO_PARTITIONS, Assignment
 
 
 class MemberSpec(msgspec.Struct, frozen=True):
@@ -46,22 +40,6 @@ def subscribers_of(members: Mapping[str, MemberSpec]) -> dict[UUID, list[str]]:
         for topic_id in members[member_id].subscribed:
             found.setdefault(topic_id, []).append(member_id)
     return {topic_id: found[topic_id] for topic_id in sorted(found)}
-
-
-def assignment_of(partitions: Iterable[TopicPartitions]) -> Assignment:
-    """Convert from the form in requests and records, which may name a topic twice."""
-    found: dict[UUID, frozenset[int]] = {}
-    for topic in partitions:
-        if topic.partitions:
-            found[topic.topic_id] = found.get(topic.topic_id, frozenset()) | frozenset(topic.partitions)
-    return found
-
-
-def topic_partitions(assignment: Mapping[UUID, Iterable[int]]) -> tuple[TopicPartitions, ...]:
-    """Convert to the form in replies and records, sorted."""
-    return tuple(
-        TopicPartitions(topic_id, tuple(sorted(assignment[topic_id]))) for topic_id in sorted(assignment)
-    )
 
 
 def assign_ranges(members: Mapping[str, MemberSpec], topics: Mapping[UUID, int]) -> dict[str, Assignment]:

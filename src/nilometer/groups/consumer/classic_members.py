@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from nilometer.groups.classic.group import RebalanceCause
 from nilometer.groups.classic.groups import ClassicGroups
-from nilometer.groups.consumer.assignors import Assignment
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.departures import (
     assignment_bytes,
@@ -49,6 +48,7 @@ from nilometer.groups.requests import (
     SyncGroupReply,
 )
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy
+from nilometer.groups.topics import Assignment
 from nilometer.groups.turn import TimerKind, Turn
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
 from nilometer.wire.errors import ErrorCode, KafkaError, MalformedMessage

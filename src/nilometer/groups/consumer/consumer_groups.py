@@ -5,7 +5,6 @@ It describes groups for ConsumerGroupDescribe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +19,6 @@ from nilometer.groups.consumer.departures import leave, remove, upgrade
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.heartbeat import check_request, check_room, heartbeat, is_leaving, sender_of
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, write_computed, write_matches
-from nilometer.groups.consumer.topics import Topics
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -36,7 +34,6 @@ from nilometer.groups.requests import (
     ConsumerGroupHeartbeatReply,
     DescribedConsumerGroup,
     DescribedConsumerGroupMember,
-    DescribedTopicPartitions,
     Heartbeat,
     HeartbeatReply,
     JoinGroup,
@@ -46,6 +43,7 @@ from nilometer.groups.requests import (
     SyncGroupReply,
 )
 from nilometer.groups.settings import GroupConfig
+from nilometer.groups.topics import Topics, described_partitions
 from nilometer.groups.turn import AssignmentNeeded, Computation, ShardState, TimerKey, TimerKind, Turn
 from nilometer.wire.errors import KafkaError
 
@@ -76,8 +74,8 @@ def _member(group: ConsumerGroup, member: Member, topics: Topics) -> DescribedCo
         client_host=member.client_host,
         subscribed_topic_names=tuple(sorted(member.subscribed_topic_names)),
         subscribed_topic_regex=member.subscribed_topic_regex or None,
-        assignment=_partitions(_owned(member), topics),
-        target_assignment=_partitions(group.target_of(member.member_id), topics),
+        assignment=described_partitions(_owned(member), topics),
+        target_assignment=described_partitions(group.target_of(member.member_id), topics),
         member_type=CLASSIC_MEMBER_TYPE if member.uses_classic_protocol else CONSUMER_MEMBER_TYPE,
     )
 
@@ -89,17 +87,6 @@ def _owned(member: Member) -> dict[UUID, set[int]]:
         for topic_id, partitions in owned.items():
             found.setdefault(topic_id, set()).update(partitions)
     return found
-
-
-def _partitions(
-    assignment: Mapping[UUID, Iterable[int]], topics: Topics
-) -> tuple[DescribedTopicPartitions, ...]:
-    """Return the partitions of topics that still exist, sorted by topic name."""
-    named = ((topics.name_of(topic_id), topic_id) for topic_id in assignment)
-    return tuple(
-        DescribedTopicPartitions(topic_id, name, tuple(sorted(assignment[topic_id])))
-        for name, topic_id in sorted((name, topic_id) for name, topic_id in named if name is not None)
-    )
 
 
 CONSUMER_GROUP_KEYS = (
@@ -150,10 +137,6 @@ class ConsumerGroups:
                     self._context.expect_heartbeat(turn, group, member)
                     self._context.expect_revocation(turn, group, None, member)
                 self._context.expect_assignment(turn, group)
-
-    def on_image(self, turn: Turn) -> None:
-        """Note that topics may have changed; each group checks its own at the next heartbeat of a member."""
-        self._context.topics.changed(self._state.image)
 
     def on_computed(self, turn: Turn, needed: Computation, result: Any) -> None:
         """Write what was computed outside, and begin with the next target assignment if one is due."""
@@ -236,6 +219,8 @@ class ConsumerGroups:
             if not found.is_empty:
                 return upgrade(self._context, self._classic_groups, turn, found, request.instance_id)
             self._classic_groups.remove(turn, found)
+        elif found is not None:
+            return self._context.get(request.group_id)
         group = self._state.groups[request.group_id] = ConsumerGroup(request.group_id)
         return group
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from nilometer.groups.consumer.group import ConsumerGroup, Member, MemberState
 from nilometer.groups.consumer.rebalance import assignment_delay_ms
-from nilometer.groups.consumer.topics import Topics
 from nilometer.groups.settings import GroupConfig
 from nilometer.groups.turn import ShardState, TimerKey, TimerKind, Turn
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -20,7 +19,7 @@ _OF_MEMBERS = (
 class Context:
     def __init__(self, state: ShardState) -> None:
         self.state = state
-        self.topics = Topics(state.image)
+        self.topics = state.topics
 
     @property
     def config(self) -> GroupConfig:
@@ -86,7 +85,8 @@ class Context:
     def expect_assignment(self, turn: Turn, group: ConsumerGroup) -> None:
         """Schedule the next target assignment if one is due; else cancel its timer."""
         key = TimerKey(TimerKind.CONSUMER_ASSIGNMENT, group.group_id)
-        delay_ms = assignment_delay_ms(group, self.config_of(group), turn.wall_ms)
+        interval_ms = self.config_of(group).group_consumer_assignment_interval_ms
+        delay_ms = assignment_delay_ms(group, interval_ms, turn.wall_ms)
         if delay_ms is None:
             self.state.timers.cancel(key)
         else:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from nilometer.groups.classic.group import ClassicGroup, ClassicMember, RebalanceCause
 from nilometer.groups.classic.groups import ClassicGroups
-from nilometer.groups.consumer.assignors import Assignment
 from nilometer.groups.consumer.context import Context
 from nilometer.groups.consumer.group import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
@@ -26,9 +25,9 @@ from nilometer.groups.consumer.group import (
 )
 from nilometer.groups.consumer.heartbeat import check_instance, unknown_member
 from nilometer.groups.consumer.rebalance import Draft, assign_if_due, refresh
-from nilometer.groups.consumer.topics import Topics
 from nilometer.groups.records import ClassicMemberMetadata, ClassicProtocol
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply, JoinGroupProtocol
+from nilometer.groups.topics import Assignment, Topics
 from nilometer.groups.turn import TimerKind, Turn
 from nilometer.wire.consumer_protocol import (
     PROTOCOL_TYPE,

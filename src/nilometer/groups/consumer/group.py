@@ -15,7 +15,6 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.groups.consumer.assignors import NO_PARTITIONS, Assignment, assignment_of
 from nilometer.groups.records import (
     AssignedTopicPartitions,
     ClassicMemberMetadata,
@@ -35,6 +34,7 @@ from nilometer.groups.records import (
     CoordinatorRecord,
 )
 from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.topics import NO_PARTITIONS, Assignment, assignment_of
 from nilometer.groups.turn import SINCE_COMMIT, GroupType, RetentionStart
 from nilometer.wire.consumer_protocol import PROTOCOL_TYPE
 from nilometer.wire.errors import ErrorCode

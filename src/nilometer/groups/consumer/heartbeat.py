@@ -13,7 +13,6 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from nilometer.groups.consumer.assignors import Assignment, assignment_of, topic_partitions
 from nilometer.groups.consumer.group import (
     LEAVE_GROUP_MEMBER_EPOCH,
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
@@ -32,9 +31,9 @@ from nilometer.groups.consumer.rebalance import (
     refresh,
     subscription_cause,
 )
-from nilometer.groups.consumer.topics import Topics, check_topic_regex
 from nilometer.groups.requests import ConsumerGroupHeartbeat, ConsumerGroupHeartbeatReply
 from nilometer.groups.settings import GroupConfig
+from nilometer.groups.topics import Assignment, Topics, assignment_of, check_topic_regex, topic_partitions
 from nilometer.wire.errors import ErrorCode, KafkaError
 
 
@@ -334,7 +333,7 @@ def heartbeat_interval_ms(draft: Draft, config: GroupConfig) -> int:
     usual = config.group_consumer_heartbeat_interval_ms
     if draft.group.assigning_epoch is not None or draft.group.matching:
         return min(usual, COMPUTED_WITHIN_MS)
-    delay = assignment_delay_ms(draft.group, config, draft.turn.wall_ms)
+    delay = assignment_delay_ms(draft.group, config.group_consumer_assignment_interval_ms, draft.turn.wall_ms)
     return usual if delay is None else min(usual, max(HEARTBEAT_INTERVAL_MS_MIN, delay))
 
 

@@ -7,19 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from nilometer.coordinators.client_patterns import LIGHT
-from nilometer.groups.consumer.assignors import (
-    Assignment,
-    Assignor,
-    MemberSpec,
-    assign_ranges,
-    assign_uniformly,
-    topic_partitions,
-)
+from nilometer.groups.consumer.assignors import Assignor, MemberSpec, assign_ranges, assign_uniformly
 from nilometer.groups.consumer.group import ConsumerGroup, Member
-from nilometer.groups.consumer.topics import Topics, match_weight, matching_topics
 from nilometer.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -37,6 +29,7 @@ from nilometer.groups.records import (
     RecordValue,
 )
 from nilometer.groups.settings import GroupConfig
+from nilometer.groups.topics import Assignment, Topics, match_weight, matching_topics, topic_partitions
 from nilometer.groups.turn import AssignmentNeeded, MatchesNeeded, RebalanceNote, Turn
 
 
@@ -188,22 +181,37 @@ def subscription_cause(member: Member) -> str:
     return f"a member joined or changed its subscription: member {member.member_id}{instance}, {client}"
 
 
-def assignment_delay_ms(group: ConsumerGroup, config: GroupConfig, wall_ms: int) -> int | None:
-    """Return how long (ms) the next target assignment has to wait; None if none is needed, or one is being
-    computed."""
-    if not group.members or group.group_epoch <= group.assignment_epoch or group.assigning_epoch is not None:
+class AssigningGroup(Protocol):
+    """What consumer groups and share groups have in common."""
+
+    group_epoch: int
+    assignment_epoch: int
+    assignment_timestamp: int
+    assigning_epoch: int | None
+    target: dict[str, Assignment]
+
+    @property
+    def is_empty(self) -> bool: ...
+
+
+def assignment_delay_ms(group: AssigningGroup, interval_ms: int, wall_ms: int) -> int | None:
+    """Return how long (ms) the next target assignment has to wait, ``interval_ms`` after the last one.
+
+    None if none is needed, or one is being computed.
+    """
+    if group.is_empty or group.group_epoch <= group.assignment_epoch or group.assigning_epoch is not None:
         return None
     since = wall_ms - group.assignment_timestamp
     if since < 0 or not any(group.target.values()):
         return 0  # no member has an assignment yet, or the clock was set back
-    return max(0, config.group_consumer_assignment_interval_ms - since)
+    return max(0, interval_ms - since)
 
 
 def assign_if_due(draft: Draft, topics: Topics, config: GroupConfig) -> None:
     """Compute a target assignment for the group epoch and write it, or have it computed."""
-    if assignment_delay_ms(draft.group, config, draft.turn.wall_ms) != 0:
+    group, interval_ms = draft.group, config.group_consumer_assignment_interval_ms
+    if assignment_delay_ms(group, interval_ms, draft.turn.wall_ms) != 0:
         return
-    group = draft.group
     name = group.preferred_assignor()
     if name is None or name not in ASSIGNORS:
         name = config.group_consumer_assignors[0]

@@ -1,0 +1,368 @@
+"""A share group (KIP-932), its members, and the partitions that have a state at the share coordinator.
+
+All of it is computed from records. Members commit no offsets, and revoke nothing: several may read a
+partition.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from nilometer.groups.consumer.group import DELETED_EPOCH, FIRST_EPOCH, LEAVE_GROUP_MEMBER_EPOCH
+from nilometer.groups.records import (
+    CoordinatorRecord,
+    RecordKey,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    TopicInfo,
+    TopicPartitionsInfo,
+)
+from nilometer.groups.requests import ListedGroup, OffsetCommit, OffsetFetch, subscription_bytes
+from nilometer.groups.topics import NO_PARTITIONS, Assignment, assignment_of, topic_partitions
+from nilometer.groups.turn import DeleteShareState, GroupType, InitializeShareState, RetentionStart
+from nilometer.wire.errors import ErrorCode
+
+PROTOCOL_TYPE: Final = "share"
+STABLE: Final = 0
+"""The only state of a member in its record."""
+
+SHARE_GROUP_KEYS = (
+    ShareGroupMetadataKey,
+    ShareGroupMemberMetadataKey,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupStatePartitionMetadataKey,
+)
+
+
+class ShareMember(msgspec.Struct, frozen=True):
+    member_id: str
+    member_epoch: int = 0
+    previous_member_epoch: int = -1
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: frozenset[str] = frozenset()
+    assigned: Assignment = msgspec.field(default_factory=lambda: NO_PARTITIONS)
+
+    def with_metadata(self, value: ShareGroupMemberMetadataValue) -> ShareMember:
+        return replace(
+            self,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            subscribed_topic_names=frozenset(value.subscribed_topic_names),
+        )
+
+    def metadata_value(self) -> ShareGroupMemberMetadataValue:
+        return ShareGroupMemberMetadataValue(
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=tuple(sorted(self.subscribed_topic_names)),
+        )
+
+    def with_assignment(self, value: ShareGroupCurrentMemberAssignmentValue) -> ShareMember:
+        return replace(
+            self,
+            member_epoch=value.member_epoch,
+            previous_member_epoch=value.previous_member_epoch,
+            assigned=assignment_of(value.assigned_partitions),
+        )
+
+    def assignment_value(self) -> ShareGroupCurrentMemberAssignmentValue:
+        return ShareGroupCurrentMemberAssignmentValue(
+            self.member_epoch, self.previous_member_epoch, STABLE, topic_partitions(self.assigned)
+        )
+
+
+_NO_NAMES: Final[Mapping[UUID, str]] = MappingProxyType({})
+
+
+class StatePartitions(msgspec.Struct, frozen=True):
+    """The partitions for which the share coordinator keeps a state of the group, or is to."""
+
+    initializing: Assignment = msgspec.field(default_factory=lambda: NO_PARTITIONS)
+    """The share coordinator was asked, or is to be asked again, to begin a state for them."""
+    initialized: Assignment = msgspec.field(default_factory=lambda: NO_PARTITIONS)
+    """They have a state, and may be assigned."""
+    deleting: frozenset[UUID] = frozenset()
+    """Topics whose state is being deleted."""
+    names: Mapping[UUID, str] = msgspec.field(default_factory=lambda: _NO_NAMES)
+    """Of all these topics."""
+
+    @classmethod
+    def from_record(cls, value: ShareGroupStatePartitionMetadataValue) -> StatePartitions:
+        topics = (*value.initializing_topics, *value.initialized_topics, *value.deleting_topics)
+        return cls(
+            _partitions_of(value.initializing_topics),
+            _partitions_of(value.initialized_topics),
+            frozenset(topic.topic_id for topic in value.deleting_topics),
+            {topic.topic_id: topic.topic_name for topic in topics},
+        )
+
+    def to_record(self) -> ShareGroupStatePartitionMetadataValue:
+        return ShareGroupStatePartitionMetadataValue(
+            self._with_names(self.initializing),
+            self._with_names(self.initialized),
+            tuple(TopicInfo(topic_id, self.names[topic_id]) for topic_id in sorted(self.deleting)),
+        )
+
+    def _with_names(self, partitions: Assignment) -> tuple[TopicPartitionsInfo, ...]:
+        return tuple(
+            TopicPartitionsInfo(topic_id, self.names[topic_id], tuple(sorted(partitions[topic_id])))
+            for topic_id in sorted(partitions)
+        )
+
+    @property
+    def topic_ids(self) -> frozenset[UUID]:
+        return self.deleting.union(self.initializing, self.initialized)
+
+    def begun(self, topics: Assignment, names: Mapping[UUID, str]) -> StatePartitions:
+        """Return it after the share coordinator was asked to begin a state for ``topics``."""
+        return replace(
+            self,
+            initializing=_joined(self.initializing, topics),
+            deleting=self.deleting.difference(topics),
+            names={**self.names, **names},
+        )
+
+    def ended(self, asked: Assignment, begun: Assignment) -> StatePartitions:
+        """Return it after the share coordinator was asked for ``asked``, and has begun a state for
+        ``begun``."""
+        return replace(
+            self,
+            initializing=_without(self.initializing, asked),
+            initialized=_joined(self.initialized, begun),
+        )
+
+    def deleted_with(self, topic_ids: Iterable[UUID]) -> StatePartitions:
+        """Return it without these topics."""
+        gone = frozenset(topic_ids)
+        return replace(
+            self,
+            initializing={each: found for each, found in self.initializing.items() if each not in gone},
+            initialized={each: found for each, found in self.initialized.items() if each not in gone},
+            deleting=self.deleting - gone,
+        )
+
+
+def _partitions_of(topics: Iterable[TopicPartitionsInfo]) -> Assignment:
+    return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
+
+
+def _joined(first: Assignment, second: Assignment) -> Assignment:
+    return {
+        topic_id: first.get(topic_id, frozenset()) | second.get(topic_id, frozenset())
+        for topic_id in first.keys() | second.keys()
+    }
+
+
+def _without(all_of: Assignment, some: Assignment) -> Assignment:
+    rest = {topic_id: found - some.get(topic_id, frozenset()) for topic_id, found in all_of.items()}
+    return {topic_id: found for topic_id, found in rest.items() if found}
+
+
+class ShareGroup:
+    """One share group; see the module. Callers must not change its fields, except soft state."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.group_epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        """The hash of the subscribed topics when the group epoch was last raised."""
+        self.members: dict[str, ShareMember] = {}
+        self.target: dict[str, Assignment] = {}
+        self.assignment_epoch = FIRST_EPOCH
+        """The group epoch that the target assignment was made for."""
+        self.assignment_timestamp = 0
+        self.partitions = StatePartitions()
+        self.subscribers: Counter[str] = Counter()
+        """How many members subscribe to each topic."""
+        self._usual_names: frozenset[str] = frozenset()
+        """Of the last member that joined: most members name the same, and then have the same object."""
+        self.assigning_epoch: int | None = None
+        """Soft state: the group epoch for which a target assignment is being computed; None: for none."""
+        self.metadata_version_seen = -1
+        """Soft state: the ``Topics.version`` at which the topics were last compared with
+        ``metadata_hash``."""
+        self.asked: InitializeShareState | DeleteShareState | None = None
+        """Soft state: what the share coordinator was asked, and has not answered."""
+        self.next_request_ms = 0
+        """Soft state: the share coordinator is not asked before this time, unless it has answered."""
+        self.version = 0
+        """Soft state: rises with every change of the subscribed topics and of the state partitions."""
+        self.all_assigned_in = -1
+        """Soft state: the ``version`` in which the target has all initialized partitions. A later target has
+        them, too."""
+        self.all_begun_in: tuple[int, int] = (-1, -1)
+        """Soft state: the ``version``, and that of the topics, in which every partition has a state."""
+        self.hashed: tuple[int, int, int] = (-1, -1, 0)
+        """Soft state: a ``version``, one of the topics, and the hash of the subscribed topics in them."""
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+    @property
+    def type(self) -> GroupType:
+        return GroupType.SHARE
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> str:
+        return "Stable" if self.members else "Empty"
+
+    def target_of(self, member_id: str) -> Assignment:
+        return self.target.get(member_id, NO_PARTITIONS)
+
+    # ── the interface of any group ──────────────────────────────────────────────────────────────
+    def check_offset_commit(self, request: OffsetCommit) -> ErrorCode:
+        return ErrorCode.group_id_not_found
+
+    def check_offset_fetch(self, request: OffsetFetch) -> ErrorCode:
+        return ErrorCode.none  # it has none, as a group that does not exist
+
+    def check_offset_delete(self) -> ErrorCode:
+        return ErrorCode.group_id_not_found
+
+    def check_delete(self) -> ErrorCode:
+        return ErrorCode.non_empty_group if self.members else ErrorCode.none
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.subscribers
+
+    def retention_start(self) -> RetentionStart | None:
+        """None: a share group stays until it is deleted."""
+        return None
+
+    def listed(self) -> ListedGroup:
+        return ListedGroup(self.group_id, PROTOCOL_TYPE, self.state, self.type.value)
+
+    def metadata_bytes(self) -> int:
+        return sum(
+            subscription_bytes(
+                member.subscribed_topic_names, member.member_id, member.client_id, member.rack_id
+            )
+            for member in self.members.values()
+        )
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """Return the tombstones of all records of the group: assignments first, then members, then the group,
+        so that a reader of only a part of them has a consistent group."""
+        return [CoordinatorRecord(key, None) for key in self._keys()]
+
+    def _keys(self) -> Iterator[RecordKey]:
+        for member_id in sorted(self.members):
+            yield ShareGroupCurrentMemberAssignmentKey(self.group_id, member_id)
+        for member_id in sorted(self.target):
+            yield ShareGroupTargetAssignmentMemberKey(self.group_id, member_id)
+        yield ShareGroupTargetAssignmentMetadataKey(self.group_id)
+        for member_id in sorted(self.members):
+            yield ShareGroupMemberMetadataKey(self.group_id, member_id)
+        yield ShareGroupStatePartitionMetadataKey(self.group_id)
+        yield ShareGroupMetadataKey(self.group_id)
+
+    # ── applying records ────────────────────────────────────────────────────────────────────────
+    def apply(self, record: CoordinatorRecord) -> None:
+        """Apply one record of this group. A tombstone of an unknown key changes nothing."""
+        key, value = record.key, record.value
+        match key:
+            case ShareGroupCurrentMemberAssignmentKey():
+                assert value is None or isinstance(value, ShareGroupCurrentMemberAssignmentValue)
+                self._apply_assignment(key.member_id, value)
+            case ShareGroupMemberMetadataKey():
+                assert value is None or isinstance(value, ShareGroupMemberMetadataValue)
+                self._apply_metadata(key.member_id, value)
+            case ShareGroupTargetAssignmentMemberKey():
+                if value is None:
+                    self.target.pop(key.member_id, None)
+                else:
+                    assert isinstance(value, ShareGroupTargetAssignmentMemberValue)
+                    self.target[key.member_id] = assignment_of(value.topic_partitions)
+            case ShareGroupStatePartitionMetadataKey():
+                assert value is None or isinstance(value, ShareGroupStatePartitionMetadataValue)
+                self.version += 1
+                self.partitions = StatePartitions() if value is None else StatePartitions.from_record(value)
+            case ShareGroupTargetAssignmentMetadataKey():
+                assert value is None or isinstance(value, ShareGroupTargetAssignmentMetadataValue)
+                self.assignment_epoch = DELETED_EPOCH if value is None else value.assignment_epoch
+                self.assignment_timestamp = 0 if value is None else value.assignment_timestamp
+            case ShareGroupMetadataKey():
+                assert value is None or isinstance(value, ShareGroupMetadataValue)
+                self.group_epoch = DELETED_EPOCH if value is None else value.epoch
+                self.metadata_hash = 0 if value is None else value.metadata_hash
+            case _:
+                raise AssertionError(f"not a record of a share group: {record}")
+
+    def _apply_metadata(self, member_id: str, value: ShareGroupMemberMetadataValue | None) -> None:
+        before = self.members.get(member_id)
+        names_before = before.subscribed_topic_names if before is not None else frozenset[str]()
+        if value is not None:
+            after = (before or ShareMember(member_id)).with_metadata(value)
+            if after.subscribed_topic_names == self._usual_names:
+                after = replace(after, subscribed_topic_names=self._usual_names)
+            self._usual_names = after.subscribed_topic_names
+            self.members[member_id] = after
+            self._count_subscribers(names_before, after.subscribed_topic_names)
+        elif before is not None:
+            del self.members[member_id]
+            self._count_subscribers(names_before, frozenset())
+
+    def _count_subscribers(self, before: frozenset[str], after: frozenset[str]) -> None:
+        if before is after:
+            return
+        topics = len(self.subscribers)
+        gained = after - before
+        self.subscribers.update(gained)
+        changed = len(self.subscribers) > topics
+        for name in before - after:
+            self.subscribers[name] -= 1
+            if not self.subscribers[name]:
+                del self.subscribers[name]
+                changed = True
+        self.version += changed
+
+    def _apply_assignment(self, member_id: str, value: ShareGroupCurrentMemberAssignmentValue | None) -> None:
+        before = self.members.get(member_id)
+        if value is not None:
+            self.members[member_id] = (before or ShareMember(member_id)).with_assignment(value)
+        elif before is not None:
+            self.members[member_id] = replace(
+                before,
+                member_epoch=LEAVE_GROUP_MEMBER_EPOCH,
+                previous_member_epoch=LEAVE_GROUP_MEMBER_EPOCH,
+                assigned=NO_PARTITIONS,
+            )
+
+    # ── comparing ───────────────────────────────────────────────────────────────────────────────
+    def hard_state(self) -> tuple[object, ...]:
+        """Return all state that comes from records, for comparison: equal after the same records."""
+        return (
+            self.group_epoch,
+            self.metadata_hash,
+            self.members,
+            self.target,
+            self.assignment_epoch,
+            self.assignment_timestamp,
+            self.partitions.to_record(),
+            dict(self.subscribers),
+        )
