@@ -27,6 +27,8 @@ SECURE = "process/security/test_secure_page.py"
 SYSTEMD = "process/packaging/test_systemd_page.py"
 POSITIONS = "process/kafka/test_positions_of_records.py"
 THREE = "process/broker/test_three_machines_page.py"
+SHARE = "unit/share/test_share_partition.py"
+SHARE_MODEL = "unit/share/test_share_partition_model.py"
 
 # --- the data that a broker finds
 FOUND_LOGS = (
@@ -833,6 +835,123 @@ NOT_ASKED = tuple(
     )
 )
 
+# --- share partitions
+SHARE_PARTITION = tuple(
+    Mutant(f"share-{name}", what, old, new, tests)
+    for name, what, old, new, tests in (
+        (
+            "lost-rollback",
+            "an acknowledgement that was not written takes effect",
+            "        if written:\n            self.move(span, becomes",
+            "        if True:\n            self.move(span, becomes",
+            (f"{SHARE}::TestUntilItIsWritten", SHARE_MODEL),
+        ),
+        (
+            "one-delivery-more",
+            "a record is delivered once more than the limit says",
+            "if span.delivery_count < self.settings.delivery_count_limit:",
+            "if span.delivery_count <= self.settings.delivery_count_limit:",
+            (f"{SHARE}::TestDeliveries", SHARE_MODEL),
+        ),
+        (
+            "start-passes-acquired",
+            "the start offset passes records that a member holds",
+            "and is_final(self._spans[done].state)",
+            "and self._spans[done].state is not AVAILABLE",
+            (f"{SHARE}::TestAcknowledging", SHARE_MODEL),
+        ),
+        (
+            "acknowledged-twice",
+            "a record is acknowledged again before its first acknowledgement is written",
+            "return self.state is ACQUIRED and self.change == NO_CHANGE",
+            "return self.state is ACQUIRED",
+            (f"{SHARE}::TestUntilItIsWritten", SHARE_MODEL),
+        ),
+        (
+            "any-member",
+            "a member acknowledges what another one holds",
+            "if not span.is_locked or span.member_id != member_id:",
+            "if not span.is_locked:",
+            (f"{SHARE}::TestAcknowledging", SHARE_MODEL),
+        ),
+        (
+            "lock-without-end",
+            "a lock that ended before the write failed never ends",
+            "                    if not ok:  # its lock",
+            "                    if False:  # its lock",
+            (f"{SHARE}::TestUntilItIsWritten", SHARE_MODEL),
+        ),
+        (
+            "unreadable-delivered",
+            "records of aborted transactions are delivered",
+            "        if not unreadable:\n            return acquired",
+            "        if True:\n            return acquired",
+            (f"{SHARE}::TestWhatCannotBeRead", SHARE_MODEL),
+        ),
+    )
+)
+
+# --- the state of share partitions
+STATE = "unit/share/test_state_shard.py"
+SHARE_STATE = (
+    Mutant(
+        "share-state-of-a-former-leader",
+        "a leader that another has followed writes the state of a share partition",
+        "            if request.leader_epoch < kept.leader_fence:\n",
+        "            if request.leader_epoch < kept.leader_fence and isinstance(request, ReadState):\n",
+        (STATE,),
+    ),
+    Mutant(
+        "share-state-read-by-a-former-leader",
+        "a leader that another has followed reads the state, and fences the one after it",
+        "            if request.leader_epoch < kept.leader_fence:\n",
+        "            if request.leader_epoch < kept.leader_fence and isinstance(request, WriteState):\n",
+        (STATE,),
+    ),
+    Mutant(
+        "share-state-fence-begins-again",
+        "a state that begins again forgets who has led its partition",
+        "fence = max(record.state.leader_epoch, DEFAULT_EPOCH if kept is None else kept.leader_fence)",
+        "fence = record.state.leader_epoch",
+        (STATE,),
+    ),
+    Mutant(
+        "share-state-of-a-former-epoch",
+        "who knows an earlier state epoch writes, or begins the state again",
+        "            and request.state_epoch < kept.state.state_epoch\n",
+        "            and request.state_epoch < kept.state.state_epoch - 5\n",
+        (STATE,),
+    ),
+    Mutant(
+        "share-state-start-goes-back",
+        "a write lowers the start offset",
+        "start_offset = max(request.start_offset, state.start_offset)",
+        "start_offset = state.start_offset if request.start_offset < 0 else request.start_offset",
+        (STATE,),
+    ),
+    Mutant(
+        "share-state-of-an-unknown-topic",
+        "a coordinator whose metadata is behind deletes the state of a new topic",
+        "            elif topic_id in self._seen:\n",
+        "            else:\n",
+        (STATE,),
+    ),
+    Mutant(
+        "share-state-pruned-too-far",
+        "records are deleted that a share partition's state needs",
+        "redundant = self._position if oldest is None else oldest.position",
+        "redundant = self._position if oldest is None else oldest.position + 1",
+        (STATE,),
+    ),
+    Mutant(
+        "share-state-for-clients",
+        "a client without CLUSTER_ACTION writes the state of share partitions",
+        "if not access_of(services, request).on_cluster(Operation.CLUSTER_ACTION):\n            denied",
+        "if False:\n            denied",
+        ("unit/broker/test_share_state_api.py",),
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *FOUND_LOGS,
     *TOPIC_IDS,
@@ -848,4 +967,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *CLIENT,
     *COMMANDS,
     *NOT_ASKED,
+    *SHARE_PARTITION,
+    *SHARE_STATE,
 )

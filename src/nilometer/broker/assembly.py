@@ -33,6 +33,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.markers import MarkerSender, MarkerWriter
+from nilometer.broker.coordinators.share import ShareCoordinator
 from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
@@ -54,11 +55,15 @@ from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.services import Services
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing.end_offsets import EndOffsets
+from nilometer.broker.sharing.persister import SharePersister
+from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.coordination.store import CoordinationStore
 from nilometer.runtime import Runtime
+from nilometer.share.sessions import ShareSessions
 
 if TYPE_CHECKING:
     from nilometer.broker.authentication.known_tokens import KnownTokens
@@ -106,11 +111,13 @@ class ReplicaParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The coordinators of groups and of transactions."""
+    """The coordinators of groups, of transactions, and of the state of share partitions."""
 
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_state: ShareCoordinator
+    persister: SharePersister
     verification: TransactionVerification
     marker_writer: MarkerWriter
     connections: PeerConnections
@@ -277,10 +284,12 @@ def _replication(given: Prerequisites, control: ControlParts) -> ReplicaParts:
 def _coordinators(given: Prerequisites, control: ControlParts, replicas: ReplicaManager) -> CoordinatorParts:
     config, runtime, tasks, metadata = given.config, given.runtime, given.tasks, control.metadata
     topics = InternalTopics(config, metadata, control.link, runtime.entropy)
-    groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics)
-    producer_ids = ProducerIds(control.link, tasks)
     name = f"transactions-of-broker-{config.node_id}"
     connections = PeerConnections(name, control.peers, metadata)
+    share_state = ShareCoordinator(config, runtime, tasks, metadata, replicas, topics)
+    persister = SharePersister(config.node_id, runtime, tasks, metadata, share_state, connections)
+    groups = GroupCoordinator(config, runtime, tasks, metadata, replicas, topics, persister.carry_out)
+    producer_ids = ProducerIds(control.link, tasks)
     marker_writer = MarkerWriter(replicas, {GROUP_METADATA_TOPIC: groups.append_marker})
     markers = MarkerSender(config.node_id, runtime, tasks, metadata, marker_writer, connections)
     transactions = TransactionCoordinator(
@@ -290,6 +299,8 @@ def _coordinators(given: Prerequisites, control: ControlParts, replicas: Replica
         producer_ids=producer_ids,
         groups=groups,
         transactions=transactions,
+        share_state=share_state,
+        persister=persister,
         verification=TransactionVerification(config, runtime.clock, metadata, transactions, connections),
         marker_writer=marker_writer,
         connections=connections,
@@ -307,6 +318,8 @@ def _services(
     config = given.config
     session_slots = config.integer("max.incremental.fetch.session.cache.slots")
     authorizer = _authorizer(given, control.metadata)
+    record_reading = RecordReading(given.runtime.disk)
+    groups = coordinators.groups
     return Services(
         config=config,
         runtime=given.runtime,
@@ -318,13 +331,27 @@ def _services(
         controller_channel=control.channel,
         controller_link=control.link,
         replicas=replication.replicas,
-        record_reading=RecordReading(given.runtime.disk),
+        record_reading=record_reading,
         leader_liveness=replication.leader_liveness,
         metadata_responses=ResponseCache(),
         compactions=compactions,
         producer_ids=coordinators.producer_ids,
-        groups=coordinators.groups,
+        groups=groups,
         transactions=coordinators.transactions,
+        share_state=coordinators.share_state,
+        persister=coordinators.persister,
+        share_partitions=SharePartitions(
+            given.runtime,
+            given.tasks,
+            replication.replicas,
+            record_reading,
+            coordinators.persister,
+            groups.share_group_config,
+        ),
+        end_offsets=EndOffsets(
+            config.node_id, control.metadata, replication.replicas, coordinators.connections
+        ),
+        share_sessions=ShareSessions(config.integer("group.share.max.share.sessions")),
         verification=coordinators.verification,
         marker_writer=coordinators.marker_writer,
         fetch_sessions=FetchSessionCache(session_slots, given.runtime.entropy),

@@ -16,6 +16,7 @@ from nilometer.broker.control.metadata_log import MetadataLog
 from nilometer.broker.control.secret_keeper import SecretKeeper
 from nilometer.broker.coordinators.groups import GroupCoordinator
 from nilometer.broker.coordinators.markers import MarkerWriter
+from nilometer.broker.coordinators.share import ShareCoordinator
 from nilometer.broker.coordinators.transactions import TransactionCoordinator
 from nilometer.broker.coordinators.verification import TransactionVerification
 from nilometer.broker.fetching.fetch_session import FetchSessionCache
@@ -27,12 +28,16 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replicas.replication_quota import ReplicationQuotas
 from nilometer.broker.response_cache import ResponseCache
 from nilometer.broker.settings.config import BrokerConfig
+from nilometer.broker.sharing.end_offsets import EndOffsets
+from nilometer.broker.sharing.persister import SharePersister
+from nilometer.broker.sharing.share_partitions import SharePartitions
 from nilometer.broker.tasks import Tasks
 from nilometer.broker.turns import Turns
 from nilometer.cluster.controller.topics import TopicDefaults
 from nilometer.cluster.image import ClusterImage
 from nilometer.config import ConfigValue
 from nilometer.runtime import Runtime
+from nilometer.share.sessions import ShareSessions
 
 if TYPE_CHECKING:
     from nilometer.broker.authentication.known_tokens import KnownTokens
@@ -56,6 +61,11 @@ class Services(msgspec.Struct, kw_only=True):
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_state: ShareCoordinator
+    persister: SharePersister
+    share_partitions: SharePartitions
+    share_sessions: ShareSessions
+    end_offsets: EndOffsets
     verification: TransactionVerification
     marker_writer: MarkerWriter
     fetch_sessions: FetchSessionCache

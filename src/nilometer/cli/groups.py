@@ -44,7 +44,7 @@ from nilometer.client.admin.group_admin import (
 from nilometer.client.admin.rebalance_text import rebalance_warning
 from nilometer.client.group.group_exchange import OffsetAndMetadata
 from nilometer.client.network.cluster_metadata import TopicPartition
-from nilometer.client.settings.durations import parse_duration_ms
+from nilometer.config import parse_duration_ms
 from nilometer.runtime import Runtime
 from nilometer.wire.errors import ErrorCode, KafkaError
 from nilometer.wire.own_apis import RebalanceState

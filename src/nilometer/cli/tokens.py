@@ -19,7 +19,7 @@ from nilometer.cli.cluster_options import (
     yes_option,
 )
 from nilometer.client.admin.security_admin import IssuedToken, TokenAdmin
-from nilometer.client.settings.durations import parse_duration_ms
+from nilometer.config import parse_duration_ms
 from nilometer.security.principal import Principal, parse_principal
 
 COLUMNS = ("id", "owner", "requester", "renewers", "issued", "expires", "max")

@@ -116,6 +116,7 @@ OWN_KEYS = frozenset(
 TEST_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
 """Defaults that differ from Kafka's, so that groups and transactions start at once."""
@@ -308,11 +309,15 @@ class Cluster:
         from nilometer.local.replication import replication_settings
 
         replication = replication_settings(len(self.broker_ids))
-        transactions = {
-            "transaction.state.log.replication.factor": replication["offsets.topic.replication.factor"],
-            "transaction.state.log.min.isr": replication["min.insync.replicas"],
+        coordinators = {
+            f"{topic}.{key}": replication[given]
+            for topic in ("transaction.state.log", "share.coordinator.state.topic")
+            for key, given in (
+                ("replication.factor", "offsets.topic.replication.factor"),
+                ("min.isr", "min.insync.replicas"),
+            )
         }
-        return {**replication, **transactions, **TEST_SETTINGS, **self._given}
+        return {**replication, **coordinators, **TEST_SETTINGS, **self._given}
 
     def _send_faults(self, broker: int, faults: BrokerFaults, reset: Sequence[int]) -> None:
         known = msgspec.to_builtins(faults, str_keys=True)

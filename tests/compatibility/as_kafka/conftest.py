@@ -17,10 +17,14 @@ BOTH = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
     "group.consumer.assignment.interval.ms": "0",
+    "group.share.assignment.interval.ms": "0",
     **KEEP_OLD_RECORDS,
 }
 """Settings of both brokers."""
-AT_ONCE = {"group.consumer.assignor.offload.enable": "false"}
+AT_ONCE = {
+    "group.consumer.assignor.offload.enable": "false",
+    "group.share.assignor.offload.enable": "false",
+}
 """Nilometer never assigns behind a request's back."""
 
 

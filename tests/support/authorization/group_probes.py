@@ -132,3 +132,16 @@ def group_probes() -> Iterator[Probe]:
         },
     )
     yield Probe(K.CONSUMER_GROUP_DESCRIBE, 1, "by name", lambda of: {"group_ids": of.both, **bits})
+    yield Probe(
+        K.SHARE_GROUP_HEARTBEAT,
+        1,
+        "unknown",
+        lambda of: {
+            "group_id": of.missing,
+            "member_id": "unknown",
+            "member_epoch": 5,
+            "rack_id": None,
+            "subscribed_topic_names": of.both,
+        },
+    )
+    yield Probe(K.SHARE_GROUP_DESCRIBE, 1, "by name", lambda of: {"group_ids": of.both, **bits})

@@ -13,6 +13,7 @@ from .cluster_probes import cluster_probes, settings_probes, token_probes
 from .group_probes import group_probes, offset_probes
 from .probe import Probe
 from .record_probes import record_probes
+from .share_state_probes import share_state_probes
 from .topic_probes import topic_probes
 from .transaction_probes import transaction_probes
 
@@ -20,6 +21,11 @@ K = ApiKey
 
 NOT_PROBED: Mapping[AnyApiKey, str] = {
     K.API_VERSIONS: "every client may send it",
+    K.SHARE_FETCH: "it needs a share session; a test of its own",
+    K.SHARE_ACKNOWLEDGE: "it needs a share session; a test of its own",
+    K.DESCRIBE_SHARE_GROUP_OFFSETS: "it needs the state of share partitions; a test of its own",
+    K.ALTER_SHARE_GROUP_OFFSETS: "it needs the state of share partitions; a test of its own",
+    K.DELETE_SHARE_GROUP_OFFSETS: "it needs the state of share partitions; a test of its own",
     K.GET_TELEMETRY_SUBSCRIPTIONS: "every client may send it, and no metrics are collected",
     K.PUSH_TELEMETRY: "every client may send it, and no metrics are collected",
     K.SASL_HANDSHAKE: "it begins the authentication",
@@ -43,6 +49,7 @@ def probes() -> list[Probe]:
         *offset_probes(),
         *group_probes(),
         *transaction_probes(),
+        *share_state_probes(),
         *settings_probes(),
         *cluster_probes(),
         *token_probes(),

@@ -318,11 +318,21 @@ GROUPS = (
     tool_case("kafka-groups.sh", "--list --streams", shows=""),
     tool_case(
         "kafka-share-groups.sh",
-        "--describe --group G",
-        "g",
-        shows="(?i)not support|unsupported|UNSUPPORTED",
-        status=None,
-        refused="there are no share groups",
+        "--reset-offsets --group G --topic T --to-earliest --execute",
+        "sharers|tools",
+        shows="tools",
+    ),
+    tool_case("kafka-share-groups.sh", "--list", shows="sharers"),
+    tool_case("kafka-share-groups.sh", "--describe --group G", "sharers", shows=r"sharers\s+tools\s+0"),
+    tool_case("kafka-share-groups.sh", "--describe --group G --state", "sharers", shows="Empty"),
+    tool_case(
+        "kafka-share-groups.sh", "--delete-offsets --group G --topic T", "sharers|tools", shows="Successful"
+    ),
+    tool_case(
+        "kafka-share-groups.sh",
+        "--delete --group G",
+        "sharers",
+        shows="(?i)deletion of requested share groups",
     ),
     tool_case(
         "kafka-streams-groups.sh",

@@ -42,6 +42,23 @@ READ_BY_STORE = {
     for what in ("location", "password", "type")
 }
 """``zookeeper_settings.py`` makes their names of the store."""
+READ_BY_GROUPS = {
+    f"group.{kind}.{bound}{what}"
+    for kind, limits in {
+        "consumer": ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"),
+        "share": (
+            "session.timeout.ms",
+            "heartbeat.interval.ms",
+            "assignment.interval.ms",
+            "record.lock.duration.ms",
+            "delivery.count.limit",
+            "partition.max.record.locks",
+        ),
+    }.items()
+    for what in limits
+    for bound in ("", "min.", "max.")
+}
+"""``groups/settings.py`` makes their names of that of the setting that a single group may have."""
 OF_GROUPS_IN_MINUTES = {"offsets.retention.minutes": "offsets_retention_ms"}
 
 
@@ -102,6 +119,8 @@ def test_a_topic_key_has_its_effect_or_is_refused(name: str) -> None:
 
 def broker_key_has_effect(name: str) -> bool:
     attributes, texts = code()
+    if name in READ_BY_GROUPS:
+        return True
     if name in {key.name for key in GROUP_KEYS}:
         field = OF_GROUPS_IN_MINUTES.get(name, name.replace(".", "_"))
         if field in GroupConfig.__struct_fields__:

@@ -53,7 +53,7 @@ class Shell:
         monkeypatch.setattr(shells, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": self._sleep}))
         partition = SimpleNamespace(
             leader_epoch=1,
-            log=SimpleNamespace(log_end_offset=2),
+            log=SimpleNamespace(log_start_offset=0, log_end_offset=2),
             replica=self,
             hold_until_committed=self._hold,
             is_led_here=True,

@@ -41,7 +41,7 @@ def test_the_newest_image_that_came_while_loading_is_seen_then(monkeypatch: pyte
 
         monkeypatch.setattr(shells, "read_records", nothing)
         shard = Shard()
-        log = SimpleNamespace(log_end_offset=0)
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=0)
         partition = SimpleNamespace(leader_epoch=1, log=log, replica=None, hold_until_committed=None)
         kind = SimpleNamespace(make_shard=lambda: shard, name="test")
         shell = CoordinatorShell[Any, Any, Any, Any](

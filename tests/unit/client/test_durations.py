@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nilometer.client.settings.durations import DURATION_MAX_MS, parse_duration_ms
+from nilometer.config import DURATION_MAX_MS, parse_duration_ms
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.messages import api, decode_request, encode_request
 

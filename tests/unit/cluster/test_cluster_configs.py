@@ -85,7 +85,7 @@ def test_an_unknown_setting_can_be_removed(world: ClusterWorld) -> None:
         (GROUP, ("consumer.assignment.interval.ms", SET, "-1"), ErrorCode.invalid_config),
         (GROUP, ("consumer.session.timeout.ms", APPEND, "1"), ErrorCode.invalid_config),
         (GROUP, ("consumer.session.timeout.ms", SET, None), ErrorCode.invalid_request),
-        (GROUP, ("share.session.timeout.ms", SET, "45000"), ErrorCode.invalid_config),
+        (GROUP, ("streams.session.timeout.ms", SET, "45000"), ErrorCode.invalid_config),
         (GROUP._replace(name=""), ("consumer.session.timeout.ms", SET, "50000"), ErrorCode.invalid_request),
         (
             ConfigResource(ConfigResourceType.CLUSTER, ""),

@@ -1,8 +1,8 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id.
+"""FindCoordinator: which broker coordinates a group, a transactional id, or the state of a share partition.
 
 The first request for a group creates ``__consumer_offsets``, the first one for a transactional id
-``__transaction_state``.
-Versions: 1 has key types and messages; 4 many keys at once; 6 has share groups, which are not served.
+``__transaction_state``, and the first one for a share partition ``__share_group_state``.
+Versions: 1 has key types and messages; 4 many keys at once; 6 has share partitions, for brokers (KIP-932).
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from typing import NamedTuple
 
 from nilometer.broker.api.access import access_of
 from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.authorization.authorizer import Access
 from nilometer.broker.connection import Reply
+from nilometer.broker.coordinators.share import parse_coordinator_key
 from nilometer.broker.services import Services
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.cluster.states import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from nilometer.wire.api_keys import ApiKey
 from nilometer.wire.errors import ErrorCode
 from nilometer.wire.large_requests import Division, Repeated
 
-KEY_GROUP, KEY_TRANSACTION = 0, 1
+KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = 0, 1, 2
 FIRST_WITH_MANY_KEYS = 4
+FIRST_WITH_SHARE_PARTITIONS = 6
 
 
 class _Found(NamedTuple):
@@ -34,9 +37,10 @@ class _Found(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """The internal topic that keeps the keys of one type, groups or transactional ids."""
+    """The internal topic that keeps the keys of one type: groups, transactional ids or share partitions."""
 
-    type: ResourceType
+    may_find: Callable[[Access, str, bool], bool]
+    """Whether the rights suffice for a key, and whether a denial is reported."""
     denied: ErrorCode
     topic: str
     partition_for: Callable[[str], int]
@@ -46,10 +50,10 @@ class _Kind(NamedTuple):
 def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
     many = request.version >= FIRST_WITH_MANY_KEYS
     keys: Sequence[str] = request.body.coordinator_keys if many else (request.body.key,)
-    kind = _kind(services, request.field("key_type", KEY_GROUP))
+    kind = _kind(services, request)
     if kind is not None and services.image.topic(kind.topic) is None:
         access = access_of(services, request)
-        needed = any(access.allows(Operation.DESCRIBE, kind.type, key, report=False) for key in keys)
+        needed = any(kind.may_find(access, key, False) and _is_valid(kind, key) for key in keys)
     else:
         needed = False
     if kind is not None and needed:
@@ -57,23 +61,56 @@ def handle(services: Services, request: Request) -> Reply | asyncio.Future[Reply
     return _respond(services, request, keys)
 
 
-def _kind(services: Services, key_type: int) -> _Kind | None:
+def _kind(services: Services, request: Request) -> _Kind | None:
+    """Return the kind of keys that the request has; None if it is not served in this version."""
+    key_type = request.field("key_type", KEY_GROUP)
     if key_type == KEY_GROUP:
         groups = services.groups
-        denied = ErrorCode.group_authorization_failed
         return _Kind(
-            ResourceType.GROUP, denied, GROUP_METADATA_TOPIC, groups.partition_for, groups.ensure_topic
+            _may_describe(ResourceType.GROUP),
+            ErrorCode.group_authorization_failed,
+            GROUP_METADATA_TOPIC,
+            groups.partition_for,
+            groups.ensure_topic,
         )
     if key_type == KEY_TRANSACTION:
         transactions = services.transactions
         return _Kind(
-            ResourceType.TRANSACTIONAL_ID,
+            _may_describe(ResourceType.TRANSACTIONAL_ID),
             ErrorCode.transactional_id_authorization_failed,
             TRANSACTION_STATE_TOPIC,
             transactions.partition_for,
             transactions.ensure_topic,
         )
+    if key_type == KEY_SHARE and request.version >= FIRST_WITH_SHARE_PARTITIONS:
+        share_state = services.share_state
+        return _Kind(
+            _may_act_as_broker,
+            ErrorCode.cluster_authorization_failed,
+            SHARE_GROUP_STATE_TOPIC,
+            share_state.partition_for_text,
+            share_state.ensure_topic,
+        )
     return None
+
+
+def _may_act_as_broker(access: Access, _key: str, report: bool) -> bool:
+    return access.on_cluster(Operation.CLUSTER_ACTION, report=report)
+
+
+def _may_describe(kind: ResourceType) -> Callable[[Access, str, bool], bool]:
+    return lambda access, key, report: access.allows(Operation.DESCRIBE, kind, key, report=report)
+
+
+def _is_valid(kind: _Kind, key: str) -> bool:
+    """Whether the key is one of its type; all texts are, of groups and transactional ids."""
+    if kind.topic != SHARE_GROUP_STATE_TOPIC:
+        return True
+    try:
+        parse_coordinator_key(key)
+    except ValueError:
+        return False
+    return True
 
 
 async def _create_then_respond(
@@ -84,8 +121,7 @@ async def _create_then_respond(
 
 
 def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply:
-    key_type = request.field("key_type", KEY_GROUP)
-    found = [(key, _find(services, request, key_type, key)) for key in keys]
+    found = [(key, _find(services, request, key)) for key in keys]
     if request.version < FIRST_WITH_MANY_KEYS:
         ((_, only),) = found
         return request.respond(
@@ -110,12 +146,17 @@ def _respond(services: Services, request: Request, keys: Sequence[str]) -> Reply
     return request.respond(coordinators=coordinators)
 
 
-def _find(services: Services, request: Request, key_type: int, key: str) -> _Found:
-    kind = _kind(services, key_type)
+def _find(services: Services, request: Request, key: str) -> _Found:
+    kind = _kind(services, request)
     if kind is None:
-        return _Found(ErrorCode.invalid_request, message=f"Key type {key_type} is not served.")
-    if not access_of(services, request).allows(Operation.DESCRIBE, kind.type, key):
+        message = f"Key type {request.field('key_type', KEY_GROUP)} is not served in this version."
+        return _Found(ErrorCode.invalid_request, message=message)
+    if not kind.may_find(access_of(services, request), key, True):
         return _Found(kind.denied)
+    if not _is_valid(kind, key):
+        return _Found(
+            ErrorCode.invalid_request, message="The key is not of the form group:topic id:partition."
+        )
     image = services.image
     state = image.partition(kind.topic, kind.partition_for(key))
     broker = image.broker(state.leader) if state is not None and state.has_leader else None
@@ -133,5 +174,6 @@ API = ApiSpec(
     rights=(
         Right(Operation.DESCRIBE, ResourceType.GROUP),
         Right(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
+        Right(Operation.CLUSTER_ACTION, ResourceType.CLUSTER),
     ),
 )

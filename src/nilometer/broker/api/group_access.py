@@ -21,13 +21,22 @@ from nilometer.groups.requests import (
     JoinGroupReply,
     LeaveGroup,
     OffsetDelete,
+    ShareGroupHeartbeat,
     SyncGroup,
     refusal,
 )
 from nilometer.groups.requests import Reply as GroupReply
 from nilometer.wire.errors import ErrorCode
 
-OfOneGroup: TypeAlias = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetDelete | ConsumerGroupHeartbeat
+OfOneGroup: TypeAlias = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetDelete
+    | ConsumerGroupHeartbeat
+    | ShareGroupHeartbeat
+)
 R = TypeVar("R", bound=GroupReply)
 DENIED = ErrorCode.group_authorization_failed
 

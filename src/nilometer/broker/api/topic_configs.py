@@ -66,11 +66,17 @@ def broker_config(services: Services, broker_name: str) -> list[EffectiveConfig]
 
 
 def group_config(services: Services, group_id: str) -> list[EffectiveConfig]:
-    """Return every setting of a group; one that is not its own is the broker's, with the prefix `group.`."""
+    """Return every setting of a group; one that is not its own is the broker's, with the prefix `group.`, or
+    the default if brokers have none."""
     given = services.image.config(ConfigResourceType.GROUP, group_id)
     entries: list[EffectiveConfig] = []
     for key in settings.definition_of(services.config.groups).keys.values():
-        values = _broker_values(services, BROKER_CONFIG_DEFINITION.keys[f"group.{key.name}"])
+        of_brokers = BROKER_CONFIG_DEFINITION.keys.get(f"group.{key.name}")
+        if of_brokers is not None:
+            values = _broker_values(services, of_brokers)
+        else:
+            assert key.default is not None, key.name
+            values = [Synonym(key.name, key.format(key.default), ConfigSource.DEFAULT)]
         if key.name in given:
             values.insert(0, Synonym(key.name, given[key.name], ConfigSource.DYNAMIC_GROUP))
         entries.append(_effective(key, values))

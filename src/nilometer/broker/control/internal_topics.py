@@ -22,7 +22,12 @@ from nilometer.broker.settings.config import BrokerConfig
 from nilometer.cluster.controller.topics import NewTopic, decide_internal_topic_growth, internal_topic
 from nilometer.cluster.delta import ImageDelta
 from nilometer.cluster.image import ClusterImage
-from nilometer.cluster.states import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
+from nilometer.cluster.states import (
+    GROUP_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from nilometer.coordination.store import CoordinationError
 from nilometer.runtime import Entropy
 from nilometer.wire.errors import ErrorCode, KafkaError
@@ -66,6 +71,15 @@ INTERNAL_TOPIC_SETTINGS: Mapping[str, InternalTopicSettings] = {
         configs_by_key={
             "min.insync.replicas": "transaction.state.log.min.isr",
             "segment.bytes": "transaction.state.log.segment.bytes",
+        },
+    ),
+    SHARE_GROUP_STATE_TOPIC: InternalTopicSettings(
+        num_partitions="share.coordinator.state.topic.num.partitions",
+        replication_factor="share.coordinator.state.topic.replication.factor",
+        configs={"cleanup.policy": "delete", "compression.type": "producer", "retention.ms": "-1"},
+        configs_by_key={
+            "min.insync.replicas": "share.coordinator.state.topic.min.isr",
+            "segment.bytes": "share.coordinator.state.topic.segment.bytes",
         },
     ),
 }

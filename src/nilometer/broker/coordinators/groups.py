@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from nilometer.broker.control.internal_topics import InternalTopics
@@ -19,7 +19,8 @@ from nilometer.broker.replicas.replica_manager import ReplicaManager
 from nilometer.broker.replies import Reply as Frame
 from nilometer.broker.settings.config import BrokerConfig
 from nilometer.broker.tasks import Tasks
-from nilometer.cluster.features import GROUP_VERSION
+from nilometer.cluster.features import GROUP_VERSION, SHARE_VERSION
+from nilometer.cluster.records import ConfigResourceType
 from nilometer.cluster.states import GROUP_METADATA_TOPIC
 from nilometer.groups.record_format import decode_record, encode_record
 from nilometer.groups.records import CoordinatorRecord
@@ -34,12 +35,22 @@ from nilometer.groups.requests import (
     OffsetDelete,
     OffsetFetch,
     Reply,
+    ShareGroupHeartbeat,
     SyncGroup,
     metadata_bytes,
     refusal,
     subscription_bytes,
 )
-from nilometer.groups.turn import Computation, GroupAction, RebalanceNote
+from nilometer.groups.settings import ShareGroupConfig, share_group_config
+from nilometer.groups.turn import (
+    Computation,
+    DeleteShareState,
+    GroupAction,
+    InitializeShareState,
+    RebalanceNote,
+    ShareStateAction,
+    ShareStateResult,
+)
 from nilometer.runtime import Runtime
 from nilometer.wire.compression import Codec
 from nilometer.wire.errors import ErrorCode
@@ -71,7 +82,7 @@ _OF_NAMED_GROUPS = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetDelete)
 """The requests that need a group id. Offsets may be committed under the empty id, as old consumers do."""
 
 
-_FOUNDING = (JoinGroup, OffsetCommit, ConsumerGroupHeartbeat)
+_FOUNDING = (JoinGroup, OffsetCommit, ConsumerGroupHeartbeat, ShareGroupHeartbeat)
 """The requests that may create a group."""
 GROUP_ID_MAX = 1_024
 """Characters of the id of a group that is created: each offset that it commits is a record with the id."""
@@ -85,6 +96,9 @@ ASSIGNMENTS_BYTES_MAX = 4 * 1024 * 1024
 COUNTING_PAUSE = 20
 """After what the members hold was counted, it is not counted again for this many times as long."""
 
+ShareStates: TypeAlias = Callable[[ShareStateAction], Awaitable[ShareStateResult]]
+"""Has the share coordinator begin or delete the state of partitions of a share group; never raises."""
+
 GroupShell: TypeAlias = CoordinatorShell[GroupRequest, Reply, CoordinatorRecord, GroupAction]
 
 
@@ -97,8 +111,10 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
         metadata: MetadataLog,
         replicas: ReplicaManager,
         topics: InternalTopics,
+        share_states: ShareStates,
     ) -> None:
         self._config = config
+        self._share_states = share_states
         self._topics = topics
         self._may_serve_consumer_groups = "consumer" in config.strings(
             "group.coordinator.rebalance.protocols"
@@ -129,6 +145,16 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     def serves_consumer_groups(self) -> bool:
         """Whether the protocol of KIP-848 is on: on this broker, and in the cluster."""
         return self._may_serve_consumer_groups and self._metadata.image.feature_level(GROUP_VERSION) >= 1
+
+    @property
+    def serves_share_groups(self) -> bool:
+        """Whether share groups (KIP-932) are on in the cluster."""
+        return self._metadata.image.feature_level(SHARE_VERSION) >= 1
+
+    def share_group_config(self, group_id: str) -> ShareGroupConfig:
+        """Return the settings in force for the partitions of a share group; any broker may ask."""
+        texts = self._metadata.image.config(ConfigResourceType.GROUP, group_id)
+        return share_group_config(self._config.groups, texts)
 
     async def ensure_topic(self) -> bool:
         return await self._topics.ensure(GROUP_METADATA_TOPIC)
@@ -179,6 +205,8 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
     def _carry_out(self, shell: GroupShell, action: GroupAction) -> None:
         if isinstance(action, RebalanceNote):
             _log_rebalance(shell, action)
+        elif isinstance(action, InitializeShareState | DeleteShareState):
+            self._tasks.spawn(self._keep_share_state(shell, action), name=f"share state of {action.group_id}")
         else:
             self._tasks.spawn(self._compute(shell, action), name="computing for groups")
 
@@ -195,6 +223,12 @@ class GroupCoordinator(CoordinatorShells[GroupRequest, Reply, CoordinatorRecord,
             shell.carry_out(
                 lambda: shard.on_computed(needed, computing.result(), clock.monotonic_ms(), clock.wall_ms())
             )
+
+    async def _keep_share_state(self, shell: GroupShell, action: ShareStateAction) -> None:
+        shard, clock = cast("GroupShard", shell.shard), self._runtime.clock
+        result = await self._share_states(action)
+        if shell.shard is shard:
+            shell.carry_out(lambda: shard.on_share_state(result, clock.monotonic_ms(), clock.wall_ms()))
 
     def _new_member_id(self, client_id: str) -> str:
         return f"{client_id}-{self._runtime.entropy.uuid()}"
@@ -216,11 +250,14 @@ def _member_bytes(request: GroupRequest) -> int:
     ):
         ids = (request.member_id, request.client_id, request.instance_id, request.rack_id)
         return subscription_bytes(request.subscribed_topic_names or (), *ids, request.subscribed_topic_regex)
+    if isinstance(request, ShareGroupHeartbeat) and request.subscribed_topic_names:
+        ids = (request.member_id, request.client_id, request.rack_id)
+        return subscription_bytes(request.subscribed_topic_names, *ids)
     return 0
 
 
 def _log_rebalance(shell: GroupShell, note: RebalanceNote) -> None:
-    """Write the line about a rebalance; of a consumer group the number is its new epoch."""
+    """Write the line about a rebalance; of other than classic groups the number is the new epoch."""
     sentence = f"Group {note.group_id} rebalances (generation {note.generation})"
     partition = shell.partition.key.partition
     fields = {"group": note.group_id, "generation": note.generation, "partition": partition}

@@ -348,6 +348,8 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
         self._shard: Shard[RequestT, ReplyT, RecordT, ActionT] | None = None
         self._askers: dict[Token, _Asker[RequestT, ReplyT]] = {}
         self._last_token = 0
+        self.first_loaded_offset = 0
+        """Where the log began when it was loaded last."""
         self._end_offset = 0
         """The end offset of the records that the shard's state contains."""
         self._waiting = WaitingEffects[ReplyT, ActionT](
@@ -409,6 +411,7 @@ class CoordinatorShell(Generic[RequestT, ReplyT, RecordT, ActionT]):
     async def _read_log(self) -> Shard[RequestT, ReplyT, RecordT, ActionT] | None:
         """Return the shard that the log results in; None if the log could not be read."""
         shard = self._kind.make_shard()
+        self.first_loaded_offset = self.partition.log.log_start_offset
         try:
             async with aclosing(read_records(self.partition, self._runtime, self._kind)) as pieces:
                 async for records in pieces:

@@ -17,7 +17,7 @@ from nilometer.broker.settings.broker_authentication import (
     unverified_peers,
 )
 from nilometer.broker.settings.config_keys import IGNORED_KEYS, KNOWN_KEYS_WITHOUT_EFFECT, OWN_KEYS
-from nilometer.broker.settings.coordinators import group_config, transaction_config
+from nilometer.broker.settings.coordinators import group_config, share_state_config, transaction_config
 from nilometer.broker.settings.kafka_keys import REFUSED_KEYS
 from nilometer.broker.settings.listener_security import (
     SASL_MECHANISMS,
@@ -112,6 +112,7 @@ class BrokerConfig(Settings):
         self.accepts_unproved_brokers = self.broker_authentication.accepts_unproved
         self.groups = group_config(self)
         self.transactions = transaction_config(self)
+        self.share_state = share_state_config(self)
         self.log = log_settings(self)
         TOPIC_CONFIG.judge({}, self.topic_defaults())
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from nilometer.broker.settings.access_config_keys import AUTHORIZER_KEYS, QUOTA_KEYS, TOKEN_KEYS
 from nilometer.broker.settings.broker_authentication import BROKER_AUTHENTICATION_KEYS
-from nilometer.broker.settings.coordinators import GROUP_KEYS, GROUP_KEYS_WITHOUT_EFFECT, TRANSACTION_KEYS
+from nilometer.broker.settings.coordinators import (
+    GROUP_KEYS,
+    GROUP_KEYS_WITHOUT_EFFECT,
+    SHARE_STATE_KEYS,
+    TRANSACTION_KEYS,
+)
 from nilometer.broker.settings.kafka_keys import KAFKA_KEYS_WITHOUT_EFFECT
 from nilometer.broker.settings.listener_security import SASL_KEYS, TLS_KEYS
 from nilometer.broker.settings.log_settings import LOG_KEYS
@@ -101,6 +106,7 @@ OWN_KEYS = [
     *MONITORING,
     *GROUP_KEYS,
     *LOG_KEYS,
+    *SHARE_STATE_KEYS,
     *TRANSACTION_KEYS,
     *AUTHORIZER_KEYS,
     *QUOTA_KEYS,

@@ -1,9 +1,12 @@
-"""The settings of the coordinators of groups and of transactions: their keys, and what they result in."""
+"""The settings of the coordinators of groups, transactions and share partitions: their keys, and what they
+result in.
+"""
 
 from __future__ import annotations
 
 from nilometer.config import ConfigError, Settings, key_table
 from nilometer.groups.settings import ConsumerGroupMigrationPolicy, GroupConfig
+from nilometer.share.state_shard import ShareStateConfig
 from nilometer.storage.topic_config import SEGMENT_BYTES_MIN
 from nilometer.transactions.config import TransactionConfig
 
@@ -19,6 +22,13 @@ ASSIGNORS = {
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
 }
 """The accepted names of server-side assignors, each with its short name."""
+
+
+SHARE_ASSIGNORS = {
+    "simple": "simple",
+    "org.apache.kafka.coordinator.group.assignor.SimpleAssignor": "simple",
+}
+"""The accepted names of the assignor of share groups, each with its short name."""
 
 
 CLASSIC_GROUPS = key_table(
@@ -37,7 +47,8 @@ group.max.size: int 1.. = {INT_MAX}
 CONSUMER_GROUPS = key_table(
     f"""
 group.coordinator.rebalance.protocols: list (classic|consumer|share|streams) = classic,consumer,streams
-    The enabled rebalance protocols; streams and share are accepted but not supported.
+    The enabled rebalance protocols; streams is accepted but not supported, and share groups are turned on
+    by the feature share.version.
 group.consumer.session.timeout.ms: int 1.. = 45_000
     A member of a consumer group without a heartbeat for this long is removed.
 group.consumer.min.session.timeout.ms: int 1.. = 45_000
@@ -65,6 +76,52 @@ group.consumer.migration.policy: string (bidirectional|upgrade|downgrade|disable
     (downgrade), both (bidirectional), or neither (disabled).
 """,
     choices={"group.consumer.assignors": tuple(ASSIGNORS)},
+)
+
+SHARE_GROUPS = key_table(
+    """
+group.share.session.timeout.ms: int 1.. = 45_000
+    A member of a share group without a heartbeat for this long is removed.
+group.share.min.session.timeout.ms: int 1.. = 45_000
+    The lowest session timeout allowed for a share group.
+group.share.max.session.timeout.ms: int 1.. = 60_000
+    The highest session timeout allowed for a share group.
+group.share.heartbeat.interval.ms: int 1.. = 5000
+    The heartbeat interval of members of a share group.
+group.share.min.heartbeat.interval.ms: int 1.. = 5000
+    The lowest heartbeat interval allowed for a share group.
+group.share.max.heartbeat.interval.ms: int 1.. = 15_000
+    The highest heartbeat interval allowed for a share group.
+group.share.assignment.interval.ms: int 0.. = 1000
+    The minimum time between two target assignments of one share group.
+group.share.min.assignment.interval.ms: int 0.. = 0
+    The lowest assignment interval allowed for a share group.
+group.share.max.assignment.interval.ms: int 0.. = 15_000
+    The highest assignment interval allowed for a share group.
+group.share.max.size: int 1..1000 = 200
+    The maximum number of members of one share group.
+group.share.assignors: list = simple
+    The server-side assignor of share groups.
+group.share.record.lock.duration.ms: int 1000..3_600_000 = 30_000
+    A record that a member of a share group has not acknowledged after this long is delivered again.
+group.share.min.record.lock.duration.ms: int 1000..30_000 = 15_000
+    The shortest lock of a record allowed for a share group.
+group.share.max.record.lock.duration.ms: int 30_000..3_600_000 = 60_000
+    The longest lock of a record allowed for a share group.
+group.share.delivery.count.limit: int 2..10 = 5
+    How often a record is delivered to a share group at most.
+group.share.min.delivery.count.limit: int 2..5 = 2
+    The lowest limit of deliveries allowed for a share group.
+group.share.max.delivery.count.limit: int 5..25 = 10
+    The highest limit of deliveries allowed for a share group.
+group.share.partition.max.record.locks: int 100..10_000 = 2000
+    How many records of one partition the members of a share group may hold at the same time.
+group.share.min.partition.max.record.locks: int 100..2000 = 100
+    The lowest limit of record locks allowed for a share group.
+group.share.max.partition.max.record.locks: int 2000..10_000 = 4000
+    The highest limit of record locks allowed for a share group.
+""",
+    choices={"group.share.assignors": tuple(SHARE_ASSIGNORS)},
 )
 
 OFFSETS = key_table(
@@ -95,7 +152,7 @@ offsets.topic.compression.codec: int 0..4 = 0
 """
 )
 
-GROUP_KEYS = [*CLASSIC_GROUPS, *CONSUMER_GROUPS, *OFFSETS, *OFFSETS_TOPIC]
+GROUP_KEYS = [*CLASSIC_GROUPS, *CONSUMER_GROUPS, *SHARE_GROUPS, *OFFSETS, *OFFSETS_TOPIC]
 
 GROUP_KEYS_WITHOUT_EFFECT = frozenset(
     {
@@ -116,6 +173,9 @@ def group_config(config: Settings) -> GroupConfig:
     named = config.fields_of(GroupConfig)
     named["group_consumer_assignors"] = tuple(
         dict.fromkeys(ASSIGNORS[name] for name in config.strings("group.consumer.assignors"))
+    )
+    named["group_share_assignors"] = tuple(
+        SHARE_ASSIGNORS[name] for name in config.strings("group.share.assignors")
     )
     named["group_consumer_migration_policy"] = ConsumerGroupMigrationPolicy(
         config.string("group.consumer.migration.policy")
@@ -160,6 +220,43 @@ transaction.state.log.load.buffer.size: int 1.. = 5_242_880
     Bytes of a partition of __transaction_state that are read at once when its coordinator is loaded.
 """
 )
+
+# The settings of share coordinators and of ``__share_group_state``.
+
+SHARE_STATE_KEYS = key_table(
+    f"""
+group.share.max.share.sessions: int 1.. = 2_000
+    How many members of share groups may fetch from this broker at the same time.
+share.coordinator.state.topic.num.partitions: int 1.. = 50
+    Partitions of __share_group_state.
+share.coordinator.state.topic.replication.factor: short 1.. = 3
+    Replicas of __share_group_state; fewer if the cluster has fewer brokers.
+share.coordinator.state.topic.min.isr: short 1.. = 2
+    min.insync.replicas of __share_group_state.
+share.coordinator.state.topic.segment.bytes: int {SEGMENT_BYTES_MIN}.. = 104_857_600
+    segment.bytes of __share_group_state.
+share.coordinator.state.topic.compression.codec: int 0..4 = 0
+    The codec of a share coordinator's batches: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+share.coordinator.load.buffer.size: int 1.. = 5_242_880
+    Bytes of a partition of __share_group_state that are read at once when its coordinator is loaded.
+share.coordinator.write.timeout.ms: int 1.. = 5_000
+    How long a request to a share coordinator may wait until its change is committed.
+share.coordinator.snapshot.update.records.per.snapshot: int 0..500 = 500
+    After so many updates of a share partition the next write is a snapshot of its whole state.
+share.coordinator.cold.partition.snapshot.interval.ms: int 1.. = 300_000
+    How often a share coordinator writes snapshots of share partitions that have had none for as long.
+share.coordinator.state.topic.prune.interval.ms: int 1.. = 300_000
+    How often a share coordinator deletes the records that no share partition's state needs.
+"""
+)
+
+
+def share_state_config(config: Settings) -> ShareStateConfig:
+    return ShareStateConfig(
+        updates_per_snapshot=config.integer("share.coordinator.snapshot.update.records.per.snapshot"),
+        cold_snapshot_interval_ms=config.integer("share.coordinator.cold.partition.snapshot.interval.ms"),
+        prune_interval_ms=config.integer("share.coordinator.state.topic.prune.interval.ms"),
+    )
 
 
 def transaction_config(config: Settings) -> TransactionConfig:

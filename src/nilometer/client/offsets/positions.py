@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nilometer.client.network.cluster_metadata import ClusterMetadata, TopicPartition
-from nilometer.client.settings.durations import parse_duration_ms
+from nilometer.config import parse_duration_ms
 from nilometer.identifiers import NO_LEADER_EPOCH
 from nilometer.wire.errors import ErrorCode, KafkaError
 

@@ -28,6 +28,7 @@ from nilometer.cluster.records import (
     TopicDeleted,
 )
 from nilometer.cluster.states import (
+    SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     PartitionState,
     Topic,
@@ -367,15 +368,18 @@ def _new_partitions(
     return records
 
 
+_KEPT_BY_HASH = {TRANSACTION_STATE_TOPIC: "transactional ids", SHARE_GROUP_STATE_TOPIC: "share partitions"}
+
+
 def _add_partitions(image: ClusterImage, request: MorePartitions, chance: Entropy) -> Unit:
     topic = image.topic(request.name)
     if topic is None:
         raise Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
-    if request.name == TRANSACTION_STATE_TOPIC:  # the count decides which partition has a transactional id
+    if request.name in _KEPT_BY_HASH:  # the count decides which partition keeps what
         raise Refusal(
             ErrorCode.invalid_partitions,
-            f"The number of partitions of {request.name} cannot change: transactional ids would change "
-            "their coordinator, which does not know their state.",
+            f"The number of partitions of {request.name} cannot change: {_KEPT_BY_HASH[request.name]} would "
+            "change their coordinator, which does not know their state.",
         )
     present = len(topic.partitions)
     if request.count == present:

@@ -1,0 +1,147 @@
+"""Share groups (KIP-932): ShareGroupHeartbeat, with which a member joins, stays in and leaves one, and
+ShareGroupDescribe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from msgspec.structs import asdict
+
+from nilometer.broker.api.access import access_of
+from nilometer.broker.api.group_access import ask_group, ask_groups, client_host, client_id
+from nilometer.broker.api.metadata import OPERATIONS_NOT_ASKED
+from nilometer.broker.api.spec import ApiSpec, Request, Right, of_message
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.groups.requests import (
+    DescribedShareGroup,
+    DescribedShareGroupMember,
+    ShareGroupDescribe,
+    ShareGroupDescribeReply,
+    ShareGroupHeartbeat,
+    ShareGroupHeartbeatReply,
+)
+from nilometer.groups.requests import Reply as GroupReply
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.encoder import LazySequence
+from nilometer.wire.errors import ErrorCode
+from nilometer.wire.large_requests import Division, Repeated
+
+# ShareGroupHeartbeat: with it a member joins, stays in and leaves a share group.
+
+
+def handle_heartbeat(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    if not services.groups.serves_share_groups:
+        return _respond_heartbeat(request, ShareGroupHeartbeatReply(ErrorCode.unsupported_version))
+    body = request.body
+    names: Sequence[str] | None = body.subscribed_topic_names
+    access = access_of(services, request)
+    may_join = access.is_full or access.allows(Operation.READ, ResourceType.GROUP, body.group_id)
+    if may_join and access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, names or ()) != set(names or ()):
+        return _respond_heartbeat(request, ShareGroupHeartbeatReply(ErrorCode.topic_authorization_failed))
+    asked = of_message(
+        ShareGroupHeartbeat,
+        body,
+        subscribed_topic_names=None if names is None else tuple(names),
+        client_id=client_id(request),
+        client_host=client_host(request),
+    )
+    return ask_group(
+        services,
+        request,
+        Operation.READ,
+        asked,
+        ShareGroupHeartbeatReply,
+        partial(_respond_heartbeat, request),
+    )
+
+
+def _respond_heartbeat(request: Request, reply: ShareGroupHeartbeatReply) -> Reply:
+    assignment = None
+    if reply.assignment is not None:
+        parts = tuple(request.make("TopicPartitions", **asdict(each)) for each in reply.assignment)
+        assignment = request.make("Assignment", topic_partitions=parts)
+    return request.respond(**(asdict(reply) | {"assignment": assignment}))
+
+
+HEARTBEAT = ApiSpec(
+    key=ApiKey.SHARE_GROUP_HEARTBEAT,
+    versions=(1, 1),
+    handle=handle_heartbeat,
+    rights=(
+        Right(Operation.READ, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)
+
+
+# ShareGroupDescribe: epochs, members and assignments of share groups.
+
+
+def handle_describe(services: Services, request: Request) -> Reply | asyncio.Future[Reply]:
+    groups = request.body.group_ids
+    if not services.groups.serves_share_groups:
+        unsupported = ErrorCode.unsupported_version
+        refused = tuple(DescribedShareGroup(group, unsupported) for group in groups)
+        return _respond_describe(services, request, [ShareGroupDescribeReply(refused)])
+    return ask_groups(
+        services,
+        request,
+        Operation.DESCRIBE,
+        [(group, ShareGroupDescribe((group,))) for group in groups],
+        lambda replies: _respond_describe(services, request, replies),
+    )
+
+
+def _respond_describe(services: Services, request: Request, replies: Sequence[GroupReply]) -> Reply:
+    described = [
+        group for reply in replies if isinstance(reply, ShareGroupDescribeReply) for group in reply.groups
+    ]
+    groups = tuple(_group(services, request, _visible(services, request, group)) for group in described)
+    return request.respond(groups=groups)
+
+
+def _visible(services: Services, request: Request, group: DescribedShareGroup) -> DescribedShareGroup:
+    """Return ``group``, or an error if a member has a topic that the client may not describe."""
+    access = access_of(services, request)
+    if access.is_full:
+        return group
+    names = {topic.topic_name for member in group.members for topic in member.assignment}
+    if access.allowed(Operation.DESCRIBE, ResourceType.TOPIC, sorted(names)) == names:
+        return group
+    why = "The group has described topic(s) that the client is not authorized to describe."
+    return DescribedShareGroup(group.group_id, ErrorCode.topic_authorization_failed, why)
+
+
+def _group(services: Services, request: Request, group: DescribedShareGroup) -> Message:
+    operations = OPERATIONS_NOT_ASKED
+    if request.body.include_authorized_operations and group.error_code is ErrorCode.none:
+        operations = access_of(services, request).operations(ResourceType.GROUP, group.group_id)
+    return request.make(
+        "DescribedGroup",
+        **(asdict(group) | {"members": LazySequence(partial(_member, request), group.members)}),
+        authorized_operations=operations,
+    )
+
+
+def _member(request: Request, member: DescribedShareGroupMember) -> Message:
+    parts = tuple(request.make("TopicPartitions", **asdict(topic)) for topic in member.assignment)
+    assignment = request.make("Assignment", topic_partitions=parts)
+    return request.make("Member", **(asdict(member) | {"assignment": assignment}))
+
+
+DESCRIBE = ApiSpec(
+    key=ApiKey.SHARE_GROUP_DESCRIBE,
+    versions=(1, 1),
+    handle=handle_describe,
+    divisions=(Division(("group_ids",), ("groups",), repeated=Repeated.AT_MOST_TWICE),),
+    rights=(
+        Right(Operation.DESCRIBE, ResourceType.GROUP),
+        Right(Operation.DESCRIBE, ResourceType.TOPIC),
+    ),
+)

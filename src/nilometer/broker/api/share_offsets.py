@@ -1,0 +1,323 @@
+"""Describe-, Alter- and DeleteShareGroupOffsets (KIP-932): where a share group reads its partitions from.
+
+The group coordinator knows which partitions have a state, the share coordinators have the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from nilometer.broker.api.access import access_of, audit_own_change
+from nilometer.broker.api.spec import ApiSpec, Request, Right, spawn
+from nilometer.broker.replies import Reply
+from nilometer.broker.services import Services
+from nilometer.cluster.acl import Operation, ResourceType
+from nilometer.cluster.states import Topic
+from nilometer.groups.requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    ShareGroupOffsetsReply,
+    ShareGroupOffsetsRequest,
+    ShareGroupPartitions,
+)
+from nilometer.identifiers import uuid_from_text
+from nilometer.share.delivery_state import NO_START_OFFSET, UNKNOWN_COUNT, SharePartitionKey
+from nilometer.share.state_shard import ReadSummary, StateReply
+from nilometer.storage.names import TopicPartition
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.errors import NONE, ErrorCode
+from nilometer.wire.large_requests import Division
+
+UNKNOWN_LAG = -1
+LAG_SINCE = 1
+ASKED_AT_ONCE = 100
+"""So many share partitions are asked for together."""
+
+
+async def _ask(services: Services, request: ShareGroupOffsetsRequest) -> ShareGroupOffsetsReply:
+    reply = await services.groups.answer(request.group_id, request)
+    assert isinstance(reply, ShareGroupOffsetsReply)
+    return reply
+
+
+def _why_not(services: Services, request: Request, operation: Operation, group_id: str) -> ErrorCode:
+    """Return why the client may not do this to the group; NONE if it may."""
+    if not services.groups.serves_share_groups:
+        return ErrorCode.unsupported_version
+    if not group_id:
+        return ErrorCode.invalid_group_id
+    allowed = access_of(services, request).allows(operation, ResourceType.GROUP, group_id)
+    return NONE if allowed else ErrorCode.group_authorization_failed
+
+
+def _may_use(services: Services, request: Request, operation: Operation, topic: str) -> bool:
+    return access_of(services, request).allows(operation, ResourceType.TOPIC, topic)
+
+
+# ── DescribeShareGroupOffsets ───────────────────────────────────────────────────────────────────
+def handle_describe(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _describe(services, request), "DescribeShareGroupOffsets")
+
+
+async def _describe(services: Services, request: Request) -> Reply:
+    groups = [await _describe_group(services, request, group) for group in request.body.groups]
+    return request.respond(groups=tuple(groups))
+
+
+async def _describe_group(services: Services, request: Request, asked: Message) -> Message:
+    error, message = _why_not(services, request, Operation.DESCRIBE, asked.group_id), None
+    topics: tuple[Message, ...] = ()
+    if error is NONE:
+        reply = await _ask(services, ShareGroupPartitions(asked.group_id))
+        error, message = reply.error_code, reply.error_message
+        if error is NONE:
+            wanted = _wanted(services, asked, reply.initialized)
+            topics = await _describe_topics(services, request, asked.group_id, wanted, reply.initialized)
+    return request.make(
+        "DescribeShareGroupOffsetsResponseGroup",
+        group_id=asked.group_id,
+        topics=topics,
+        error_code=error,
+        error_message=message,
+    )
+
+
+def _wanted(
+    services: Services, asked: Message, initialized: Mapping[UUID, frozenset[int]]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the topics' names and partitions that are described: those named, or all that have a state."""
+    if asked.topics is not None:
+        return [(topic.topic_name, topic.partitions) for topic in asked.topics]
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for topic_id, partitions in initialized.items():
+        topic = services.image.topic_by_uuid(topic_id)
+        if topic is not None:
+            found.append((topic.name, tuple(sorted(partitions))))
+    return sorted(found)
+
+
+async def _describe_topics(
+    services: Services,
+    request: Request,
+    group_id: str,
+    wanted: Iterable[tuple[str, Sequence[int]]],
+    initialized: Mapping[UUID, frozenset[int]],
+) -> tuple[Message, ...]:
+    described: list[Message] = []
+    for name, partitions in wanted:
+        topic = services.image.topic(name)
+        if not _may_use(services, request, Operation.DESCRIBE, name):
+            if topic is not None and not partitions:
+                continue
+            parts = [_failed(request, index, ErrorCode.topic_authorization_failed) for index in partitions]
+        elif topic is None:
+            parts = [_failed(request, index, ErrorCode.unknown_topic_or_partition) for index in partitions]
+        else:
+            known = initialized.get(uuid_from_text(topic.id), frozenset())
+            parts = await _describe_partitions(services, request, group_id, topic, partitions, known)
+        described.append(
+            request.make(
+                "DescribeShareGroupOffsetsResponseTopic",
+                topic_name=name,
+                topic_id=None if topic is None else uuid_from_text(topic.id),
+                partitions=tuple(parts),
+            )
+        )
+    return tuple(described)
+
+
+async def _describe_partitions(
+    services: Services,
+    request: Request,
+    group_id: str,
+    topic: Topic,
+    partitions: Sequence[int],
+    known: frozenset[int],
+) -> list[Message]:
+    replies: dict[int, StateReply] = {}
+    with_state = [index for index in partitions if index in known]
+    for first in range(0, len(with_state), ASKED_AT_ONCE):
+        keys = [
+            SharePartitionKey(group_id, topic.id, index)
+            for index in with_state[first : first + ASKED_AT_ONCE]
+        ]
+        asked = (services.persister.ask(ReadSummary(key, 0)) for key in keys)
+        for reply in await asyncio.gather(*asked):
+            replies[reply.key.partition] = reply
+    ends: Mapping[TopicPartition, int] = {}
+    if request.version >= LAG_SINCE:
+        ends = await services.end_offsets.of(TopicPartition(topic.name, index) for index in with_state)
+    parts: list[Message] = []
+    for index in partitions:
+        reply = replies.get(index)
+        if reply is None:
+            parts.append(_described(request, index, NO_START_OFFSET, 0, UNKNOWN_LAG))
+        elif reply.error is not NONE or reply.state is None:
+            parts.append(_failed(request, index, reply.error, reply.message))
+        else:
+            state = reply.state
+            end = ends.get(TopicPartition(topic.name, index))
+            lag = UNKNOWN_LAG
+            if (
+                end is not None
+                and state.start_offset != NO_START_OFFSET
+                and state.delivery_complete_count != UNKNOWN_COUNT
+            ):
+                lag = max(0, end - state.start_offset - state.delivery_complete_count)
+            parts.append(_described(request, index, state.start_offset, state.leader_epoch, lag))
+    return parts
+
+
+def _described(request: Request, index: int, start_offset: int, leader_epoch: int, lag: int) -> Message:
+    more = {"lag": lag} if request.version >= LAG_SINCE else {}
+    return request.make(
+        "DescribeShareGroupOffsetsResponsePartition",
+        partition_index=index,
+        start_offset=start_offset,
+        leader_epoch=leader_epoch,
+        error_code=NONE,
+        error_message=None,
+        **more,
+    )
+
+
+def _failed(request: Request, index: int, error: ErrorCode, message: str | None = None) -> Message:
+    return request.make(
+        "DescribeShareGroupOffsetsResponsePartition",
+        partition_index=index,
+        start_offset=NO_START_OFFSET,
+        leader_epoch=0,
+        error_code=error,
+        error_message=message,
+    )
+
+
+# ── AlterShareGroupOffsets ──────────────────────────────────────────────────────────────────────
+def handle_alter(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _alter(services, request), "AlterShareGroupOffsets")
+
+
+async def _alter(services: Services, request: Request) -> Reply:
+    body = request.body
+    error, message = _why_not(services, request, Operation.READ, body.group_id), None
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    offsets: dict[UUID, dict[int, int]] = {}
+    if error is NONE:
+        for topic in body.topics:
+            found = services.image.topic(topic.topic_name)
+            readable = _may_use(services, request, Operation.READ, topic.topic_name)
+            for part in topic.partitions:
+                place = (topic.topic_name, part.partition_index)
+                if not readable:
+                    errors[place] = ErrorCode.topic_authorization_failed
+                elif found is None or found.partition(part.partition_index) is None:
+                    errors[place] = ErrorCode.unknown_topic_or_partition
+                else:
+                    of_topic = offsets.setdefault(uuid_from_text(found.id), {})
+                    of_topic[part.partition_index] = part.start_offset
+        if offsets:
+            reply = await _ask(services, AlterShareGroupOffsets(body.group_id, offsets))
+            error, message = reply.error_code, reply.error_message
+            errors |= _by_place(services, reply)
+            if error is NONE:
+                audit_own_change(services, request, group_id=body.group_id)
+    topics = ()
+    if error is NONE:
+        topics = tuple(_altered(services, request, topic, errors) for topic in body.topics)
+    return request.respond(error_code=error, error_message=message, responses=topics)
+
+
+def _by_place(services: Services, reply: ShareGroupOffsetsReply) -> dict[tuple[str, int], ErrorCode]:
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    for topic_id, of_topic in reply.errors.items():
+        topic = services.image.topic_by_uuid(topic_id)
+        for index, error in of_topic.items():
+            errors["" if topic is None else topic.name, index] = error
+    return errors
+
+
+def _altered(
+    services: Services, request: Request, topic: Message, errors: Mapping[tuple[str, int], ErrorCode]
+) -> Message:
+    found = services.image.topic(topic.topic_name)
+    return request.make(
+        "AlterShareGroupOffsetsResponseTopic",
+        topic_name=topic.topic_name,
+        topic_id=None if found is None else uuid_from_text(found.id),
+        partitions=tuple(
+            request.make(
+                "AlterShareGroupOffsetsResponsePartition",
+                partition_index=part.partition_index,
+                error_code=errors.get((topic.topic_name, part.partition_index), NONE),
+                error_message=None,
+            )
+            for part in topic.partitions
+        ),
+    )
+
+
+# ── DeleteShareGroupOffsets ─────────────────────────────────────────────────────────────────────
+def handle_delete(services: Services, request: Request) -> asyncio.Future[Reply]:
+    return spawn(services, _delete(services, request), "DeleteShareGroupOffsets")
+
+
+async def _delete(services: Services, request: Request) -> Reply:
+    body = request.body
+    error, message = _why_not(services, request, Operation.DELETE, body.group_id), None
+    errors: dict[str, ErrorCode] = {}
+    if error is NONE:
+        ids: dict[UUID, str] = {}
+        for topic in body.topics:
+            found = services.image.topic(topic.topic_name)
+            if not _may_use(services, request, Operation.READ, topic.topic_name):
+                errors[topic.topic_name] = ErrorCode.topic_authorization_failed
+            elif found is None:
+                errors[topic.topic_name] = ErrorCode.unknown_topic_or_partition
+            else:
+                ids[uuid_from_text(found.id)] = topic.topic_name
+        reply = await _ask(services, DeleteShareGroupOffsets(body.group_id, frozenset(ids)))
+        error, message = reply.error_code, reply.error_message
+        for topic_id, of_topic in reply.errors.items():
+            for failed in of_topic.values():
+                errors[ids[topic_id]] = failed
+        if error is NONE:
+            audit_own_change(services, request, group_id=body.group_id)
+    topics = ()
+    if error is NONE:
+        topics = tuple(_deleted(services, request, topic.topic_name, errors) for topic in body.topics)
+    return request.respond(error_code=error, error_message=message, responses=topics)
+
+
+def _deleted(services: Services, request: Request, name: str, errors: Mapping[str, ErrorCode]) -> Message:
+    found = services.image.topic(name)
+    return request.make(
+        "DeleteShareGroupOffsetsResponseTopic",
+        topic_name=name,
+        topic_id=None if found is None else uuid_from_text(found.id),
+        error_code=errors.get(name, NONE),
+        error_message=None,
+    )
+
+
+DESCRIBE = ApiSpec(
+    key=ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    versions=(0, 1),
+    handle=handle_describe,
+    rights=(Right(Operation.DESCRIBE, ResourceType.GROUP), Right(Operation.DESCRIBE, ResourceType.TOPIC)),
+    divisions=(Division(("groups",), ("groups",)),),
+)
+ALTER = ApiSpec(
+    key=ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+    versions=(0, 0),
+    handle=handle_alter,
+    rights=(Right(Operation.READ, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC)),
+)
+DELETE = ApiSpec(
+    key=ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    versions=(0, 0),
+    handle=handle_delete,
+    rights=(Right(Operation.DELETE, ResourceType.GROUP), Right(Operation.READ, ResourceType.TOPIC)),
+)

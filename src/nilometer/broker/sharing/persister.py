@@ -1,0 +1,318 @@
+"""Keeps the state of share partitions at their share coordinators, for the leaders of the partitions and for
+the group coordinator (KIP-932, the *persister*).
+
+A request is sent again while its coordinator moves, for ``RETRY_MS``. Requests to one broker go together:
+those that wait while others are under way are in the next ones. Writes of one share partition follow each
+other; those that wait are merged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from nilometer.broker.control.broker_peers import PeerConnections
+from nilometer.broker.control.metadata_log import MetadataLog
+from nilometer.broker.coordinators.share import coordinator_key
+from nilometer.broker.tasks import Tasks
+from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
+from nilometer.groups.turn import DeleteShareState, InitializeShareState, ShareStateResult
+from nilometer.identifiers import topic_id_of, uuid_from_text
+from nilometer.runtime import Runtime
+from nilometer.share.delivery_state import (
+    UNKNOWN_COUNT,
+    DeliveryState,
+    SharePartitionKey,
+    SharePartitionState,
+    StateBatch,
+)
+from nilometer.share.partition_events import Write
+from nilometer.share.state_shard import (
+    DeleteState,
+    InitializeState,
+    ReadState,
+    ReadSummary,
+    StateReply,
+    StateRequest,
+    WriteState,
+)
+from nilometer.wire.api import Api
+from nilometer.wire.api_keys import ApiKey
+from nilometer.wire.building import Message
+from nilometer.wire.errors import NONE, ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker.sharing")
+
+RETRY_MS = 10_000
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 20, 1_000
+COMPLETE_COUNT_SINCE = 1
+"""The version of WriteShareGroupState (KIP-1226)."""
+PER_REQUEST_MAX = 60
+"""Share partitions in a request: brokers handle so many as a whole."""
+AWAY = frozenset(
+    {
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.not_coordinator,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        ErrorCode.broker_not_available,
+    }
+)
+"""The errors of a coordinator that moves, or cannot be reached."""
+
+
+class StateCoordinator(Protocol):
+    """The share coordinators on this broker."""
+
+    def partition_for(self, key: str) -> int: ...
+
+    async def ensure_topic(self) -> bool: ...
+
+    def answer(self, key: str, request: StateRequest) -> asyncio.Future[StateReply]: ...
+
+
+class _Asked(NamedTuple):
+    request: StateRequest
+    reply: asyncio.Future[StateReply]
+
+
+class _Writing(NamedTuple):
+    epochs: tuple[int, int]
+    write: Write
+    done: Callable[[ErrorCode], None]
+
+
+class SharePersister:
+    def __init__(
+        self,
+        broker_id: int,
+        runtime: Runtime,
+        tasks: Tasks,
+        metadata: MetadataLog,
+        coordinator: StateCoordinator,
+        connections: PeerConnections,
+    ) -> None:
+        self._broker_id = broker_id
+        self._runtime = runtime
+        self._tasks = tasks
+        self._metadata = metadata
+        self._coordinator = coordinator
+        self._connections = connections
+        self._queues: dict[int, list[_Asked]] = {}
+        """By broker, what is sent to it next; a task sends while there is an entry."""
+        self._writes: dict[SharePartitionKey, list[_Writing]] = {}
+        """In order; a task writes while there is an entry."""
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> SharePartitionState:
+        """Return the state, taken over by the leader in ``leader_epoch``. Raises KafkaError."""
+        reply = await self.ask(ReadState(key, leader_epoch))
+        if reply.error is not NONE or reply.state is None:
+            raise KafkaError(reply.error, reply.message or f"the state of {coordinator_key(key)}")
+        return reply.state
+
+    def write(
+        self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write after all earlier writes of ``key``; see ``Persister``."""
+        waiting = self._writes.get(key)
+        if waiting is None:
+            self._writes[key] = [_Writing(epochs, write, done)]
+            self._tasks.spawn(self._write_all(key), name=f"writing share state {coordinator_key(key)}")
+        else:
+            waiting.append(_Writing(epochs, write, done))
+
+    async def _write_all(self, key: SharePartitionKey) -> None:
+        try:
+            while self._writes[key]:
+                epochs = self._writes[key][0].epochs
+                taken = [one for one in self._writes[key] if one.epochs == epochs]
+                self._writes[key] = [one for one in self._writes[key] if one.epochs != epochs]
+                newest = taken[-1].write
+                reply = await self.ask(
+                    WriteState(
+                        key,
+                        *epochs,
+                        newest.start_offset,
+                        newest.delivery_complete_count,
+                        tuple(batch for one in taken for batch in one.write.batches),
+                    )
+                )
+                for one in taken:
+                    one.done(reply.error)
+        finally:
+            del self._writes[key]
+
+    async def carry_out(self, action: InitializeShareState | DeleteShareState) -> ShareStateResult:
+        """Begin or delete the states that a share group's coordinator has decided on."""
+        requests: list[StateRequest] = []
+        for topic_id, partitions in action.topics.items():
+            for partition in sorted(partitions):
+                key = SharePartitionKey(action.group_id, topic_id_of(topic_id), partition)
+                if isinstance(action, InitializeShareState):
+                    start_offset = action.topics[topic_id][partition]
+                    requests.append(InitializeState(key, action.state_epoch, start_offset))
+                else:
+                    requests.append(DeleteState(key))
+        replies = await asyncio.gather(*(self.ask(request) for request in requests))
+        errors: dict[UUID, dict[int, ErrorCode]] = {}
+        for reply in replies:
+            if reply.error is not NONE:
+                topic_id = uuid_from_text(reply.key.topic_id)
+                errors.setdefault(topic_id, {})[reply.key.partition] = reply.error
+        return ShareStateResult(action, errors)
+
+    async def ask(self, request: StateRequest) -> StateReply:
+        """Return the coordinator's reply; its error if it cannot be reached for ``RETRY_MS``."""
+        clock = self._runtime.clock
+        deadline_ms, pause_ms = clock.monotonic_ms() + RETRY_MS, FIRST_PAUSE_MS
+        while True:
+            reply = await self._ask_once(request)
+            if reply.error not in AWAY or clock.monotonic_ms() + pause_ms > deadline_ms:
+                return reply
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, LONGEST_PAUSE_MS)
+
+    async def _ask_once(self, request: StateRequest) -> StateReply:
+        if self._metadata.image.topic(SHARE_GROUP_STATE_TOPIC) is None:
+            await self._coordinator.ensure_topic()
+        text = coordinator_key(request.key)
+        topic = self._metadata.image.topic(SHARE_GROUP_STATE_TOPIC)
+        state = None if topic is None else topic.partition(self._coordinator.partition_for(text))
+        if state is None or not state.has_leader:
+            return StateReply(request.key, ErrorCode.coordinator_not_available)
+        if state.leader == self._broker_id:
+            return await self._coordinator.answer(text, request)
+        reply: asyncio.Future[StateReply] = asyncio.get_running_loop().create_future()
+        broker_id = int(state.leader)
+        queue = self._queues.get(broker_id)
+        if queue is None:
+            self._queues[broker_id] = [_Asked(request, reply)]
+            self._tasks.spawn(self._send_all(broker_id), name=f"share state to broker {broker_id}")
+        else:
+            queue.append(_Asked(request, reply))
+        return await reply
+
+    async def _send_all(self, broker_id: int) -> None:
+        try:
+            while queue := self._queues[broker_id]:
+                self._queues[broker_id] = []
+                try:
+                    await asyncio.gather(*(self._send(broker_id, one) for one in _together(queue)))
+                finally:
+                    for one in queue:
+                        if not one.reply.done():
+                            one.reply.set_result(StateReply(one.request.key, ErrorCode.network_exception))
+        finally:
+            del self._queues[broker_id]
+
+    async def _send(self, broker_id: int, asked: Sequence[_Asked]) -> None:
+        api_key, topic_type = _EXCHANGES[type(asked[0].request)]
+        try:
+            connection = await self._connections.to(broker_id)
+            response = await connection.request(
+                api_key, lambda api: _message(api, topic_type, [one.request for one in asked])
+            )
+        except KafkaError as refused:
+            logger.info("No response about share state from broker %d: %s", broker_id, refused)
+            return
+        replies = _replies(asked[0].request.key.group_id, response)
+        for one in asked:
+            reply = replies.get(one.request.key)
+            if reply is not None and not one.reply.done():
+                one.reply.set_result(reply)
+
+
+def _together(queue: Sequence[_Asked]) -> list[list[_Asked]]:
+    """Divide what is asked into requests: of one kind, and about share partitions of one group, each named
+    once."""
+    requests: dict[tuple[type, str], list[dict[SharePartitionKey, _Asked]]] = {}
+    for one in queue:
+        of_kind = requests.setdefault((type(one.request), one.request.key.group_id), [{}])
+        if one.request.key in of_kind[-1] or len(of_kind[-1]) >= PER_REQUEST_MAX:
+            of_kind.append({})
+        of_kind[-1][one.request.key] = one
+    return [list(request.values()) for of_kind in requests.values() for request in of_kind]
+
+
+# ── messages ────────────────────────────────────────────────────────────────────────────────────
+_EXCHANGES: Mapping[type[StateRequest], tuple[ApiKey, str]] = {
+    InitializeState: (ApiKey.INITIALIZE_SHARE_GROUP_STATE, "InitializeStateData"),
+    ReadState: (ApiKey.READ_SHARE_GROUP_STATE, "ReadStateData"),
+    WriteState: (ApiKey.WRITE_SHARE_GROUP_STATE, "WriteStateData"),
+    DeleteState: (ApiKey.DELETE_SHARE_GROUP_STATE, "DeleteStateData"),
+    ReadSummary: (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, "ReadStateSummaryData"),
+}
+"""By kind of request, its API, and the message type of a topic in it."""
+
+
+def _fields(api: Api, request: StateRequest) -> Mapping[str, object]:
+    """Return the fields of a partition, besides its number."""
+    match request:
+        case InitializeState():
+            return {"state_epoch": request.state_epoch, "start_offset": request.start_offset}
+        case ReadState() | ReadSummary():
+            return {"leader_epoch": request.leader_epoch}
+        case DeleteState():
+            return {}
+        case WriteState():
+            pass
+    fields: dict[str, object] = {
+        "state_epoch": request.state_epoch,
+        "leader_epoch": request.leader_epoch,
+        "start_offset": request.start_offset,
+        "state_batches": tuple(
+            api.make_request(
+                "StateBatch",
+                first_offset=batch.first_offset,
+                last_offset=batch.last_offset,
+                delivery_state=int(batch.state),
+                delivery_count=batch.delivery_count,
+            )
+            for batch in request.batches
+        ),
+    }
+    if api.version >= COMPLETE_COUNT_SINCE:
+        fields["delivery_complete_count"] = request.delivery_complete_count
+    return fields
+
+
+def _message(api: Api, topic_type: str, requests: Sequence[StateRequest]) -> Message:
+    by_topic: dict[str, list[Message]] = {}
+    for request in requests:
+        fields = _fields(api, request)
+        part = api.make_request("PartitionData", partition=request.key.partition, **fields)
+        by_topic.setdefault(request.key.topic_id, []).append(part)
+    topics = (
+        api.make_request(topic_type, topic_id=uuid_from_text(topic_id), partitions=tuple(parts))
+        for topic_id, parts in by_topic.items()
+    )
+    return api.request(group_id=requests[0].key.group_id, topics=tuple(topics))
+
+
+def _replies(group_id: str, response: Message) -> dict[SharePartitionKey, StateReply]:
+    replies: dict[SharePartitionKey, StateReply] = {}
+    for topic in response.results:
+        for part in topic.partitions:
+            key = SharePartitionKey(group_id, topic_id_of(topic.topic_id), part.partition)
+            replies[key] = StateReply(key, ErrorCode(part.error_code), part.error_message, _state(part))
+    return replies
+
+
+def _state(part: Message) -> SharePartitionState | None:
+    if not hasattr(part, "state_epoch"):
+        return None
+    batches = (
+        StateBatch(one.first_offset, one.last_offset, DeliveryState(one.delivery_state), one.delivery_count)
+        for one in getattr(part, "state_batches", ())
+    )
+    return SharePartitionState(
+        part.state_epoch,
+        getattr(part, "leader_epoch", -1),
+        part.start_offset,
+        getattr(part, "delivery_complete_count", UNKNOWN_COUNT),
+        tuple(batches),
+    )

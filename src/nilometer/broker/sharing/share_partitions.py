@@ -1,0 +1,364 @@
+"""The share partitions that this broker leads: each is loaded when a member first fetches it, and dropped
+with the session of its last member, when its partition gets another role, or when its state has been taken
+over. So the state of a group without members is only at its share coordinator, where it may be changed.
+
+An acknowledgement is written (:class:`Persister`) before it is answered. Each share partition has one timer,
+which ends its locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from nilometer.broker.replicas.delayed_requests import FetchWaiters
+from nilometer.broker.replicas.hosted_partition import Partition
+from nilometer.broker.replicas.record_reading import RecordReading
+from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.tasks import Tasks
+from nilometer.groups.settings import ShareGroupConfig
+from nilometer.identifiers import TopicIdPartition, uuid_from_text
+from nilometer.runtime import Runtime
+from nilometer.share.delivery_state import NO_START_OFFSET, SharePartitionKey, SharePartitionState
+from nilometer.share.partition_events import AcknowledgementBatch, Dead, Effect, ShareSettings, Write
+from nilometer.share.sessions import ShareSession
+from nilometer.share.share_partition import SharePartition
+from nilometer.wire.errors import NONE, ErrorCode, KafkaError
+
+logger = logging.getLogger("nilometer.broker.sharing")
+
+SHARE_PARTITIONS_MAX = 20_000
+"""So many are kept on a broker; a further one is not loaded."""
+_TAKEN_OVER = (ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch)
+_COORDINATOR_AWAY = (
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_coordinator,
+    ErrorCode.network_exception,
+    ErrorCode.request_timed_out,
+)
+
+
+class Persister(Protocol):
+    """Keeps the state of share partitions at their share coordinators."""
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> SharePartitionState:
+        """Return the state, which is read by the leader in ``leader_epoch``. Raises KafkaError."""
+        ...
+
+    def write(
+        self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write after all earlier writes of ``key``. ``epochs``: of the state, and of the leader. ``done`` is
+        called once, in a later iteration of the event loop."""
+        ...
+
+
+def share_settings(config: ShareGroupConfig) -> ShareSettings:
+    return ShareSettings(
+        record_lock_ms=config.record_lock_duration_ms,
+        delivery_count_limit=config.delivery_count_limit,
+        max_record_locks=config.partition_max_record_locks,
+        renew_enabled=config.renew_acknowledge_enable,
+    )
+
+
+class LedSharePartition:
+    """A share partition of a partition that this broker leads, from its loading until it is dropped.
+
+    Fetches wait on it for records that become available again.
+    """
+
+    __slots__ = (
+        "_acknowledging",
+        "_host",
+        "_timer",
+        "_writes",
+        "core",
+        "epochs",
+        "fetch_waiters",
+        "is_dropped",
+        "key",
+        "loading",
+        "members",
+        "partition",
+    )
+
+    def __init__(self, host: SharePartitions, key: SharePartitionKey, partition: Partition) -> None:
+        self._host = host
+        self.key = key
+        self.partition = partition
+        self.epochs: tuple[int, int] = (-1, partition.leader_epoch)
+        """Of the state, and of the leader."""
+        self.core: SharePartition | None = None
+        """None while it is being loaded."""
+        self.loading: asyncio.Future[KafkaError | None] | None = None
+        """Ends with the reason if it could not be loaded."""
+        self.is_dropped = False
+        self.fetch_waiters = FetchWaiters()
+        self._acknowledging: dict[int, asyncio.Future[ErrorCode]] = {}
+        """By change, the acknowledgements that wait until it is written."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._writes = 0
+        """How many are under way."""
+        self.members: dict[str, None] = {}
+        """Whose sessions have fetched it."""
+
+    def __str__(self) -> str:
+        return f"{self.partition} of share group {self.key.group_id}"
+
+    # --- what members do
+
+    def acknowledge(
+        self, member_id: str, batches: Sequence[AcknowledgementBatch]
+    ) -> ErrorCode | asyncio.Future[ErrorCode]:
+        """Return the error of an acknowledgement, or its future if it is written first."""
+        core = self.core
+        if core is None or self.is_dropped:
+            return ErrorCode.not_leader_or_follower
+        now_ms = self._host.now_ms()
+        self.end_locks()
+        error, effects = core.acknowledge(member_id, batches, now_ms)
+        if error is not NONE:
+            return error
+        answer: ErrorCode | asyncio.Future[ErrorCode] = NONE
+        for effect in effects:
+            if isinstance(effect, Write):
+                answer = asyncio.get_running_loop().create_future()
+                self._acknowledging[effect.change] = answer
+        self.carry_out(effects)
+        return answer
+
+    def release_member(self, member_id: str) -> None:
+        """The member's session has ended."""
+        self.members.pop(member_id, None)
+        if self.core is not None and not self.is_dropped:
+            self.carry_out(self.core.release_member(member_id))
+            self.drop_if_unused()
+
+    def drop_if_unused(self) -> None:
+        if not self.members and not self._writes and not self.is_dropped:
+            self._host.drop(self)
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Carry out what an event of the core has caused, and wake up who waits for what it has released."""
+        for effect in effects:
+            match effect:
+                case Write():
+                    self._writes += 1
+                    self._host.persister.write(self.key, self.epochs, effect, self._on_written(effect.change))
+                case Dead():
+                    self._host.dead_records += effect.last_offset - effect.first_offset + 1
+        core = self.core
+        if core is None or self.is_dropped:
+            return
+        if core.next_fetch_offset() < core.end_offset or core.can_acquire():
+            self.wake_up()
+        self._schedule()
+
+    def end_locks(self) -> None:
+        """End the locks whose time is over; the log may begin later now, too."""
+        core = self.core
+        if core is None or self.is_dropped:
+            return
+        core.on_log_start_moved(self.partition.log.log_start_offset)
+        now_ms = self._host.now_ms()
+        deadline_ms = core.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            self.carry_out(core.on_time(now_ms))
+
+    def wake_up(self) -> None:
+        for waiter in list(self.fetch_waiters.clients):
+            waiter.on_readable(self, 0)
+
+    def drop(self) -> None:
+        """Forget the state: who waits gets an error, and the next fetch reads it again where it is led."""
+        self.is_dropped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._acknowledging = self._acknowledging, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_result(ErrorCode.not_leader_or_follower)
+        for waiter in list(self.fetch_waiters.clients):
+            waiter.complete(self)
+
+    # --- what is written
+
+    def _on_written(self, change: int) -> Callable[[ErrorCode], None]:
+        return lambda error: self._written(change, error)
+
+    def _written(self, change: int, error: ErrorCode) -> None:
+        self._writes -= 1
+        waiting = self._acknowledging.pop(change, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(acknowledgement_error(error))
+        if self.is_dropped or self.core is None:
+            return
+        self.carry_out(self.core.on_written(change, error is NONE))
+        if error is not NONE:
+            logger.info("The state of %s was not written: %s", self, error.name)
+            if error not in _COORDINATOR_AWAY:
+                self._host.drop(self)
+        self.drop_if_unused()
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ms = None if self.core is None else self.core.next_deadline_ms()
+        if deadline_ms is not None:
+            wait_s = max(0, deadline_ms - self._host.now_ms()) / 1000
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self.end_locks)
+
+
+def acknowledgement_error(error: ErrorCode) -> ErrorCode:
+    """Return what a member is told if its acknowledgement was not written, as Kafka does."""
+    if error is ErrorCode.fenced_leader_epoch:
+        return ErrorCode.not_leader_or_follower
+    if error in _COORDINATOR_AWAY:
+        return ErrorCode.coordinator_not_available
+    return error
+
+
+class SharePartitions:
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: Tasks,
+        replicas: ReplicaManager,
+        reading: RecordReading,
+        persister: Persister,
+        settings_of: Callable[[str], ShareGroupConfig],
+    ) -> None:
+        """``settings_of`` returns the configuration of a group."""
+        self.now_ms = runtime.clock.monotonic_ms
+        self._runtime = runtime
+        self._tasks = tasks
+        self._replicas = replicas
+        self._reading = reading
+        self.persister = persister
+        self._settings_of = settings_of
+        self._led: dict[TopicIdPartition, dict[str, LedSharePartition]] = {}
+        """By partition, and by group."""
+        self._count = 0
+        self.dead_records = 0
+        """How many records were archived without having been accepted, since the broker has started."""
+        replicas.add_hosting_listener(self._on_hosted)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def led(self) -> list[LedSharePartition]:
+        return [one for groups in self._led.values() for one in groups.values()]
+
+    def settings(self, group_id: str) -> ShareGroupConfig:
+        return self._settings_of(group_id)
+
+    def loaded(self, group_id: str, key: TopicIdPartition) -> LedSharePartition | None:
+        """Return the share partition if it is loaded."""
+        one = self._led.get(key, {}).get(group_id)
+        return one if one is not None and one.core is not None else None
+
+    async def get(self, group_id: str, key: TopicIdPartition) -> LedSharePartition:
+        """Return the share partition, loaded first if need be. Raises KafkaError."""
+        partition = self._replicas.partition_by_raw_id(uuid_from_text(key.topic_id).bytes, key.partition)
+        leader = partition.leader
+        one = self._led.get(key, {}).get(group_id)
+        if one is not None and (one.partition is not partition or one.epochs[1] != leader.leader_epoch):
+            self.drop(one)
+            one = None
+        if one is None:
+            if self._count >= SHARE_PARTITIONS_MAX:
+                raise KafkaError(
+                    ErrorCode.share_session_limit_reached,
+                    f"this broker has {SHARE_PARTITIONS_MAX} share partitions already",
+                )
+            one = LedSharePartition(self, SharePartitionKey(group_id, *key), partition)
+            self._led.setdefault(key, {})[group_id] = one
+            self._count += 1
+            one.loading = self._tasks.spawn(self._load(one), name=f"loading {one}")
+        if one.core is None and one.loading is not None:
+            refused = await asyncio.shield(one.loading)
+            if refused is not None:
+                raise KafkaError(refused.code, refused.message)
+        if one.core is None or one.is_dropped:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker does not lead {one} any more")
+        settings = share_settings(self._settings_of(group_id))
+        if one.core.settings != settings:
+            one.core.settings = settings
+        return one
+
+    def release(self, session: ShareSession) -> None:
+        """Release what the member of an ended session holds."""
+        group_id, member_id = session.member
+        for key in session.partitions:
+            one = self.loaded(group_id, key)
+            if one is not None:
+                one.release_member(member_id)
+
+    def drop(self, one: LedSharePartition) -> None:
+        key = TopicIdPartition(one.key.topic_id, one.key.partition)
+        groups = self._led.get(key, {})
+        if groups.get(one.key.group_id) is one:
+            del groups[one.key.group_id]
+            self._count -= 1
+            if not groups:
+                del self._led[key]
+        if not one.is_dropped:
+            one.drop()
+
+    async def _load(self, one: LedSharePartition) -> KafkaError | None:
+        try:
+            state = await self.persister.read(one.key, one.epochs[1])
+            settings = self._settings_of(one.key.group_id)
+            if state.start_offset == NO_START_OFFSET:
+                state = replace(state, start_offset=await self._initial_offset(one, settings))
+            one.partition.leader  # noqa: B018 - raises if it leads no more
+        except KafkaError as error:
+            self.drop(one)
+            return KafkaError(loading_error(error.code), error.message)
+        one.epochs = (state.state_epoch, one.epochs[1])
+        one.core = SharePartition(share_settings(settings), state)
+        one.core.on_log_start_moved(one.partition.log.log_start_offset)
+        return None
+
+    async def _initial_offset(self, one: LedSharePartition, settings: ShareGroupConfig) -> int:
+        """Return where a new group begins to read. Raises KafkaError."""
+        partition = one.partition
+        reset = settings.auto_offset_reset
+        if reset.strategy == "earliest":
+            return partition.log.log_start_offset
+        end = partition.latest_offset(read_committed=settings.read_committed)
+        if reset.strategy == "latest":
+            return end
+        time_ms = self._runtime.clock.wall_ms() - reset.ago_ms
+        try:
+            found = await self._reading.run(partition.find_by_time(time_ms, end))
+        except OSError as error:
+            raise partition.on_read_error(error) from error
+        return end if found is None else found.offset
+
+    # --- leadership
+
+    def _on_hosted(self, partition: Partition) -> None:
+        partition.add_role_listener(lambda: self._on_role_changed(partition))
+
+    def _on_role_changed(self, partition: Partition) -> None:
+        for one in list(self._led.get(partition.key, {}).values()):
+            if not partition.is_led_here or one.epochs[1] != partition.leader_epoch:
+                self.drop(one)
+
+
+def loading_error(error: ErrorCode) -> ErrorCode:
+    """Return the error of a fetch if the state of a share partition could not be read, as Kafka does: the
+    client asks for the leader, and fetches again."""
+    if error in _COORDINATOR_AWAY:
+        return ErrorCode.leader_not_available
+    if error in _TAKEN_OVER:
+        return ErrorCode.not_leader_or_follower
+    return error

@@ -1,0 +1,134 @@
+"""Java's console share consumers, unmodified, as workers of a queue, while brokers are killed.
+
+A worker accepts what it prints. What must hold: each job is printed, and none is left; a job may be printed
+twice only if a broker was killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from support.brokers.nilometer_cluster import NilometerCluster
+from support.eventually import eventually
+from support.kafka.apache_kafka import java_command, run_tool
+from support.process_end import end_process
+
+pytestmark = pytest.mark.java
+
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+CONFIGS = "org.apache.kafka.tools.ConfigCommand"
+GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+PARTITIONS = 4
+WAIT_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NilometerCluster]:
+    overrides = {
+        "offsets.topic.num.partitions": "3",
+        "share.coordinator.state.topic.num.partitions": "3",
+        "group.share.heartbeat.interval.ms": "1000",
+        "group.share.min.heartbeat.interval.ms": "1000",
+    }
+    with NilometerCluster(tmp_path_factory.mktemp("share"), overrides=overrides) as cluster:
+        yield cluster
+        assert "Traceback" not in cluster.output()
+
+
+class Jobs:
+    """A topic of numbered jobs, and the group of its workers."""
+
+    def __init__(self, cluster: NilometerCluster, name: str) -> None:
+        self.cluster, self.topic, self.group = cluster, name, f"workers-of-{name}"
+        self.put_so_far = 0
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for created in admin.create_topics([NewTopic(name, PARTITIONS, 3)]).values():
+            created.result(60)
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
+        self._tool(
+            CONFIGS,
+            *("--alter", "--entity-type", "groups", "--entity-name", self.group),
+            *("--add-config", "share.auto.offset.reset=earliest"),
+        )
+
+    def put(self, count: int) -> None:
+        for number in range(self.put_so_far, self.put_so_far + count):
+            self._producer.produce(self.topic, b"job %d" % number)
+        assert self._producer.flush(WAIT_S) == 0
+        self.put_so_far += count
+
+    def lag(self) -> int | None:
+        """How many jobs are neither accepted nor archived, as Kafka's tool says; None: it is not known."""
+        shown = self._tool(GROUPS, "--describe", "--group", self.group)
+        rows = [line.split() for line in shown.splitlines() if line.startswith(self.group)]
+        if len(rows) < PARTITIONS or any(row[-1] == "-" for row in rows):
+            return None
+        return sum(int(row[-1]) for row in rows)
+
+    def _tool(self, name: str, *arguments: str) -> str:
+        return run_tool(name, "--bootstrap-server", self.cluster.bootstrap, *arguments)
+
+    @contextmanager
+    def workers(self, count: int, folder: Path) -> Iterator[list[Path]]:
+        """Yield the files of what the workers print."""
+        printed = [folder / f"{self.topic}-{number}.txt" for number in range(count)]
+        command = java_command(
+            CONSUMER,
+            *("--bootstrap-server", self.cluster.bootstrap, "--topic", self.topic, "--group", self.group),
+        )
+        processes = [
+            subprocess.Popen(command, stdout=path.open("wb"), stderr=subprocess.DEVNULL) for path in printed
+        ]
+        try:
+            yield printed
+        finally:
+            for process in processes:
+                end_process(process, signal.SIGTERM, WAIT_S, lambda: CONSUMER)
+
+
+def printed_jobs(files: list[Path]) -> Counter[str]:
+    lines = (line for path in files for line in path.read_text().splitlines())
+    return Counter(line for line in lines if line.startswith("job "))
+
+
+def test_two_workers_share_a_queue(cluster: NilometerCluster, tmp_path: Path) -> None:
+    jobs = Jobs(cluster, "shared")
+    jobs.put(500)
+    with jobs.workers(2, tmp_path) as files:
+        eventually(lambda: len(printed_jobs(files)) == 500, "each job is printed", timeout_s=WAIT_S)
+        jobs.put(500)
+        eventually(lambda: len(printed_jobs(files)) == 1_000, "each new job is printed", timeout_s=WAIT_S)
+        eventually(lambda: jobs.lag() == 0, "all jobs are accepted", timeout_s=WAIT_S)
+        assert all(path.stat().st_size for path in files), "both have worked"
+    assert sorted(printed_jobs(files).values())[-1] == 1, "none was printed twice"
+
+
+def test_jobs_outlive_the_brokers_that_know_of_them(cluster: NilometerCluster, tmp_path: Path) -> None:
+    jobs = Jobs(cluster, "killed")
+    jobs.put(300)
+    with jobs.workers(2, tmp_path) as files:
+        eventually(lambda: len(printed_jobs(files)) == 300, "each job is printed", timeout_s=WAIT_S)
+        for broker in cluster.brokers.values():
+            jobs.put(200)
+            broker.kill()
+            time.sleep(1)
+            jobs.put(200)
+            broker.start()
+            wanted = jobs.put_so_far
+            eventually(
+                lambda wanted=wanted: len(printed_jobs(files)) == wanted, "no job is lost", timeout_s=WAIT_S
+            )
+        eventually(lambda: jobs.lag() == 0, "all jobs are accepted", timeout_s=WAIT_S)
