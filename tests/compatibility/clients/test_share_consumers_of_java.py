@@ -122,6 +122,7 @@ def test_two_workers_share_a_queue(cluster: NilometerCluster, tmp_path: Path) ->
     assert sorted(printed_jobs(files).values())[-1] == 1, "none was printed twice"
 
 
+@pytest.mark.soak
 def test_jobs_outlive_the_brokers_that_know_of_them(cluster: NilometerCluster, tmp_path: Path) -> None:
     jobs = Jobs(cluster, "killed")
     jobs.put(300)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from uuid import UUID
 
 import msgspec
 
@@ -25,7 +26,14 @@ from nilometer.broker.replies import Reply
 from nilometer.broker.services import Services
 from nilometer.broker.sharing.share_partitions import LedSharePartition
 from nilometer.cluster.acl import Operation, ResourceType
-from nilometer.identifiers import NO_BROKER_EPOCH, BrokerId, TopicIdPartition, topic_id_of, uuid_from_text
+from nilometer.identifiers import (
+    NO_BROKER_EPOCH,
+    BrokerId,
+    TopicId,
+    TopicIdPartition,
+    topic_id_of,
+    uuid_from_text,
+)
 from nilometer.share.fetched_records import batches_of, fetched
 from nilometer.share.partition_events import AcknowledgementBatch, Acquired, AcquireMode
 from nilometer.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, MemberKey, ShareSession
@@ -35,6 +43,7 @@ from nilometer.wire.compression import Bytes
 from nilometer.wire.errors import NONE, CorruptBatch, ErrorCode, KafkaError
 from nilometer.wire.messages import milliseconds
 
+NO_TOPIC = UUID(int=0)
 MEMBER_ID_MAX = 256
 """Characters; clients of Kafka have random UUIDs."""
 PARTITION_BYTES_MAX = 4 << 20
@@ -87,7 +96,7 @@ class _Asked:
 
     def take_acknowledgements(self, topics: Sequence[Message]) -> None:
         for topic in topics:
-            topic_id = topic_id_of(topic.topic_id)
+            topic_id = _id_of(topic)
             for part in topic.partitions:
                 if part.acknowledgement_batches:
                     key = TopicIdPartition(topic_id, part.partition_index)
@@ -214,7 +223,7 @@ class _ShareFetch(_Asked):
         body = request.body
         self._left: int = max(0, body.max_records)
         self._batch_size: int = max(1, body.batch_size)
-        self._mode = AcquireMode(getattr(body, "share_acquire_mode", 0))
+        self._mode = AcquireMode.BATCH_OPTIMIZED
         self._settings = services.share_partitions.settings(self.member.group_id)
         self._led: dict[TopicIdPartition, LedSharePartition] = {}
         self._hosted: dict[FetchWatchable, None] = {}
@@ -225,6 +234,10 @@ class _ShareFetch(_Asked):
         body, services = self.request.body, self.services
         try:
             self.check()
+            mode: int = getattr(body, "share_acquire_mode", AcquireMode.BATCH_OPTIMIZED)
+            if mode not in tuple(AcquireMode):
+                raise KafkaError(ErrorCode.invalid_request, f"there is no acquire mode {mode}")
+            self._mode = AcquireMode(mode)
             self.take_acknowledgements(body.topics)
             if self.epoch == INITIAL_EPOCH and self.acknowledgements:
                 raise KafkaError(ErrorCode.invalid_request, "a new share session acknowledges nothing")
@@ -404,10 +417,15 @@ class _ShareFetch(_Asked):
         }
 
 
+def _id_of(topic: Message) -> TopicId:
+    """Return the topic's id; without one, an id that no topic has."""
+    return topic_id_of(topic.topic_id or NO_TOPIC)
+
+
 def _keys(topics: Sequence[Message]) -> list[TopicIdPartition]:
     """Return the partitions that a list of topics names, as numbers or as elements of their own."""
     return [
-        TopicIdPartition(topic_id_of(topic.topic_id), getattr(part, "partition_index", part))
+        TopicIdPartition(_id_of(topic), getattr(part, "partition_index", part))
         for topic in topics
         for part in topic.partitions
     ]
