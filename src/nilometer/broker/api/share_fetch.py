@@ -366,7 +366,7 @@ class _ShareFetch(_Asked):
             mode=self._mode,
             now_ms=self.services.runtime.clock.monotonic_ms(),
         )
-        led.carry_out(effects)
+        led.carry_out(effects, has_acquired=True)
         if acquired:
             result.acquired = acquired
             result.records = batches_of(outcome.records, acquired)

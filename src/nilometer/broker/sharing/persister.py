@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from nilometer.broker.control.broker_peers import PeerConnections
 from nilometer.broker.control.metadata_log import MetadataLog
-from nilometer.broker.coordinators.share import coordinator_key
+from nilometer.broker.coordinators.share import ShareCoordinator, coordinator_key
 from nilometer.broker.tasks import Tasks
 from nilometer.cluster.states import SHARE_GROUP_STATE_TOPIC
 from nilometer.groups.turn import DeleteShareState, InitializeShareState, ShareStateResult
@@ -65,16 +65,6 @@ AWAY = frozenset(
 """The errors of a coordinator that moves, or cannot be reached."""
 
 
-class StateCoordinator(Protocol):
-    """The share coordinators on this broker."""
-
-    def partition_for(self, key: str) -> int: ...
-
-    async def ensure_topic(self) -> bool: ...
-
-    def answer(self, key: str, request: StateRequest) -> asyncio.Future[StateReply]: ...
-
-
 class _Asked(NamedTuple):
     request: StateRequest
     reply: asyncio.Future[StateReply]
@@ -93,7 +83,7 @@ class SharePersister:
         runtime: Runtime,
         tasks: Tasks,
         metadata: MetadataLog,
-        coordinator: StateCoordinator,
+        coordinator: ShareCoordinator,
         connections: PeerConnections,
     ) -> None:
         self._broker_id = broker_id
@@ -117,7 +107,11 @@ class SharePersister:
     def write(
         self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Callable[[ErrorCode], None]
     ) -> None:
-        """Write after all earlier writes of ``key``; see ``Persister``."""
+        """Write after all earlier writes of ``key``.
+
+        ``epochs``: of the state, and of the leader. ``done`` is called once, in a later iteration of the
+        event loop.
+        """
         waiting = self._writes.get(key)
         if waiting is None:
             self._writes[key] = [_Writing(epochs, write, done)]

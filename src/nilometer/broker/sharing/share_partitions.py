@@ -2,8 +2,8 @@
 with the session of its last member, when its partition gets another role, or when its state has been taken
 over. So the state of a group without members is only at its share coordinator, where it may be changed.
 
-An acknowledgement is written (:class:`Persister`) before it is answered. Each share partition has one timer,
-which ends its locks.
+An acknowledgement is written (:class:`~.persister.SharePersister`) before it is answered. Each share
+partition has one timer, which ends its locks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -19,11 +18,12 @@ from nilometer.broker.replicas.delayed_requests import FetchWaiters
 from nilometer.broker.replicas.hosted_partition import Partition
 from nilometer.broker.replicas.record_reading import RecordReading
 from nilometer.broker.replicas.replica_manager import ReplicaManager
+from nilometer.broker.sharing.persister import AWAY, SharePersister
 from nilometer.broker.tasks import Tasks
 from nilometer.groups.settings import ShareGroupConfig
 from nilometer.identifiers import TopicIdPartition, uuid_from_text
 from nilometer.runtime import Runtime
-from nilometer.share.delivery_state import NO_START_OFFSET, SharePartitionKey, SharePartitionState
+from nilometer.share.delivery_state import NO_START_OFFSET, SharePartitionKey
 from nilometer.share.partition_events import AcknowledgementBatch, Dead, Effect, ShareSettings, Write
 from nilometer.share.sessions import ShareSession
 from nilometer.share.share_partition import SharePartition
@@ -34,28 +34,6 @@ logger = logging.getLogger("nilometer.broker.sharing")
 SHARE_PARTITIONS_MAX = 20_000
 """So many are kept on a broker; a further one is not loaded."""
 _TAKEN_OVER = (ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch)
-_COORDINATOR_AWAY = (
-    ErrorCode.coordinator_not_available,
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.not_coordinator,
-    ErrorCode.network_exception,
-    ErrorCode.request_timed_out,
-)
-
-
-class Persister(Protocol):
-    """Keeps the state of share partitions at their share coordinators."""
-
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> SharePartitionState:
-        """Return the state, which is read by the leader in ``leader_epoch``. Raises KafkaError."""
-        ...
-
-    def write(
-        self, key: SharePartitionKey, epochs: tuple[int, int], write: Write, done: Callable[[ErrorCode], None]
-    ) -> None:
-        """Write after all earlier writes of ``key``. ``epochs``: of the state, and of the leader. ``done`` is
-        called once, in a later iteration of the event loop."""
-        ...
 
 
 def share_settings(config: ShareGroupConfig) -> ShareSettings:
@@ -144,19 +122,29 @@ class LedSharePartition:
         if not self.members and not self._writes and not self.is_dropped:
             self._host.drop(self)
 
-    def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry out what an event of the core has caused, and wake up who waits for what it has released."""
+    def carry_out(self, effects: Iterable[Effect], *, has_acquired: bool = False) -> None:
+        """Carry out what an event of the core has caused, and wake up who waits for what it has released.
+
+        ``has_acquired``: the event was an acquisition, which releases nothing.
+        """
         for effect in effects:
             match effect:
                 case Write():
                     self._writes += 1
                     self._host.persister.write(self.key, self.epochs, effect, self._on_written(effect.change))
                 case Dead():
-                    self._host.dead_records += effect.last_offset - effect.first_offset + 1
+                    logger.debug(
+                        "Offsets %d to %d of %s are archived after %d deliveries: %s",
+                        effect.first_offset,
+                        effect.last_offset,
+                        self,
+                        effect.delivery_count,
+                        effect.reason.name,
+                    )
         core = self.core
         if core is None or self.is_dropped:
             return
-        if core.next_fetch_offset() < core.end_offset or core.can_acquire():
+        if not has_acquired and core.can_acquire():
             self.wake_up()
         self._schedule()
 
@@ -202,7 +190,7 @@ class LedSharePartition:
         self.carry_out(self.core.on_written(change, error is NONE))
         if error is not NONE:
             logger.info("The state of %s was not written: %s", self, error.name)
-            if error not in _COORDINATOR_AWAY:
+            if error not in AWAY:
                 self._host.drop(self)
         self.drop_if_unused()
 
@@ -220,7 +208,7 @@ def acknowledgement_error(error: ErrorCode) -> ErrorCode:
     """Return what a member is told if its acknowledgement was not written, as Kafka does."""
     if error is ErrorCode.fenced_leader_epoch:
         return ErrorCode.not_leader_or_follower
-    if error in _COORDINATOR_AWAY:
+    if error in AWAY:
         return ErrorCode.coordinator_not_available
     return error
 
@@ -232,7 +220,7 @@ class SharePartitions:
         tasks: Tasks,
         replicas: ReplicaManager,
         reading: RecordReading,
-        persister: Persister,
+        persister: SharePersister,
         settings_of: Callable[[str], ShareGroupConfig],
     ) -> None:
         """``settings_of`` returns the configuration of a group."""
@@ -246,15 +234,7 @@ class SharePartitions:
         self._led: dict[TopicIdPartition, dict[str, LedSharePartition]] = {}
         """By partition, and by group."""
         self._count = 0
-        self.dead_records = 0
-        """How many records were archived without having been accepted, since the broker has started."""
         replicas.add_hosting_listener(self._on_hosted)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def led(self) -> list[LedSharePartition]:
-        return [one for groups in self._led.values() for one in groups.values()]
 
     def settings(self, group_id: str) -> ShareGroupConfig:
         return self._settings_of(group_id)
@@ -357,7 +337,7 @@ class SharePartitions:
 def loading_error(error: ErrorCode) -> ErrorCode:
     """Return the error of a fetch if the state of a share partition could not be read, as Kafka does: the
     client asks for the leader, and fetches again."""
-    if error in _COORDINATOR_AWAY:
+    if error in AWAY:
         return ErrorCode.leader_not_available
     if error in _TAKEN_OVER:
         return ErrorCode.not_leader_or_follower
